@@ -1,0 +1,1 @@
+"""haclient_fake_server."""

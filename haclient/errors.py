@@ -1,0 +1,210 @@
+"""Every error that `haclient` raises, in one tree.
+
+::
+
+    HAClientError
+    |-- UsageError                    the caller did something that can never work
+    |-- ProtocolError                 the peer sent bytes that are not AMPS
+    |-- DisconnectedError             there is no connection, or it was lost
+    |   |-- ConnectionRefused         nobody listens there, or the network says no
+    |   |-- AuthenticationError       the server refused user or password
+    |   |-- NameInUse                 the client name belongs to another connection
+    |   |-- HeartbeatLost             the peer was silent for longer than agreed
+    |   `-- ReconnectGaveUp           no server could be reached within the limits
+    |-- CommandError(reason)          the server refused a command
+    |   |-- BadFilter  BadRegexTopic  InvalidTopic  NotEntitled  SubIdInUse
+    |   |-- InvalidBookmark  BookmarkNotFound  InvalidOptions  InvalidOrderBy  BadSowKey
+    |   `-- PublishFailed             the server refused one publish
+    |-- TimedOut                      also a TimeoutError
+    |-- WouldBlock                    publish_nowait over the high-water mark
+    `-- StoreError                    see `haclient_stores.errors`
+
+Local misuse (`UsageError`), a fault of the peer (`ProtocolError`) and a refusal by the server
+(`CommandError`) are different branches on purpose: only the last can succeed when it is repeated.
+"""
+
+from __future__ import annotations
+
+from haclient_stores.errors import (
+    HAClientError,
+    PublishGap,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreLocked,
+    UsageError,
+)
+
+__all__ = [
+    "AuthenticationError",
+    "BadFilter",
+    "BadRegexTopic",
+    "BadSowKey",
+    "BookmarkNotFound",
+    "CommandError",
+    "ConnectionRefused",
+    "DisconnectedError",
+    "HAClientError",
+    "HeartbeatLost",
+    "InvalidBookmark",
+    "InvalidOptions",
+    "InvalidOrderBy",
+    "InvalidTopic",
+    "NameInUse",
+    "NotEntitled",
+    "ProtocolError",
+    "PublishFailed",
+    "PublishGap",
+    "ReconnectGaveUp",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreLocked",
+    "SubIdInUse",
+    "TimedOut",
+    "UsageError",
+    "WouldBlock",
+    "command_error",
+]
+
+
+class ProtocolError(HAClientError):
+    """The peer sent bytes that are not AMPS; the connection cannot go on (AT14)."""
+
+
+class DisconnectedError(HAClientError):
+    """There is no connection, or it was lost before the command was confirmed."""
+
+
+class ConnectionRefused(DisconnectedError):
+    """Nobody listens at that address, or the network says no."""
+
+
+class AuthenticationError(DisconnectedError):
+    """The server refused user or password."""
+
+
+class NameInUse(DisconnectedError):
+    """The client name belongs to a connection of another user, or a newer one took it over (ID5)."""
+
+
+class HeartbeatLost(DisconnectedError):
+    """The peer was silent for longer than the agreed idle limit (HB2)."""
+
+
+class ReconnectGaveUp(DisconnectedError):
+    """No server could be reached within the limits of the chooser and the delay strategy.
+
+    Attributes:
+        attempts: How many connections were tried.
+        chooser_error: What the server chooser says of it.
+    """
+
+    def __init__(self, attempts: int, chooser_error: str) -> None:
+        super().__init__(f"gave up after {attempts} attempts: {chooser_error}")
+        self.attempts = attempts
+        self.chooser_error = chooser_error
+
+
+class CommandError(HAClientError):
+    """The server refused a command.
+
+    Attributes:
+        reason: The server's own words.
+    """
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
+
+
+class BadFilter(CommandError):
+    """The content filter could not be understood."""
+
+
+class BadRegexTopic(CommandError):
+    """The topic is a malformed regular expression."""
+
+
+class InvalidTopic(CommandError):
+    """The topic does not exist, or cannot do what was asked (no SOW, not in the log)."""
+
+
+class NotEntitled(CommandError):
+    """The user may not do this on that topic."""
+
+
+class SubIdInUse(CommandError):
+    """The subscription id is already active on this connection."""
+
+
+class InvalidBookmark(CommandError):
+    """The bookmark is malformed."""
+
+
+class BookmarkNotFound(CommandError):
+    """None of the bookmarks is in the server's log and the client asked to be told."""
+
+
+class InvalidOptions(CommandError):
+    """The server does not know an option, or not in this combination."""
+
+
+class InvalidOrderBy(CommandError):
+    """The `order_by` of a query could not be understood."""
+
+
+class BadSowKey(CommandError):
+    """A SOW key is missing or malformed."""
+
+
+class PublishFailed(CommandError):
+    """The server refused one publish (PS6).
+
+    Attributes:
+        reason: The server's own words.
+        sequence: The sequence of the refused publish; 0 without a store.
+    """
+
+    def __init__(self, message: str, *, reason: str = "", sequence: int = 0) -> None:
+        super().__init__(message, reason=reason)
+        self.sequence = sequence
+
+
+class TimedOut(HAClientError, TimeoutError):
+    """A wait took longer than its limit; what was accepted before stays accepted."""
+
+
+class WouldBlock(HAClientError):
+    """`publish_nowait` would have to wait for room; nothing was stored."""
+
+
+_BY_REASON: tuple[tuple[str, type[HAClientError]], ...] = (
+    ("bad filter", BadFilter),
+    ("bad regex", BadRegexTopic),
+    ("bad sow key", BadSowKey),
+    ("invalid topic", InvalidTopic),
+    ("not entitled", NotEntitled),
+    ("auth failure", AuthenticationError),
+    ("name in use", NameInUse),
+    ("already exists", SubIdInUse),
+    ("subid in use", SubIdInUse),
+    ("invalid options", InvalidOptions),
+    ("invalid orderby", InvalidOrderBy),
+    ("bookmark not found", BookmarkNotFound),
+    ("invalid bookmark", InvalidBookmark),
+)
+
+
+def command_error(what: str, reason: str) -> HAClientError:
+    """The error for a failure ack: `what` was refused with the server's `reason` (protocol 3.15).
+
+    Reasons are free text, so they are matched by their documented beginning and fall back to a
+    plain `CommandError` that carries the text.
+    """
+    text = f"{what}: {reason or 'refused without a reason'}"
+    lowered = reason.lower()
+    for key, kind in _BY_REASON:
+        if key in lowered:
+            return kind(text, reason=reason) if issubclass(kind, CommandError) else kind(text)
+    return CommandError(text, reason=reason)

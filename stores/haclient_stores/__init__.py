@@ -1,0 +1,1 @@
+"""haclient_stores."""

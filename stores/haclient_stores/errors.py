@@ -1,0 +1,90 @@
+"""The root of all errors, and those that the stores raise.
+
+::
+
+    HAClientError
+    |-- UsageError                    the caller did something that can never work
+    `-- StoreError                    a publish or bookmark store cannot do what was asked
+        |-- StoreCorrupt(path, offset)  bytes that no version of this store has written
+        |-- StoreLocked(path, owner)    another process, or another client, holds the file
+        |-- StoreFull                   no room for one more record; nothing was stored
+        `-- PublishGap                  the server knows less than it once acknowledged
+
+The rest of the tree is in `haclient.errors`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = [
+    "HAClientError",
+    "PublishGap",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreLocked",
+    "UsageError",
+]
+
+
+class HAClientError(Exception):
+    """Every error that this project raises on purpose."""
+
+
+class UsageError(HAClientError):
+    """The call can never succeed as it was made: the caller has to change it."""
+
+
+class StoreError(HAClientError):
+    """A store cannot do what was asked of it."""
+
+
+class StoreCorrupt(StoreError):
+    """A store file holds bytes that no version of the store has written.
+
+    Attributes:
+        path: The file.
+        offset: Where the first unreadable block starts, in bytes.
+    """
+
+    def __init__(self, path: str | Path, offset: int, what: str) -> None:
+        super().__init__(f"{path}: corrupt at byte {offset}: {what}")
+        self.path = Path(path)
+        self.offset = offset
+        self.what = what
+
+
+class StoreLocked(StoreError):
+    """A store file belongs to another process or to a client of another name (PS12, BS21).
+
+    Attributes:
+        path: The file.
+        owner: Who holds it: a client name, a process, or an empty string when unknown.
+    """
+
+    def __init__(self, path: str | Path, owner: str, what: str) -> None:
+        super().__init__(f"{path}: {what}")
+        self.path = Path(path)
+        self.owner = owner
+
+
+class StoreFull(StoreError):
+    """There is no room for one more record; nothing was stored."""
+
+
+class PublishGap(StoreError):
+    """The server's last persisted sequence is below one that was already acknowledged (PS9).
+
+    Attributes:
+        acknowledged: The highest sequence that was acknowledged to this client.
+        server: The highest sequence that this server has persisted.
+    """
+
+    def __init__(self, acknowledged: int, server: int) -> None:
+        super().__init__(
+            f"the server has persisted sequence {server} of this publisher, but {acknowledged} "
+            "was already acknowledged: what lies between is gone from this server"
+        )
+        self.acknowledged = acknowledged
+        self.server = server
