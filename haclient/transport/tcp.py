@@ -1,7 +1,7 @@
 """TCP (and Unix domain) sockets as links.
 
-The socket is non-blocking and read and written directly: a trio stream would add a checkpoint, about
-4 microseconds, to every call. Only the two waits go through trio.
+The socket is non-blocking and read and written directly: a trio stream would add a checkpoint,
+about 4 microseconds, to every call. Only the two waits go through trio.
 """
 
 from __future__ import annotations
