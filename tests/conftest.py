@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from support.rows import row_index
+from support.rows import read_rows, row_index
 
 # A skip that begins so is a property of the platform. Every other one hides a missing tool.
 ALLOWED_SKIP = "not applicable:"
@@ -30,11 +31,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Print the index instead of running the tests."""
     if not session.config.getoption("--rows"):
         return
-    lines = [
-        f"{row}  {nodeid}"
-        for row, nodeids in row_index(session.items).items()
-        for nodeid in nodeids
-    ]
+    words = read_rows(Path(__file__).parent / "rows.txt")
+    lines: list[str] = []
+    for row, nodeids in row_index(session.items).items():
+        lines += [
+            f"{row}  {words.get(row, '(not listed as done)')}",
+            *(f"    {n}" for n in nodeids),
+        ]
     reporter = session.config.pluginmanager.getplugin("terminalreporter")
     reporter.write_line("\n".join(["", *lines]))
     session.items.clear()

@@ -13,28 +13,30 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["expand", "marked_rows", "marked_rows_in", "read_rows", "row_index", "row_order"]
+__all__ = ["is_row", "marked_rows", "marked_rows_in", "read_rows", "row_index", "row_order"]
 
-_ROW = re.compile(r"([A-Z]+)([0-9]+)(?:-([A-Z]+)([0-9]+))?")
-
-
-def expand(word: str) -> list[str]:
-    """`PS12` as `["PS12"]`, `PS1-PS3` as `["PS1", "PS2", "PS3"]`."""
-    match = _ROW.fullmatch(word)
-    if match is None:
-        raise ValueError(f"{word!r} is not a row (PS12) and not a range of rows (PS1-PS12)")
-    letters, first, other_letters, last = match.groups()
-    if last is None:
-        return [word]
-    if other_letters != letters or int(last) < int(first):
-        raise ValueError(f"{word!r} is not a range: both ends need the same letters, in order")
-    return [f"{letters}{number}" for number in range(int(first), int(last) + 1)]
+_ROW = re.compile(r"[A-Z]+[0-9]+")
 
 
-def read_rows(path: Path) -> list[str]:
-    """The rows that a file like tests/rows.txt lists, in its order."""
-    lines = (line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines())
-    return [row for line in lines for word in line.split() for row in expand(word)]
+def is_row(word: str) -> bool:
+    """Letters and a number, such as PS12."""
+    return _ROW.fullmatch(word) is not None
+
+
+def read_rows(path: Path) -> dict[str, str]:
+    """Row -> its few words, from a file like tests/rows.txt.
+
+    Raises:
+        ValueError: A line has no row, no words, or a row for the second time.
+    """
+    rows: dict[str, str] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            row, _, words = line.partition(" ")
+            if not is_row(row) or not words.strip() or row in rows:
+                raise ValueError(f"{path.name}, line {number}: {line!r} is not a new row and words")
+            rows[row] = words.strip()
+    return rows
 
 
 def marked_rows(tests: Path) -> dict[str, set[Path]]:
