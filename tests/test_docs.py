@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 import pytest
-from haclient.cli.app import commands
 
 import haclient.errors
+from haclient.cli.app import commands
 from support.documents import blocks, command_lines, links
 
 ROOT = Path(__file__).parents[1]
