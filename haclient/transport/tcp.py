@@ -83,7 +83,7 @@ def _name(ask: Callable[[], object]) -> str:
     except OSError:
         return ""
     match address:
-        case (str(host), int(port), *_):
+        case (str(host), int(port)) | (str(host), int(port), _, _):
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         case _:
             return str(address)
