@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import trio
 
@@ -20,7 +21,9 @@ def unwrapped(group: BaseExceptionGroup[BaseException]) -> BaseException:
     if len(group.exceptions) != 1:
         return group
     only = group.exceptions[0]
-    return unwrapped(only) if isinstance(only, BaseExceptionGroup) else only
+    if isinstance(only, BaseExceptionGroup):
+        return unwrapped(cast("BaseExceptionGroup[BaseException]", only))
+    return only
 
 
 @asynccontextmanager
