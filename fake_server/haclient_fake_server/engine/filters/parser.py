@@ -193,9 +193,9 @@ class _Parser:
 
     def _choices(self) -> tuple[Node, ...]:
         self._expect("(")
-        choices = [self._nested(self._sum)]
+        choices = [self._sum()]
         while self._take(","):
-            choices.append(self._nested(self._sum))
+            choices.append(self._sum())
         self._expect(")")
         return tuple(choices)
 
