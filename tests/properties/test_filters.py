@@ -9,7 +9,6 @@ from typing import TypeVar
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.filter_oracle import Expression, Row, render, verdict
 
 from haclient_fake_server.engine.filters import (
     Document,
@@ -19,6 +18,7 @@ from haclient_fake_server.engine.filters import (
     parse_order_by,
 )
 from haclient_fake_server.engine.topics import TopicMatcher, TopicPatternError
+from support.filter_oracle import Expression, Row, render, verdict
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient_fake_server.engine._crc_seam import crc64
+from haclient.protocol.identity import crc64
 from haclient_fake_server.engine.filters import (
     Document,
     FilterError,
