@@ -156,6 +156,7 @@ SETS_AND_PATTERNS = [
     case("IN converts a constant for a number", "/two IN ('2.0')"),
     case("IN compares strings as strings", "/exact IN ('2')", expected=False),
     case("IN with strings only takes no number", "/word IN (1)", expected=False),
+    case("IN negative numbers", "/neg IN (-5, 7)"),
     case("IN any element", "/names IN ('z', 'y')"),
     case("membership", "3 IN (/list)"),
     case("no membership", "4 IN (/list)", expected=False),
