@@ -36,7 +36,6 @@ def test_every_error_has_the_one_root(name: str) -> None:
     assert found is command_error or issubclass(found, HAClientError)
 
 
-@pytest.mark.row("AK7")
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [
