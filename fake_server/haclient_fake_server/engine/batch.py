@@ -15,6 +15,7 @@ from haclient_fake_server.journal_format import (
     RecordCommand,
     encode_block,
     encode_record,
+    read_records,
 )
 
 if TYPE_CHECKING:
@@ -101,6 +102,17 @@ class BatchBuilder:
             )
         )
         self._records += 1
+
+    def find(self, publisher_id: int, sequence: int) -> int | None:
+        """The position of a message of this very batch, which the journal does not have yet."""
+        data = b"".join(self._parts)
+        for record in read_records(data, 0, len(data)):
+            if record.position and (record.publisher_id, record.sequence) == (
+                publisher_id,
+                sequence,
+            ):
+                return record.position
+        return None
 
     def build(self) -> Block | None:
         """The block of this batch, if it has any record; the next batch begins empty."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.filters import Document
     from haclient_fake_server.engine.journal import Cursor
+    from haclient_fake_server.engine.replay import Heads
     from haclient_fake_server.engine.topics import TopicMatcher
 
 __all__ = ["Phase", "Subscription"]
@@ -53,7 +54,7 @@ class Subscription:
         last_position: The position after which its range ends, if it has an end.
         last_us: The time after which its range ends, if it has an end.
         remaining: How many messages it still gets, `None` for no limit.
-        heads: Constant beginnings of its frames by topic id; `None` where it does not match.
+        heads: Constant beginnings of its replayed frames, once it has replayed.
     """
 
     __slots__ = (
@@ -105,7 +106,7 @@ class Subscription:
         self.last_position: int | None = None
         self.last_us: int | None = None
         self.remaining: int | None = None
-        self.heads: dict[int, bytes | None] = {}
+        self.heads: Heads | None = None
 
     def matches(self, topic: str) -> bool:
         """Whether the topic is one of its topics."""
