@@ -166,16 +166,10 @@ class Session:
             self._publish_ack(ack, out)
         elif ack.status == "failure" and not ack.command_id and not ack.sub_id:
             out.farewell = ack.reason  # a last word before the server closes (ID7)
-        subscription = self._receiver(ack)
+        subscription = self.router.of_ack(ack.command_id, ack.query_id, ack.sub_id)
         if subscription is not None:
             self._subscription_ack(subscription, ack, out)
         self.pending.on_ack(ack)
-
-    def _receiver(self, ack: Message) -> Subscription | None:
-        for one_id in (ack.command_id, ack.query_id, ack.sub_id):
-            if one_id and (found := self.router.get(one_id)) is not None:
-                return found
-        return None
 
     @staticmethod
     def _publish_ack(ack: Message, out: Received) -> None:

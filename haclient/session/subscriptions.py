@@ -42,6 +42,7 @@ class Subscription:
 
     Attributes:
         sub_id: The id that its messages show, and that `unsubscribe` takes.
+        command_id: The id of its command, which some acks carry alone.
         log: The bookmark store's memory of it; `None` when nothing is to be remembered.
         user_acks: Ack types that the user asked for, delivered like messages.
         ends_after: What has still to arrive before it is over; empty and never filled for those that
@@ -49,13 +50,24 @@ class Subscription:
         markers: Whether `group_begin` and `group_end` are delivered like messages.
     """
 
-    __slots__ = ("ends_after", "finite", "log", "markers", "query_id", "sink", "sub_id", "user_acks")
+    __slots__ = (
+        "command_id",
+        "ends_after",
+        "finite",
+        "log",
+        "markers",
+        "query_id",
+        "sink",
+        "sub_id",
+        "user_acks",
+    )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the parts of one entry, all by keyword
         self,
         sub_id: str,
         sink: Sink,
         *,
+        command_id: str = "",
         query_id: str = "",
         log: SubscriptionLog | None = None,
         user_acks: frozenset[str] = frozenset(),
@@ -63,6 +75,7 @@ class Subscription:
         markers: bool = False,
     ) -> None:
         self.sub_id = sub_id
+        self.command_id = command_id
         self.query_id = query_id
         self.sink = sink
         self.log = log
@@ -80,10 +93,11 @@ class Subscription:
 class Router:
     """The table from ids to subscriptions of one connection."""
 
-    __slots__ = ("_by_id", "_routes")
+    __slots__ = ("_by_command", "_by_id", "_routes")
 
     def __init__(self) -> None:
         self._by_id: dict[str, Subscription] = {}
+        self._by_command: dict[str, Subscription] = {}
         self._routes: dict[str, tuple[Subscription, ...]] = {}
 
     def all(self) -> list[Subscription]:
@@ -93,6 +107,12 @@ class Router:
     def get(self, one_id: str) -> Subscription | None:
         """The subscription that is entered under this id."""
         return self._by_id.get(one_id)
+
+    def of_ack(self, command_id: str, query_id: str, sub_id: str) -> Subscription | None:
+        """Whom an ack concerns: its command first, then its query, then its subscription."""
+        return (
+            self._by_command.get(command_id) or self._by_id.get(query_id) or self._by_id.get(sub_id)
+        )
 
     def add(self, subscription: Subscription) -> None:
         """Enter it before its command is sent, so that its first message finds it.
@@ -109,6 +129,8 @@ class Router:
                 )
         for one_id in ids:
             self._by_id[one_id] = subscription
+        if subscription.command_id:
+            self._by_command[subscription.command_id] = subscription
         self._routes.clear()
 
     def remove(self, subscription: Subscription) -> None:
@@ -116,6 +138,8 @@ class Router:
         for one_id in _ids(subscription):
             if self._by_id.get(one_id) is subscription:
                 del self._by_id[one_id]
+        if self._by_command.get(subscription.command_id) is subscription:
+            del self._by_command[subscription.command_id]
         self._routes.clear()
 
     def route(self, ids: str) -> tuple[Subscription, ...]:

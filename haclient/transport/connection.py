@@ -12,7 +12,7 @@ not per message.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -44,6 +44,21 @@ _TINY_READ_PAUSE_S: Final = 0.000_2
 _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
 
 
+class Obstacle(Protocol):
+    """A full queue: the reader leaves the socket alone until it has drained."""
+
+    @property
+    def full(self) -> bool:
+        """Whether more is held than the cap allows."""
+
+    @property
+    def consumer(self) -> trio.lowlevel.Task | None:
+        """Who empties it."""
+
+    async def drained(self) -> None:
+        """Wait until there is room again."""
+
+
 class Connection:
     """A link in use.
 
@@ -52,6 +67,7 @@ class Connection:
         session: The state that this connection feeds.
         log: The publish log to send from, if there is one.
         on_received: Called for every chunk with what it means; must not wait.
+        events: The queue in front of the application's callbacks.
         hurried: Whether someone waits for an ack right now; no read is delayed then.
     """
 
@@ -62,18 +78,20 @@ class Connection:
         *,
         log: FrameLog | None,
         on_received: Callable[[Received], None],
+        events: Obstacle,
         hurried: Callable[[], bool],
     ) -> None:
         self.link = link
         self.session = session
         self.writer = Writer(link, log)
         self._on_received = on_received
+        self._events = events
         self._hurried = hurried
         self._heartbeat: Heartbeat | None = None
         self._heartbeat_changed = trio.Event()
         self._farewell = ""
         self._closed_by_us = False
-        self.reading_stopped_by: Delivery | None = None
+        self.reading_stopped_by: Obstacle | None = None
 
     # -- for the client ---------------------------------------------------
 
@@ -173,18 +191,16 @@ class Connection:
         if received.farewell:
             self._farewell = received.farewell
         if received.beat:
-            self.writer.send(_BEAT)
+            self.writer.send_urgent(_BEAT)
         for subscription, batch in received.deliveries:
             if isinstance(batch, Marker):
                 subscription.sink.mark(batch)
             else:
                 subscription.sink.put(batch, size * len(batch) // count)
-                self._stop_if_full(subscription)
-
-    def _stop_if_full(self, subscription: Subscription) -> None:
-        sink = subscription.sink
-        if isinstance(sink, Delivery) and sink.full:
-            self.reading_stopped_by = sink
+                if (sink := _queue(subscription)) is not None and sink.full:
+                    self.reading_stopped_by = sink
+        if self._events.full:
+            self.reading_stopped_by = self._events
 
     async def _drain(self) -> None:
         """Leave the socket alone until the full queue has drained (MS5); our beats go on."""
@@ -200,12 +216,14 @@ class Connection:
             self._heartbeat.reading(trio.current_time(), active=True)
             self._heartbeat_changed.set()
 
-    def _full_queues(self) -> Iterator[Delivery]:
+    def _full_queues(self) -> Iterator[Obstacle]:
         for subscription in self.session.router.all():
-            if isinstance(subscription.sink, Delivery) and subscription.sink.full:
-                yield subscription.sink
+            if (sink := _queue(subscription)) is not None and sink.full:
+                yield sink
+        if self._events.full:
+            yield self._events
 
-    def _refuse_deadlock(self, full: Delivery) -> None:
+    def _refuse_deadlock(self, full: Obstacle) -> None:
         """The consumer of a full queue must not wait for an ack that stands behind its messages."""
 
         def error(pending: PendingCommand) -> HAClientError:
@@ -229,11 +247,15 @@ class Connection:
                         f"{self.link.peer} was silent for {heartbeat.idle_limit_s:g} s"
                     )
                 case Due.BEAT:
-                    self.writer.send(_BEAT)
+                    self.writer.send_urgent(_BEAT)
                     heartbeat.beat(now)
                 case Due.NOTHING:
                     with trio.move_on_at(heartbeat.next_at()):
                         await self._heartbeat_changed.wait()
+
+
+def _queue(subscription: Subscription) -> Delivery | None:
+    return subscription.sink if isinstance(subscription.sink, Delivery) else None
 
 
 def would_deadlock(what: str) -> UsageError:

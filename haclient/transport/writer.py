@@ -1,9 +1,13 @@
-"""The writing side of a connection: one cursor over the log, one small outbox beside it.
+"""The writing side of a connection: one cursor over the log, a small outbox beside it.
 
 Publishes are not queued: they stand in the publish store's log as wire frames, and the writer sends
-from there without copying (design 2.2). Everything else (subscribe, acks, beats, flush, logon, and
-publishes without a store) goes through the control outbox. Control frames are merged in at frame
-boundaries only, and before the log's frames, so that a beat never waits behind a backlog.
+from there without copying (design 2.2). Everything else goes through the control outbox:
+
+* *ordered* frames (subscribe, query, flush, publishes without a store) leave exactly where they
+  were issued: after everything that the log held then, before everything appended later, so that a
+  query sees what was published before it;
+* *urgent* frames (logon, beats) leave at the next frame boundary, so that a beat never waits behind
+  a backlog.
 
 `pump` sends as much as the socket takes and never waits; the task in `run` parks until it is woken
 or until a full socket has room again. The log may only be sent while `log_open` is true: from the
@@ -25,7 +29,7 @@ __all__ = ["FLUSH_BYTES", "Writer"]
 FLUSH_BYTES: Final = 256 * 1024
 """Unsent bytes at which a publish sends by itself instead of leaving it to the writer's task."""
 
-_JOIN_BYTES: Final = 64 * 1024  # small control frames leave together, in pieces of about this size
+_JOIN_BYTES: Final = 256 * 1024  # small control frames leave together, in pieces of this size
 
 
 class Writer:
@@ -34,7 +38,9 @@ class Writer:
     def __init__(self, link: Link, log: FrameLog | None) -> None:
         self._link = link
         self._log = log
-        self._outbox: deque[bytes] = deque()
+        self._urgent: deque[bytes] = deque()
+        self._ordered: deque[tuple[int, bytes]] = deque()  # (log bytes that leave before it, frame)
+        self._log_sent_bytes = 0
         self._partial = memoryview(b"")  # the rest of a control piece that the socket took in part
         self._lot = trio.lowlevel.ParkingLot()
         self._room = trio.lowlevel.ParkingLot()
@@ -44,8 +50,15 @@ class Writer:
         self.blocked = False
 
     def send(self, frame: bytes) -> None:
-        """Queue a control frame; it leaves with the next pump."""
-        self._outbox.append(frame)
+        """Queue a frame behind everything published so far."""
+        ahead = 0 if self._log is None else self._log_sent_bytes + self._log.unsent_bytes
+        self._ordered.append((ahead, frame))
+        self.outbox_bytes += len(frame)
+        self.wake()
+
+    def send_urgent(self, frame: bytes) -> None:
+        """Queue a frame for the next frame boundary."""
+        self._urgent.append(frame)
         self.outbox_bytes += len(frame)
         self.wake()
 
@@ -84,24 +97,38 @@ class Writer:
         return True
 
     def _next_piece(self) -> memoryview:
-        """Whole control frames at a frame boundary, else the log, else nothing."""
+        """What leaves next: a control piece at its place, else the log up to that place."""
         if len(self._partial):
             return self._partial
         log = self._log if self.log_open else None
-        if not self._outbox:
-            return memoryview(b"") if log is None else log.peek()
-        if log is not None and (remainder := log.frame_remainder()):
-            return log.peek()[:remainder]
-        self._partial = memoryview(self._join())
+        if self._urgent:
+            if log is not None and (remainder := log.frame_remainder()):
+                return log.peek()[:remainder]
+            return self._control(self._join_urgent())
+        if self._ordered:
+            wait_for = self._ordered[0][0] - self._log_sent_bytes
+            if wait_for <= 0:
+                return self._control(self._join_ordered())
+            return memoryview(b"") if log is None else log.peek()[:wait_for]
+        return memoryview(b"") if log is None else log.peek()
+
+    def _control(self, piece: bytes) -> memoryview:
+        self._partial = memoryview(piece)
         return self._partial
 
-    def _join(self) -> bytes:
-        outbox = self._outbox
-        pieces = [outbox.popleft()]
+    def _join_urgent(self) -> bytes:
+        piece = b"".join(self._urgent)
+        self._urgent.clear()
+        return piece
+
+    def _join_ordered(self) -> bytes:
+        """The frames whose place is here, small ones together."""
+        ordered, sent = self._ordered, self._log_sent_bytes
+        pieces = [ordered.popleft()[1]]
         size = len(pieces[0])
-        while outbox and size + len(outbox[0]) <= _JOIN_BYTES:
-            size += len(outbox[0])
-            pieces.append(outbox.popleft())
+        while ordered and ordered[0][0] <= sent and size + len(ordered[0][1]) <= _JOIN_BYTES:
+            pieces.append(ordered.popleft()[1])
+            size += len(pieces[-1])
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _advance(self, count: int) -> None:
@@ -109,6 +136,7 @@ class Writer:
             self._partial = self._partial[count:]
             self.outbox_bytes -= count
         elif self._log is not None:
+            self._log_sent_bytes += count
             self._log.advance(count)
 
     async def room(self) -> None:
@@ -124,8 +152,9 @@ class Writer:
             trio.ClosedResourceError: The link was closed.
         """
         while True:
-            if self.pump():
-                self._room.unpark_all()
+            everything_left = self.pump()
+            self._room.unpark_all()
+            if everything_left:
                 self._parked = True
                 await self._lot.park()
             else:
