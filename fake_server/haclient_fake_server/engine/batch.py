@@ -5,7 +5,7 @@ Nothing here is kept between batches but the two counters: the next position and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Block
 from haclient_fake_server.journal_format import (
@@ -13,6 +13,7 @@ from haclient_fake_server.journal_format import (
     RECORD_HEADER_BYTES,
     Record,
     RecordCommand,
+    RecordFlag,
     encode_block,
     encode_record,
     read_records,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.identity import Publisher
     from haclient_fake_server.engine.routes import Route
 
-__all__ = ["NO_EXTRAS", "BatchBuilder", "Extras"]
+__all__ = ["ASSIGNED", "NO_EXTRAS", "BatchBuilder", "Extras"]
 
 
 class Extras(NamedTuple):
@@ -35,7 +36,9 @@ class Extras(NamedTuple):
     command: int = RecordCommand.PUBLISH
 
 
-NO_EXTRAS = Extras()
+NO_EXTRAS: Final = Extras()
+ASSIGNED: Final = Extras(flags=RecordFlag.ASSIGNED)
+"""The extras of a plain publish that has no sequence of its own (ID3)."""
 
 
 class BatchBuilder:
@@ -54,6 +57,8 @@ class BatchBuilder:
         self._parts: list[bytes] = []
         self._records = 0
         self._touched: list[Publisher] = []
+        self._assigned: set[int] = set()
+        self._marks: list[tuple[int, int]] = []
         self._definitions: list[tuple[int, str, str]] = []
 
     def append(
@@ -66,11 +71,7 @@ class BatchBuilder:
         parts = self._parts
         parts.append(
             RECORD_HEADER.pack(
-                RECORD_HEADER_BYTES
-                + len(key)
-                + len(correlation_id)
-                + len(expiration)
-                + len(body),
+                RECORD_HEADER_BYTES + len(key) + len(correlation_id) + len(expiration) + len(body),
                 flags,
                 command,
                 len(expiration),
@@ -92,16 +93,28 @@ class BatchBuilder:
         if not publisher.batch_low:
             publisher.batch_low = sequence
             self._touched.append(publisher)
+            if flags & RecordFlag.ASSIGNED:
+                self._assigned.add(publisher.id)
 
     def mark(self, publisher: Publisher) -> None:
         """Note the highest sequence seen where no message of this batch carries it."""
         publisher.noted = publisher.seen
+        self._marks.append((publisher.id, publisher.seen))
         self._parts.append(
             encode_record(
                 Record(0, publisher.id, publisher.seen, self.now_us, 0, RecordCommand.MARK)
             )
         )
         self._records += 1
+
+    @property
+    def has_data(self) -> bool:
+        """Whether this batch moves the log's end."""
+        return self.position != self._first_position
+
+    def topic_known(self, topic_id: int) -> None:
+        """A topic of an earlier run: its number is taken."""
+        self._next_topic_id = max(self._next_topic_id, topic_id + 1)
 
     def find(self, publisher_id: int, sequence: int) -> int | None:
         """The position of a message of this very batch, which the journal does not have yet."""
@@ -128,11 +141,15 @@ class BatchBuilder:
             self.now_us,
             {p.id: (p.batch_low, p.noted) for p in self._touched},
             tuple(self._definitions),
+            frozenset(self._assigned),
+            tuple(self._marks),
         )
         for publisher in self._touched:
             publisher.batch_low = 0
         self._parts = []
         self._touched = []
+        self._assigned = set()
+        self._marks = []
         self._definitions = []
         self._records = 0
         self._first_position = self.position

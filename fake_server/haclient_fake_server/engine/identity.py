@@ -13,7 +13,7 @@ the first message.
 
 from __future__ import annotations
 
-from haclient.protocol.crc import instance_publisher_id, publisher_id
+from haclient.protocol.identity import instance_publisher_id, publisher_id
 
 __all__ = ["Publisher", "Publishers"]
 

@@ -53,6 +53,8 @@ class Block:
         last_us: Time of its last record.
         publishers: By publisher id, the lowest and highest sequence of its data records.
         definitions: Its topic definitions, `(topic id, message type, topic)`.
+        assigned: Those of its publishers whose sequences this instance assigns (ID3).
+        marks: Its marks, `(publisher id, sequence)`.
     """
 
     data: bytes
@@ -62,6 +64,8 @@ class Block:
     last_us: int
     publishers: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     definitions: tuple[tuple[int, str, str], ...] = ()
+    assigned: frozenset[int] = frozenset()
+    marks: tuple[tuple[int, int], ...] = ()
 
 
 class Cursor(NamedTuple):
@@ -83,6 +87,10 @@ class JournalReader(Protocol):
     @abstractmethod
     def next_position(self) -> int:
         """The position that the next data record will get."""
+
+    @abstractmethod
+    def summary(self) -> Cursor:
+        """From here to the end every publisher's highest sequence and every topic is told."""
 
     @abstractmethod
     def seek(self, position: int) -> Cursor:
@@ -208,6 +216,10 @@ class MemoryJournal(JournalReader):
     @override
     def next_position(self) -> int:
         return self._next_position
+
+    @override
+    def summary(self) -> Cursor:
+        return Cursor(1, 0)
 
     @override
     def seek(self, position: int) -> Cursor:

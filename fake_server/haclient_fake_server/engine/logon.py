@@ -46,7 +46,7 @@ def log_on(state: State, connection: Connection, message: Message) -> None:
     if holder is not None:
         state.send(holder, name_in_use_ack(name))
         state.close(holder, "name in use")
-    _admit(state, connection, message, name=name, ack_interval_s=options.ack_conflation)
+    _admit(state, connection, message, name=name, ack_interval_s=options.ack_conflation_s)
     _confirm(state, connection, message)
 
 
@@ -92,7 +92,5 @@ def _confirm(state: State, connection: Connection, message: Message) -> None:
 def _refuse(
     state: State, connection: Connection, message: Message, reason: str, closing: str
 ) -> None:
-    state.send(
-        connection, failure_ack(message, reason, more={"version": state.settings.version})
-    )
+    state.send(connection, failure_ack(message, reason, more={"version": state.settings.version}))
     state.close(connection, closing)

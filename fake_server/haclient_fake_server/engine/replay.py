@@ -72,8 +72,7 @@ class Replay:
             self._go_live(item)
 
     def fall_back(self, connection: Connection) -> None:
-        """The connection's buffer is full: its live bookmark subscriptions read the log from here."""
-        state = self._state
+        """The connection's buffer is full: live bookmark subscriptions read the log from here."""
         for item in connection.subscriptions.values():
             if item.from_log and item.phase is Phase.LIVE:
                 self.detach(item)
@@ -197,9 +196,8 @@ class Replay:
             self._complete(item)
             self._state.replaying.pop(item.number, None)
             item.phase = Phase.ENDED
-        elif item.remaining is not None and item.last_position is None and item.last_us is None:
-            if item.position > item.target:
-                self._complete(item)
+        elif item.last_position is None and item.last_us is None and item.position > item.target:
+            self._complete(item)
 
     def _complete(self, item: Subscription) -> None:
         if item.owes_completed:

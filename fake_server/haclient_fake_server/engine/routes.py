@@ -58,36 +58,52 @@ class Plan:
         subscriptions: All live ones that match the topic, in the order they came.
         everyone: The lanes when no filter says no.
         filtered: Whether any of them has a filter, so that each message must be looked at.
+        watched: Whether any of them wants to know of records that go out of focus.
     """
 
-    __slots__ = ("_by_mask", "_wire_topic", "everyone", "filtered", "subscriptions")
+    __slots__ = ("_by_mask", "_wire_topic", "everyone", "filtered", "subscriptions", "watched")
 
     def __init__(self, wire_topic: bytes, subscriptions: tuple[Subscription, ...]) -> None:
         self._wire_topic = wire_topic
-        self._by_mask: dict[int, tuple[Lane, ...]] = {}
+        self._by_mask: dict[tuple[bytes, int], tuple[Lane, ...]] = {}
         self.subscriptions = subscriptions
-        self.everyone = self._lanes(subscriptions)
+        self.everyone = self._lanes(b"p", subscriptions)
         self.filtered = any(item.filter is not None for item in subscriptions)
+        self.watched = any(item.oof for item in subscriptions)
 
     def matching(self, document: Document) -> tuple[Lane, ...]:
         """The lanes for a message."""
+        if not self.filtered:
+            return self.everyone
         mask = 0
         for number, subscription in enumerate(self.subscriptions):
             if subscription.filter is None or subscription.filter(document):
                 mask |= 1 << number
-        return self.of_mask(mask)
+        return self._of_mask(b"p", mask)
 
-    def of_mask(self, mask: int) -> tuple[Lane, ...]:
-        """The lanes for the subscriptions whose bits are set."""
-        lanes = self._by_mask.get(mask)
+    def losing(self, before: Document, after: Document | None) -> tuple[Lane, ...]:
+        """The lanes of those that saw a record and see it no more; `after` is `None` if it is gone.
+
+        Whoever matches it now was told by the update itself (protocol 8.5).
+        """
+        mask = 0
+        for number, item in enumerate(self.subscriptions):
+            if not item.oof or (item.filter is not None and not item.filter(before)):
+                continue
+            if after is None or (item.filter is not None and not item.filter(after)):
+                mask |= 1 << number
+        return self._of_mask(b"oof", mask)
+
+    def _of_mask(self, kind: bytes, mask: int) -> tuple[Lane, ...]:
+        lanes = self._by_mask.get((kind, mask))
         if lanes is None:
             chosen = tuple(s for n, s in enumerate(self.subscriptions) if mask >> n & 1)
             if len(self._by_mask) >= MAX_REMEMBERED_MASKS:
                 self._by_mask.clear()
-            lanes = self._by_mask[mask] = self._lanes(chosen)
+            lanes = self._by_mask[kind, mask] = self._lanes(kind, chosen)
         return lanes
 
-    def _lanes(self, subscriptions: tuple[Subscription, ...]) -> tuple[Lane, ...]:
+    def _lanes(self, kind: bytes, subscriptions: tuple[Subscription, ...]) -> tuple[Lane, ...]:
         ids: dict[tuple[int, int], list[str]] = {}
         connections: dict[int, Connection] = {}
         for item in subscriptions:
@@ -97,7 +113,7 @@ class Plan:
         for (connection_id, style), sub_ids in ids.items():
             shared.setdefault((",".join(sub_ids), style), []).append(connections[connection_id])
         return tuple(
-            Lane(frame_head(b"p", self._wire_topic, sids), style, tuple(members))
+            Lane(frame_head(kind, self._wire_topic, sids), style, tuple(members))
             for (sids, style), members in shared.items()
         )
 

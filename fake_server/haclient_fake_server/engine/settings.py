@@ -1,4 +1,4 @@
-"""What the engine is told about its instance; `haclient_fake_server.config` adds what shells need."""
+"""What the engine is told of its instance; `haclient_fake_server.config` adds what shells need."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from haclient_fake_server.engine.batch import BatchBuilder
 from haclient_fake_server.engine.identity import Publisher, Publishers
 from haclient_fake_server.engine.routes import Route, RouteTable
+from haclient_fake_server.engine.sow import SowTopic
 from haclient_fake_server.engine.topics import TopicMatcher
 
 if TYPE_CHECKING:
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.journal import Block, JournalReader
     from haclient_fake_server.engine.settings import EngineSettings
-    from haclient_fake_server.engine.sow import SowTopic
     from haclient_fake_server.engine.subscriptions import Subscription
 
 __all__ = ["Effects", "State"]
@@ -56,6 +56,7 @@ class State:
         topics: Routes by their number in the journal.
         replaying: Subscriptions that read the journal, by number.
         unnoted: Publishers whose highest sequence may have no record yet.
+        acked: Subscriptions that want persisted acks, by number (RB16).
         now: Seconds on the shell's clock.
         next_due: The earliest moment at which `tick` may have something to do.
         last: Publisher and sequence of the last data record.
@@ -80,12 +81,18 @@ class State:
         self.topics: dict[int, Route] = {}
         self.replaying: dict[int, Subscription] = {}
         self.unnoted: dict[int, Publisher] = {}
+        self.acked: dict[int, Subscription] = {}
         self.now = now
         self.next_due = math.inf
         self.last: tuple[int, int] | None = None
         self._epoch_us = now_us - int(now * 1e6)
         self._tables: dict[str, RouteTable] = {}
-        self._sow: dict[tuple[str, str], SowTopic] = {}
+        self._sow = {
+            (topic.message_type, topic.name): SowTopic(
+                topic.name, topic.keys, message_type=topic.message_type
+            )
+            for topic in settings.sow_topics
+        }
         self._log = [
             (TopicMatcher(topic.pattern), topic.message_type) for topic in settings.log_topics
         ]
@@ -174,6 +181,10 @@ class State:
         if table is None:
             table = self._tables[message_type] = RouteTable(message_type, self._make_route)
         return table
+
+    def sow_topics(self, message_type: str) -> list[SowTopic]:
+        """The topics of a message type that have a state of the world, as configured."""
+        return [topic for (kind, _), topic in self._sow.items() if kind == message_type]
 
     def is_logged(self, topic: str, message_type: str) -> bool:
         """Whether the journal records a topic (TL2)."""
