@@ -1,15 +1,15 @@
 """Publishing: encode once, append to the log, let the writer send (design 6, rows CC6, PS1-PS16).
 
-With a store, a publish is accepted by one append into the store's log, which is also the send queue
-and the replay buffer; a broken link is no error then. Without a store, a publish is one frame in the
-control outbox, and a broken link is an error.
+With a store, a publish is accepted by one append into the store's log, which is also the send
+queue and the replay buffer; a broken link is no error then. Without a store, a publish is one frame
+in the control outbox, and a broken link is an error.
 
-Every wait of `publish` comes before its append, so a cancelled publish was not stored and a returned
-one was. Waits are rare: about every 64 KiB one look at the socket, at the cap on unpersisted bytes
-and at the scheduler. Acks are cumulative; nothing is kept per message.
+Every wait of `publish` comes before its append, so a cancelled publish was not stored and a
+returned one was. Waits are rare: about every 64 KiB one look at the socket, at the cap on
+unpersisted bytes and at the scheduler. Acks are cumulative; nothing is kept per message.
 
-Durability `fsync` is the exception that the name asks for: the append is followed by a shielded wait
-for the disk, so that `publish` returns only what survives a power loss.
+Durability `fsync` is the exception that the name asks for: the append is followed by a shielded
+wait for the disk, so that `publish` returns only what survives a power loss.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import trio
 
 from haclient.errors import DisconnectedError, UsageError, WouldBlock
 from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
-from haclient.protocol.framing import FrameReader
+from haclient.protocol.framing import MAX_FRAME_BYTES, FrameReader
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
@@ -38,10 +38,13 @@ DEFAULT_MAX_UNPERSISTED_BYTES: Final = 512 * 1024 * 1024
 """Unpersisted bytes at which `publish` waits for acks and `publish_nowait` raises (HA18)."""
 
 _LOOK_EVERY_BYTES: Final = 64 * 1024
-_FRAME_OVERHEAD_BYTES: Final = 64  # about what a header adds; only the rhythm of looks depends on it
+_FRAME_OVERHEAD_BYTES: Final = (
+    64  # about what a header adds; only the rhythm of looks depends on it
+)
 _CACHED_HEADS: Final = 4096
 _OUTBOX_CAP_BYTES: Final = 4 * FLUSH_BYTES
 _TAIL: Final = b"}"
+_LARGEST_BODY_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024  # the header has room beside it
 
 
 class Publisher:
@@ -119,11 +122,11 @@ class Publisher:
 
     # -- publishing ---------------------------------------------------------
 
-    def head(self, topic: str) -> bytes:
+    def _head(self, topic: str) -> bytes:
         """The constant first part of a plain publish to `topic`, up to its sequence."""
         head = self._heads.get(topic)
         if head is None:
-            head = publish_head(_named(topic))
+            head = publish_head(topic)
             if len(self._heads) >= _CACHED_HEADS:
                 self._heads.clear()
             self._heads[topic] = head
@@ -136,8 +139,11 @@ class Publisher:
             StoreFull: There is no room; nothing was stored.
         """
         log = self.log
-        assert log is not None, "append is for clients with a store"
-        sequence = log.append(head, _TAIL, body.encode() if isinstance(body, str) else body)
+        if log is None:
+            raise UsageError("append needs a publish store")
+        if isinstance(body, str):
+            body = body.encode()
+        sequence = log.append(head, _TAIL, body)
         writer = self.writer
         if writer is not None and writer.log_open:
             writer.publish_appended()
@@ -147,12 +153,53 @@ class Publisher:
         """Publish plainly, waiting for room first when there is none."""
         self._credit -= len(body) + _FRAME_OVERHEAD_BYTES
         if self._credit < 0:
-            await self.make_room()
+            await self._make_room(len(body))
         if self.log is None:
-            return self.send_unstored(publish_frame_without_store(_named(topic), _bytes(body)))
-        sequence = self.append(self._heads.get(topic) or self.head(topic), body)
+            self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
+            return None
+        sequence = self.append(self._heads.get(topic) or self._head(topic), body)
         if self._synced:
-            await self.sync()
+            await self._sync()
+        return sequence
+
+    async def publish_with(  # the parts of one wire frame
+        self,
+        topic: str,
+        body: Payload,
+        *,
+        command: str = "p",
+        expiration: int | None = None,
+        correlation_id: str = "",
+        sow_key: str = "",
+    ) -> int | None:
+        """Publish with more in the header than a topic."""
+        if self.log is not None:
+            head = publish_head(
+                topic,
+                command=command,
+                expiration=expiration,
+                correlation_id=correlation_id,
+                sow_key=sow_key,
+            )
+            return await self.append_durably(head, body)
+        frame = publish_frame_without_store(
+            topic,
+            _bytes(body),
+            command=command,
+            expiration=expiration,
+            correlation_id=correlation_id,
+            sow_key=sow_key,
+        )
+        await self._make_room(len(body))
+        self.send_unstored(frame)
+        return None
+
+    async def append_durably(self, head: bytes, body: Payload) -> int:
+        """`append` after a wait for room, and after it the disk where durability asks for it."""
+        await self._make_room(len(body))
+        sequence = self.append(head, body)
+        if self._synced:
+            await self._sync()
         return sequence
 
     def publish_nowait(self, topic: str, body: Payload) -> int | None:
@@ -164,12 +211,13 @@ class Publisher:
         """
         self._credit -= len(body) + _FRAME_OVERHEAD_BYTES
         if self._credit < 0:
-            self._check_room()
-        if self.log is None:
-            return self.send_unstored(publish_frame_without_store(_named(topic), _bytes(body)))
+            self._check_room(len(body))
         if self._synced:
             raise UsageError("publish_nowait cannot wait for the disk: durability is fsync")
-        return self.append(self._heads.get(topic) or self.head(topic), body)
+        if self.log is None:
+            self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
+            return None
+        return self.append(self._heads.get(topic) or self._head(topic), body)
 
     def send_unstored(self, frame: bytes) -> None:
         """Queue a publish that no store keeps.
@@ -181,10 +229,9 @@ class Publisher:
         if writer is None or not writer.log_open:
             raise DisconnectedError("not logged on, and there is no publish store to keep it")
         writer.send(frame)
-        if writer.outbox_bytes >= FLUSH_BYTES and not writer.blocked:
-            writer.pump()
+        writer.flush_if(enough=writer.outbox_bytes >= FLUSH_BYTES)
 
-    async def sync(self) -> None:
+    async def _sync(self) -> None:
         """Have the store on disk; shielded, since the publish is accepted already."""
         store = self.store
         if store is not None:
@@ -193,39 +240,40 @@ class Publisher:
 
     # -- room ---------------------------------------------------------------
 
-    async def make_room(self) -> None:
+    async def _make_room(self, size: int) -> None:
         """Suspend once, and for as long as a limit is exceeded.
 
         Raises:
+            UsageError: No server would accept a body of this size.
             DisconnectedError: The wait could only end by acks, and the connection is lost.
             UsageError: The wait could only end after the caller itself has gone on.
         """
+        _check_size(size)
         self._credit = _LOOK_EVERY_BYTES
         await trio.lowlevel.checkpoint()
-        while self._unpersisted_over_cap():
-            await self._until_acknowledged("publish")
+        while (log := self.log) is not None and self._over_cap(log):
+            await self._until_acknowledged(log, "publish")
         while (writer := self.writer) is not None and self._socket_is_behind(writer):
             await writer.room()
 
-    def _check_room(self) -> None:
+    def _check_room(self, size: int) -> None:
+        _check_size(size)
         writer = self.writer
-        if self._unpersisted_over_cap():
+        if self.log is not None and self._over_cap(self.log):
             raise WouldBlock("publish_nowait: too much is unpersisted, use await publish to wait")
         if writer is not None and self._socket_is_behind(writer):
             raise WouldBlock("publish_nowait: the socket is full, use await publish to wait")
         self._credit = _LOOK_EVERY_BYTES
 
-    def _unpersisted_over_cap(self) -> bool:
-        return self.log is not None and self.log.unpersisted_bytes >= self._max_unpersisted_bytes
+    def _over_cap(self, log: FrameLog) -> bool:
+        return log.unpersisted_bytes >= self._max_unpersisted_bytes
 
     def _socket_is_behind(self, writer: Writer) -> bool:
         if self.log is None:
             return writer.outbox_bytes >= _OUTBOX_CAP_BYTES
         return writer.log_open and writer.blocked and self.log.unsent_bytes >= FLUSH_BYTES
 
-    async def _until_acknowledged(self, what: str) -> None:
-        log = self.log
-        assert log is not None
+    async def _until_acknowledged(self, log: FrameLog, what: str) -> None:
         self._would_deadlock(what)
         if self.writer is None and not self._lasting:
             raise DisconnectedError(
@@ -253,15 +301,15 @@ class Publisher:
 def _as_log(store: PublishStore | None) -> FrameLog | None:
     if store is None:
         return None
-    if hasattr(store, "append") and hasattr(store, "frame_remainder"):
-        return store  # type: ignore[return-value]  # has what FrameLog adds
-    return SendingStore(store)
+    return store if isinstance(store, FrameLog) else SendingStore(store)
 
 
-def _named(topic: str) -> str:
-    if not topic:
-        raise UsageError("a publish needs a topic, not an empty string")
-    return topic
+def _check_size(size: int) -> None:
+    if size > _LARGEST_BODY_BYTES:
+        raise UsageError(
+            f"a body of {size} bytes is too large: no server accepts more than "
+            f"{_LARGEST_BODY_BYTES}"
+        )
 
 
 def _read_frame(frame: bytes) -> Message:
