@@ -114,21 +114,24 @@ class Hub:
             self._journal.append(effects.block)
             if self._config.fsync is FsyncPolicy.BATCH and isinstance(self._journal, JournalFiles):
                 self._journal.sync()
-        sessions = self._sessions
         for number, data in effects.sends:
-            session = sessions.get(number)
-            if session is not None:
-                session.put(data)
-                if session.unsent_bytes > self._config.high_water_bytes:
-                    self._hold_back(session)
+            self._send(number, data)
         for number, reason in effects.closes:
-            if number in sessions:
-                sessions[number].finish(reason)
+            if number in self._sessions:
+                self._sessions[number].finish(reason)
         for number in effects.hungry:
-            if number in sessions:
-                sessions[number].nudge()
+            if number in self._sessions:
+                self._sessions[number].nudge()
         if self._engine.next_due < self._planned:
             self._earlier.set()
+
+    def _send(self, number: int, data: bytes) -> None:
+        session = self._sessions.get(number)
+        if session is None:  # it ended in the same step
+            return
+        session.put(data)
+        if session.unsent_bytes > self._config.high_water_bytes:
+            self._hold_back(session)
 
     def _hold_back(self, session: SessionLike) -> None:
         """A reader does not keep up: replay holds what it can, the rest has a hard limit."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -264,7 +265,7 @@ class JournalFiles(JournalReader):
 
     def _check_chain(self) -> None:
         segments = list(self._segments.values())
-        for before, after in zip(segments, segments[1:], strict=False):
+        for before, after in pairwise(segments):
             if before.manifest.next_position != after.manifest.first_position:
                 raise StoreCorrupt(
                     after.file.path,

@@ -221,5 +221,5 @@ class Engine:
                 state.send(connection, ack(kind, message.command_id))
 
 
-def _refuse_unsupported(connection: Connection, message: Message) -> None:
+def _refuse_unsupported(_: Connection, message: Message) -> None:
     raise CommandError(f"{message.kind} is not supported by this broker")

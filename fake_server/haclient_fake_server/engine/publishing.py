@@ -52,7 +52,7 @@ class Publishing:
         """Carry out one publish (protocol 3.2)."""
         state = self._state
         route = connection.routes.get(message.topic)
-        if route is None or route.sow or _is_unusual(message):
+        if route is None or route.sow is not None or _is_unusual(message):
             self._publish_with_care(connection, message)
             return
         sequence = message.sequence
@@ -95,14 +95,14 @@ class Publishing:
         route = state.table(connection.message_type).route(message.topic)
         document = Document(message.data, route.message_type)
         try:
-            key = route.sow.key_of(document, message.sow_key) if route.sow else message.sow_key
+            key = route.sow.key_of(document, message.sow_key) if route.sow is not None else message.sow_key
         except SowError as error:
             self.refuse(connection, message, f"{error.reason}: {error}")
             return
         publisher = self._record_with_care(connection, message, route, key)
         previous = self._update(route, publisher, message, key)
         self._deliver_with_care(route, publisher, message, document=document, key=key)
-        if previous is not None and route.plan and route.plan.watched and route.sow:
+        if previous is not None and route.plan and route.plan.watched and route.sow is not None:
             lost = route.plan.losing(route.sow.document(previous), document)
             self._deliver(lost, message.data, b"", _reason("match") + _wire_key(key))
         if message.ack_type:
@@ -126,7 +126,7 @@ class Publishing:
         self, route: Route, publisher: Publisher, message: Message, key: str
     ) -> SowRecord | None:
         """Make the message the record of its key; the record that it replaces."""
-        if not route.sow:
+        if route.sow is None:
             return None
         now = timestamp_text(self._state.now_us).decode("ascii")
         bookmark = publisher.bookmark(publisher.seen) if route.logged else ""

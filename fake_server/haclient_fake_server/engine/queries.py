@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.publishing import Publishing
-    from haclient_fake_server.engine.routes import Route
     from haclient_fake_server.engine.state import State
     from haclient_fake_server.engine.subscribing import Subscribing
 

@@ -44,7 +44,7 @@ def _take(state: State, record: Record) -> None:
         record.sequence,
         assigned=bool(record.flags & RecordFlag.ASSIGNED),
     )
-    if record.position and (route := state.topics.get(record.topic_id)) and route.sow:
+    if record.position and (route := state.topics.get(record.topic_id)) and route.sow is not None:
         if record.command == RecordCommand.SOW_DELETE:
             route.sow.delete_keys(parse_sow_keys(_text(record.payload)))
         elif record.command == RecordCommand.PUBLISH:
