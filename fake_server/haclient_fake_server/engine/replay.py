@@ -266,11 +266,11 @@ def _frame(item: Subscription, head: bytes, record: Record) -> bytes:
     parts = [head, b'%d|%d|"' % (record.publisher_id, record.sequence)]
     if record.key and not item.style & Style.NO_SOW_KEY:
         parts.append(b',"k":' + encode_string(record.key.decode("utf-8", "surrogateescape")))
+    if item.style & Style.TIMESTAMP:
+        parts.append(b',"ts":"%b"' % timestamp_text(record.timestamp_us))
     if record.correlation_id:
         text = record.correlation_id.decode("utf-8", "surrogateescape")
         parts.append(b',"x":' + encode_string(text))
-    if item.style & Style.TIMESTAMP:
-        parts.append(b',"ts":"%b"' % timestamp_text(record.timestamp_us))
     parts += (b"}", record.payload)
     frame = b"".join(parts)
     return LENGTH.pack(len(frame)) + frame
