@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from haclient.errors import HAClientError
-from haclient_fake_server.engine._crc_seam import crc64
+from haclient.protocol.identity import crc64
 from haclient_fake_server.engine.filters.compiler import Filter
 from haclient_fake_server.engine.filters.document import Document, Path
 from haclient_fake_server.engine.filters.lexer import parse_path

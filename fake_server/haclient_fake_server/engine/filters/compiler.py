@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, assert_never
 
 from haclient_fake_server.engine.filters.document import Document
 from haclient_fake_server.engine.filters.errors import FilterError
@@ -96,6 +96,8 @@ def _logic(node: Not | AllOf | AnyOf) -> Scalar:
             return _all_of([_scalar(part) for part in parts])
         case AnyOf(parts):
             return _any_of([_scalar(part) for part in parts])
+        case _:
+            assert_never(node)
 
 
 def _test(node: Compare | Between | In | Like | Affix | IsNull | IsNan) -> Scalar:
@@ -113,6 +115,8 @@ def _test(node: Compare | Between | In | Like | Affix | IsNull | IsNan) -> Scala
         case IsNull() | IsNan():
             check = _is_null if isinstance(node, IsNull) else _is_nan
             return check(_scalar(node.operand))
+        case _:
+            assert_never(node)
 
 
 def _several(node: Node) -> Several:
@@ -179,7 +183,11 @@ def _any_of(parts: list[Scalar]) -> Scalar:
 def _comparison(test: Comparison, left: Several, right: Several) -> Scalar:
     def run(document: Document) -> bool:
         others = right(document)
-        return any(compare(test, one, other) for one in left(document) for other in others)
+        for one in left(document):  # the most frequent test of all: loops, not a generator
+            for other in others:
+                if compare(test, one, other):
+                    return True
+        return False
 
     return run
 

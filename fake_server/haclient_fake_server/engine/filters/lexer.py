@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, assert_never
 
 from typing_extensions import override
 
@@ -144,6 +144,8 @@ def _token(kind: Kind, text: str, position: int) -> Token:
             return Token(kind, text, position, word=text)
         case Kind.PATH | Kind.END:
             return Token(kind, text, position)
+        case _:
+            assert_never(kind)
 
 
 def _unescape(text: str) -> str:

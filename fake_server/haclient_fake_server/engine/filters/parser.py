@@ -8,7 +8,7 @@ that is wrong with a text is a `FilterError`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, assert_never
 
 from haclient_fake_server.engine.filters.errors import FilterError
 from haclient_fake_server.engine.filters.lexer import Kind, Token, parse_path, tokenize
@@ -29,7 +29,7 @@ from haclient_fake_server.engine.filters.nodes import (
     Node,
     Not,
 )
-from haclient_fake_server.engine.filters.values import COMPARISONS, normal
+from haclient_fake_server.engine.filters.values import COMPARISONS, calculate, normal
 
 __all__ = ["MAX_FILTER_CHARACTERS", "MAX_NESTING", "parse_filter"]
 
@@ -193,9 +193,9 @@ class _Parser:
 
     def _choices(self) -> tuple[Node, ...]:
         self._expect("(")
-        choices = [self._nested(self._sum)]
+        choices = [self._sum()]
         while self._take(","):
-            choices.append(self._nested(self._sum))
+            choices.append(self._sum())
         self._expect(")")
         return tuple(choices)
 
@@ -216,7 +216,10 @@ class _Parser:
 
     def _sign(self) -> Node:
         if self._take("-"):
-            return Negate(self._nested(self._sign))
+            operand = self._nested(self._sign)
+            if isinstance(operand, Literal) and isinstance(operand.value, int | float):
+                return Literal(calculate("-", 0, operand.value))
+            return Negate(operand)
         return self._primary()
 
     def _primary(self) -> Node:
@@ -232,6 +235,8 @@ class _Parser:
                 return self._word()
             case Kind.SYMBOL | Kind.END:
                 return self._parenthesis()
+            case _:
+                assert_never(token.kind)
 
     def _parenthesis(self) -> Node:
         if not self._take("("):
