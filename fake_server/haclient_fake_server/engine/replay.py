@@ -8,8 +8,8 @@ heard (RB9). When its connection's buffer is over the high-water mark it goes ba
 exactly the next position. The log is the buffer; the broker keeps no other state (RB12).
 
 `completed` is sent between the last record that was in the log when the subscribe came and the
-first that was not (RB10). Subscriptions with an end of their own read the log to its end, wait there
-for more, and never go live.
+first that was not (RB10). Subscriptions with an end of their own read the log to its end, wait
+there for more, and never go live.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from support.engine import World
 
 from haclient.protocol.encoding import encode_frame
 from haclient_fake_server.engine.journal import Cursor, records_of
 from haclient_fake_server.engine.settings import LogTopic
 from haclient_fake_server.journal_format import Record, RecordCommand, RecordFlag
+from support.engine import World
 
 PUBBER = 7094790850998930143
 
@@ -201,9 +201,7 @@ def test_a_failure_comes_at_once_between_two_successes() -> None:
         ]
     )
     world.advance(1)
-    assert [
-        (ack.status, ack.sequence, ack.reason, ack.command_id) for ack in peer.take()
-    ] == [
+    assert [(ack.status, ack.sequence, ack.reason, ack.command_id) for ack in peer.take()] == [
         ("success", 2, "", ""),
         ("failure", 3, "no topic", "9"),
         ("success", 5, "", ""),

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.engine import World
 
 from haclient.protocol.encoding import encode_frame
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.settings import LogTopic
+from support.engine import Peer, World
 
 PUBBER = 7094790850998930143
 
 
-def filled(count: int = 5, **settings: object) -> World:
-    world = World(**settings)
+def filled(count: int = 5) -> World:
+    world = World()
     publisher = world.client("pubber")
     for number in range(1, count + 1):
         publisher.publish(number, b"%d" % number)
@@ -96,9 +96,9 @@ def test_a_pattern_replays_and_delivers_logged_topics_only() -> None:
     publisher.publish(1, b"1", t="logged/a")
     publisher.publish(2, b"2", t="plain/logged/b")
     publisher.publish(3, b"3", t="logged/c")
-    reader.subscribe(topic="logged", bm="0", opts="")
+    reader.subscribe(t="logged", bm="0", opts="")
     reader.take()
-    reader.subscribe("2", topic="logged.*", bm="0", a="")
+    reader.subscribe("2", t="logged.*", bm="0", a="")
     publisher.publish(4, b"4", t="logged/a")
     publisher.publish(5, b"5", t="plain/logged/b")
     assert shape(reader.take()) == ["1", "3", "4"]
@@ -108,7 +108,7 @@ def test_a_pattern_replays_and_delivers_logged_topics_only() -> None:
 def test_completed_is_told_even_when_nothing_matched() -> None:
     world = filled(3)
     reader = world.client("reader")
-    reader.subscribe(topic="other", bm="0", a="completed")
+    reader.subscribe(t="other", bm="0", a="completed")
     assert shape(reader.take()) == ["completed@['3']"]
 
 
@@ -116,7 +116,7 @@ def test_completed_is_told_even_when_nothing_matched() -> None:
 def test_completed_of_an_empty_log_carries_the_epoch() -> None:
     reader = World().client("reader")
     reader.subscribe(bm="0")
-    processed, completed = reader.take()
+    _, completed = reader.take()
     assert (completed.ack_type, completed.bookmark) == ("completed", "0")
 
 
@@ -195,9 +195,7 @@ def test_a_subscription_may_begin_paused() -> None:
         ("[{4}:{1},{5}]", ["4", "5"]),
     ],
 )
-def test_a_range_ends_with_completed_and_nothing_follows(
-    bookmark: str, wanted: list[str]
-) -> None:
+def test_a_range_ends_with_completed_and_nothing_follows(bookmark: str, wanted: list[str]) -> None:
     world = filled(5)
     for number in range(1, 6):
         bookmark = bookmark.replace(f"{{{number}}}", f"{PUBBER}|{number}|")
@@ -276,7 +274,7 @@ def test_all_subscribers_see_one_order_however_late_or_slow_they_are(data: st.Da
     world = World()
     publishers = [world.client(f"p{number}") for number in range(3)]
     sequences = [0, 0, 0]
-    readers = []
+    readers: list[Peer] = []
     for _ in range(data.draw(st.integers(1, 40))):
         match data.draw(st.sampled_from(["publish", "publish", "subscribe", "stall", "congest"])):
             case "publish":
@@ -285,7 +283,7 @@ def test_all_subscribers_see_one_order_however_late_or_slow_they_are(data: st.Da
                 for _ in range(data.draw(st.integers(1, 3))):
                     sequences[who] += 1
                     body = b"%d:%d" % (who, sequences[who])
-                    head = {"c": "p", "t": "orders", "s": sequences[who]}
+                    head: dict[str, str | int] = {"c": "p", "t": "orders", "s": sequences[who]}
                     frames.append(encode_frame(head, body))
                 publishers[who].send_all(frames)
             case "subscribe":

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.engine import START_US, Peer, World
 
 from haclient.protocol.encoding import encode_frame
 from haclient.protocol.identity import publisher_id
 from haclient_stores.bookmarks import Timestamp
+from support.engine import START_US, Peer, World
 
 A, B = publisher_id("A"), publisher_id("B")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from haclient_fake_server.engine import subscribing
 from support.engine import World
 
@@ -80,8 +81,8 @@ def test_options_with_a_trailing_comma_are_fine() -> None:
 def test_a_pattern_matches_many_topics_and_a_literal_only_itself() -> None:
     world = World()
     peer = world.client()
-    peer.subscribe("pattern", topic="^ord")
-    peer.subscribe("literal", topic="ord.ers", opts="non_regex_topic")
+    peer.subscribe("pattern", t="^ord")
+    peer.subscribe("literal", t="ord.ers", opts="non_regex_topic")
     peer.take()
     for topic in ("orders", "ord.ers", "no-orders"):
         peer.send(c="p", t=topic)
@@ -152,7 +153,7 @@ def test_replace_in_the_middle_of_a_replay_goes_on_where_it_was() -> None:
     publisher.publish(1, b'{"n":1}')
     reader.stalled = True
     reader.subscribe(bm="0", a="")
-    reader.subscribe(opts="replace", topic="orders", a="")
+    reader.subscribe(opts="replace", t="orders", a="")
     reader.stalled = False
     world.feed(reader)
     (message,) = reader.take()
