@@ -1,8 +1,8 @@
 """The one place where the command line builds a client.
 
-Every command says what it needs (`Connection`) and gets a logged-on client. The servers are tried in
-the order given; one that cannot be reached passes the turn on, one that answers "no" (wrong password,
-name in use) ends the search, since the next one would say the same.
+Every command says what it needs (`Connection`) and gets a logged-on client. The servers are tried
+in the order given; one that cannot be reached passes the turn on, one that answers "no" (wrong
+password, name in use) ends the search, since the next one would say the same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How a command ends: one table of exit codes, and one line on stderr.
 
-A user's mistake, a server's refusal and a broken network are answered with one line
-``haclient: error: ...`` and a code that a shell script can act on. Only an error that this table does
-not know (a defect of ours) keeps its traceback.
+A user's mistake, a server's refusal and a broken network are answered with one line ``haclient:
+error: ...`` and a code that a shell script can act on. Only an error that this table does not know
+(a defect of ours) keeps its traceback.
 
 =====  ==========================================================================
 code   meaning
@@ -75,8 +75,8 @@ def _rank(error: BaseException) -> int:
 def exit_code_of(error: BaseException) -> tuple[ExitCode, BaseException] | None:
     """The exit code of an error and the one that decided it; `None` for a defect of ours.
 
-    Of a group of errors the one nearest to the table's top speaks; one unknown error makes the whole
-    group a defect.
+    Of a group of errors the one nearest to the table's top speaks; one unknown error makes the
+    whole group a defect.
     """
     ranked = [(_rank(leaf), leaf) for leaf in _leaves(error)]
     if any(rank < 0 for rank, _ in ranked):

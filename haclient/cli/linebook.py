@@ -1,21 +1,24 @@
 """Which lines of which file a publish store has already taken: the rules behind `publish --store`.
 
-A publish store numbers its messages without gaps while one process uses it, so while a file is being
-published, *line k has sequence base + k*. The base is noted before the first line is stored; after a
-kill, the store (or the server, where that knows more) says how far the numbers went, and the
-difference to the base is the number of lines that need not be published again. Nothing is written per
-line.
+A publish store numbers its messages without gaps while one process uses it, so while a file is
+being published, *line k has sequence base + k*. The base is noted before the first line is stored;
+after a kill, the store (or the server, where that knows more) says how far the numbers went, and
+the difference to the base is the number of lines that need not be published again. Nothing is
+written per line.
 
-That difference means lines only as long as nothing else takes numbers in between. So there is at most
-one *open* file, and each run first settles it: the number of its lines so far becomes a plain count,
-and only then may another file, or stdin, take numbers. A run that ends in order settles its own file;
-only a kill leaves one open.
+That difference means lines only as long as nothing else takes numbers in between. So there is at
+most one *open* file, and each run first settles it: the number of its lines so far becomes a plain
+count, and only then may another file, or stdin, take numbers. A run that ends in order settles its
+own file; only a kill leaves one open.
 
 A file is known by its path, topic and delimiter, and by its content at the time of the note:
 
-* the noted content is still its beginning: the same file, perhaps grown; go on after the lines taken;
-* it has changed and every noted line was taken (or none): another file at the same path; begin anew;
-* it has changed in the middle of its publishing: refused, since no rule can tell which lines are new.
+* the noted content is still its beginning: the same file, perhaps grown; go on after the lines
+  taken;
+* it has changed and every noted line was taken (or none): another file at the same path; begin
+  anew;
+* it has changed in the middle of its publishing: refused, since no rule can tell which lines are
+  new.
 """
 
 from __future__ import annotations
@@ -132,8 +135,8 @@ class LineBook(msgspec.Struct, frozen=True, kw_only=True):
             path = msgspec.json.decode(self.open, type=list[str])[0]
             raise StoreError(
                 f"the store was left in the middle of {path} ({entry.lines} lines), and {taken} "
-                "sequence numbers were taken since: something else has published with this store or "
-                "client name, so nobody can say which lines are missing; publish with a new store, "
+                "sequence numbers were taken since: something else has published with this store "
+                "or client name, so nobody can say which lines are missing; publish with a new store, "
                 "or that file once more with --from-start"
             )
         closed = msgspec.structs.replace(entry, taken=taken)
@@ -150,7 +153,6 @@ class LineBook(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             UsageError: The file changed in the middle, or the book is full.
         """
-        assert not self.open
         entry = self.files.get(source.key)
         if entry is None and len(self.files) >= MAX_FILES:
             raise UsageError(f"the store remembers {MAX_FILES} files already; take a new store")
@@ -171,12 +173,15 @@ def _continued(source: Source, entry: _Entry, scan: Scan) -> tuple[int, str]:
         return 0, ""
     if is_open and scan.prefix_digest == entry.digest:
         raise UsageError(
-            f"{source.path}: its last line {entry.lines} was published without an end and has grown "
-            "since; give --from-start to publish every line again"
+            f"{source.path}: its last line {entry.lines} was published without an end and has "
+            "grown since; give --from-start to publish every line again"
         )
     if all_taken:
-        return 0, f"{source.path} is not the file that was published before: all lines are published"
+        return (
+            0,
+            f"{source.path} is not the file that was published before: all lines are published",
+        )
     raise UsageError(
-        f"{source.path}: it changed after {entry.taken} of its {entry.lines} lines were published, so "
-        "nobody can say which are missing; restore it, or give --from-start to publish every line"
+        f"{source.path}: it changed after {entry.taken} of its {entry.lines} lines were published, "
+        "so nobody can say which are missing; restore it, or give --from-start to publish every line"
     )

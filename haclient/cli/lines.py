@@ -1,10 +1,10 @@
 """Input for `haclient publish`: bytes cut into messages at a delimiter.
 
-`LineSplitter` is the pure part. The last message needs no delimiter after it; two delimiters in a row
-make an empty message; nothing is stripped but the delimiter itself.
+`LineSplitter` is the pure part. The last message needs no delimiter after it; two delimiters in a
+row make an empty message; nothing is stripped but the delimiter itself.
 
-A file is read only up to the size that it had when it was scanned, so that one run publishes exactly
-what its note in the store describes, also while another process appends.
+A file is read only up to the size that it had when it was scanned, so that one run publishes
+exactly what its note in the store describes, also while another process appends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MAX_LINE_BYTES: Final = 200 * 2**20
-"""The largest message a server takes (protocol 1.2); a longer line is no line but a wrong delimiter."""
+"""The largest message a server takes (protocol 1.2); a longer line means a wrong delimiter."""
 
 _READ_BYTES: Final = 2**20
 _PIPE_READ_BYTES: Final = 2**16
@@ -86,7 +86,7 @@ class LineSplitter:
             self._rest_bytes += len(rest)
         if self._rest_bytes > MAX_LINE_BYTES:
             raise UsageError(
-                f"a message is longer than {MAX_LINE_BYTES} bytes: is {self._delimiter!r} its delimiter?"
+                f"a message is longer than {MAX_LINE_BYTES} bytes: does {self._delimiter!r} end it?"
             )
 
     @property
@@ -134,7 +134,7 @@ def _chunks(path: Path, limits: list[int]) -> Iterator[bytes]:
 
 
 def scan_file(path: Path, delimiter: bytes, *, prefix: int = 0) -> Scan:
-    """Read a file once: its size, digest and number of messages, and the digest of its first bytes."""
+    """Read a file once: its size, digest and messages, and the digest of its first bytes."""
     size = path.stat().st_size
     digest, splitter = hashlib.blake2b(digest_size=20), LineSplitter(delimiter)
     lines, done, prefix_digest, prefix_is_open = 0, 0, "", False
@@ -190,7 +190,9 @@ class LineReader:
 
 
 @asynccontextmanager
-async def open_lines(path: Path | None, delimiter: bytes, *, size: int) -> AsyncIterator[LineReader]:
+async def open_lines(
+    path: Path | None, delimiter: bytes, *, size: int
+) -> AsyncIterator[LineReader]:
     """The messages of the first `size` bytes of a file, or of stdin when there is no path."""
     if path is None:
         yield LineReader(0, delimiter, limit=None)

@@ -1,7 +1,7 @@
 """Options that several commands share, and how a command receives them.
 
-A command is a function of one frozen dataclass: `taking(Request)` builds it from the parsed options,
-whose names are the dataclass's fields.
+A command is a function of one frozen dataclass: `taking(Request)` builds it from the parsed
+options, whose names are the dataclass's fields.
 """
 
 from __future__ import annotations
@@ -77,14 +77,16 @@ def topic_option(command: Decorated) -> Decorated:
 
 def filter_option(command: Decorated) -> Decorated:
     """`--filter`: only messages whose content matches."""
-    return click.option("--filter", default="", help="A content filter, such as '/px > 10'.")(command)
+    return click.option("--filter", default="", help="A content filter, such as '/px > 10'.")(
+        command
+    )
 
 
 def json_option(command: Decorated) -> Decorated:
     """`--json`: results as JSON, one object per line."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON objects, one per line.")(
-        command
-    )
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print JSON objects, one per line."
+    )(command)
 
 
 def client_name_option(command: Decorated) -> Decorated:

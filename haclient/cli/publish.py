@@ -1,8 +1,8 @@
-"""`haclient publish`: one message per line, into a publish store, until the server has persisted all.
+"""`haclient publish`: one message per line, through a publish store, until all are persisted.
 
 With `--store` and `--file` the command can be killed at any moment and run again: see
-`haclient.cli.linebook` for how it knows which lines are missing. The order matters: log on (the store
-learns what the server has), settle the book, note the new base, only then publish.
+`haclient.cli.linebook` for how it knows which lines are missing. The order matters: log on (the
+store learns what the server has), settle the book, note the new base, only then publish.
 """
 
 from __future__ import annotations
@@ -136,8 +136,9 @@ def _read_book(run: _Run) -> None:
 def _taken_so_far(run: _Run) -> int:
     """The highest sequence that lines can have taken.
 
-    A store that never took a message starts from the clock at each logon. If a run was killed between
-    its note and its first line, what the server has persisted tells the truth, not that new start.
+    A store that never took a message starts from the clock at each logon. If a run was killed
+    between its note and its first line, what the server has persisted tells the truth, not that
+    new start.
     """
     return run.store.last_sequence if run.had_history else run.store.last_persisted
 
@@ -168,7 +169,9 @@ class _Pace:
             self._due += self._interval_s
 
 
-async def _publish_lines(run: _Run, client: Client, plan: Plan, tell: Callable[[int], None]) -> None:
+async def _publish_lines(
+    run: _Run, client: Client, plan: Plan, tell: Callable[[int], None]
+) -> None:
     pace, number, topic = _Pace(run.request.rate), 0, run.request.topic
     async with open_lines(run.request.path, run.delimiter, size=run.scan.size) as reader:
         while (lines := await reader.batch()) is not None:
@@ -216,7 +219,7 @@ async def _work(run: _Run) -> int:
     click.echo(msgspec.json.encode(summary).decode() if as_json else summary.told())
     if summary.failed:
         raise PublishFailed(
-            f"the server refused {summary.failed} of the messages, the first with: {run.first_failure}"
+            f"the server refused {summary.failed} messages, the first with: {run.first_failure}"
         )
     return ExitCode.OK
 
@@ -231,7 +234,9 @@ def _stopped(run: _Run, _number: int) -> int:
 def _check(request: _Request) -> None:
     path = request.path
     if path is not None and not path.is_file():
-        raise UsageError(f"{path}: there is no such file" if not path.exists() else f"{path}: not a file")
+        raise UsageError(
+            f"{path}: there is no such file" if not path.exists() else f"{path}: not a file"
+        )
     if request.from_start and (path is None or request.store is None):
         raise UsageError("--from-start only means something with --file and --store")
 
@@ -240,7 +245,9 @@ def _check(request: _Request) -> None:
 @server_option
 @topic_option
 @click.option("--file", default="-", show_default="stdin", help="Read messages from this file.")
-@click.option("--delimiter", default="\\n", show_default=True, help=r"What ends a message: \n, \0, \x01 ...")
+@click.option(
+    "--delimiter", default="\\n", show_default=True, help=r"What ends a message: \n, \0, \x01 ..."
+)
 @click.option(
     "--store",
     type=click.Path(path_type=Path),

@@ -71,7 +71,9 @@ async def _query(request: _Request) -> int:
     except OutputClosed:  # `| head` has seen enough
         return ExitCode.OK
     except trio.TooSlowError:
-        raise TimedOut(f"the query on {request.topic} took longer than {request.timeout} s") from None
+        raise TimedOut(
+            f"the query on {request.topic} took longer than {request.timeout} s"
+        ) from None
     return ExitCode.OK
 
 

@@ -1,8 +1,8 @@
 """Commands that a signal may end: SIGTERM and SIGINT cancel the work at its next safe point.
 
-The work runs in a cancel scope and only stops where it awaits, so whatever it does between two awaits
-(print, flush, discard) is never torn. The first signal cancels; then the default handlers are back, so
-that a second one ends a process that cannot stop (its stdout stands still, say).
+The work runs in a cancel scope and only stops where it awaits, so whatever it does between two
+awaits (print, flush, discard) is never torn. The first signal cancels; then the default handlers
+are back, so that a second one ends a process that cannot stop (its stdout stands still, say).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run_stoppable(work: Callable[[], Awaitable[int]], stopped: Callable[[int], i
     """Run `work` under trio and return its exit code.
 
     Args:
-        work: The command; it returns its exit code.
-        stopped: Called with the signal's number when one ended the work: the exit code, or it raises.
+        work: The command; it returns its exit code. stopped: Called with the signal's number when
+            one ended the work: the exit code, or it raises.
     """
     return trio.run(_run, work, stopped)

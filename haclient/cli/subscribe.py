@@ -1,8 +1,8 @@
 """`haclient subscribe`: print messages as they come, resumable with a store.
 
 With `--store` each message is printed, given to the kernel, and only then discarded, with no await
-between the last two: a SIGTERM never finds a message printed but not discarded, and a SIGKILL finds at
-most one.
+between the last two: a SIGTERM never finds a message printed but not discarded, and a SIGKILL
+finds at most one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import click
 import trio
+from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, StartPoint, parse_bookmark
 
 from haclient.cli.connecting import CONNECT_TIMEOUT_S, Connection, open_client
 from haclient.cli.exits import ExitCode, Interrupted
@@ -37,7 +38,6 @@ from haclient.client import Client
 from haclient.errors import DisconnectedError, TimedOut, UsageError
 from haclient.protocol.messages import Message
 from haclient.stores import LoggedBookmarkStore
-from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, StartPoint, parse_bookmark
 
 __all__ = ["subscribe"]
 
@@ -73,7 +73,7 @@ class _Request:
 
     @property
     def stable_sub_id(self) -> str:
-        """The subscription id; by default the topic itself, so that a store finds its place again."""
+        """The subscription id; by default the topic, so that a store finds its place again."""
         return self.sub_id or quote(self.topic, safe="/._-")
 
 
@@ -140,7 +140,7 @@ async def _work(run: _Run) -> int:
 
 
 def _stopped(run: _Run, number: int) -> int:
-    """SIGTERM is how a service is stopped; only work that was promised and not done is a failure."""
+    """SIGTERM stops a service in order; only promised work that was not done is a failure."""
     if number == signal.SIGTERM and run.request.count is None:
         return ExitCode.OK
     raise Interrupted(f"interrupted after {run.printed} messages")

@@ -1,4 +1,4 @@
-"""Results on stdout: written to the descriptor itself, so that "printed" means "given to the kernel".
+"""Results on stdout, written to the descriptor itself: "printed" means "given to the kernel".
 
 A message may be discarded only after it has left this process, so nothing here keeps a buffer. A
 reader that stands still must not stop our heartbeats: a pipe is written only while it has room, in
@@ -44,8 +44,8 @@ class OutputWriter:
     async def write(self, record: bytes) -> None:
         """Give one record to the kernel, whole.
 
-        A cancellation is only seen before its first byte: a record that was begun is finished, so that
-        the reader never sees half of one followed by the whole.
+        A cancellation is only seen before its first byte: a record that was begun is finished, so
+        that the reader never sees half of one followed by the whole.
 
         Raises:
             OutputClosed: The reader has gone.
@@ -69,7 +69,9 @@ class OutputWriter:
         while not self._is_ready():
             try:
                 await trio.lowlevel.wait_writable(self._fd)
-            except PermissionError:  # epoll knows no such descriptor (a device): writing cannot wait
+            except (
+                PermissionError
+            ):  # epoll knows no such descriptor (a device): writing cannot wait
                 return
 
     def _write_now(self, data: bytes) -> None:
