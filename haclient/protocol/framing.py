@@ -1,0 +1,164 @@
+"""From a byte stream to frames: one persistent buffer, split by length.
+
+A frame is a 4-byte big-endian length and so many bytes: a header from `{` to its `}`, then the body
+(protocol 1.1). The reader is a state machine over one buffer::
+
+    view = reader.writable()            # where the next bytes may be written, never empty
+    reader.received(link.recv_into(view))
+    heads, bodies = reader.split()      # every whole frame; what is left waits at the front
+
+Rules, in the order of their weight:
+
+* `split` is called after each `received`. It copies the chunk once and slices it, so nothing that
+  it returned refers to the buffer.
+* A length above the limit is refused as soon as its four bytes are there, before any of the frame
+  is read. Memory follows the bytes that have arrived (the buffer doubles when it is full), never
+  the length that a peer merely announced, and shrinks back after a large frame.
+* A header ends at the first `}`. It may be one inside a string: the decoder notices, and has the
+  body to look on in.
+* Zero-length frames are skipped. A frame without any `}` is a protocol error (2.3.8). After a
+  `ProtocolError` the stream is lost; whole frames that stood before the fault in the same chunk go
+  with it, just as if the link had broken a moment earlier.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from haclient.errors import ProtocolError, UsageError
+
+__all__ = ["CAPACITY_BYTES", "LENGTH", "MAX_FRAME_BYTES", "FrameReader", "Frames"]
+
+MAX_FRAME_BYTES: Final = 256 * 2**20
+"""The largest frame that is accepted (protocol 1.2)."""
+
+CAPACITY_BYTES: Final = 256 * 1024
+"""The size of an idle reader's buffer: where throughput stops to grow with it (performance 3)."""
+
+LENGTH: Final = Struct(">I")
+"""The length before each frame, which does not count itself."""
+
+Frames = tuple[list[bytes], list[bytes]]
+"""Headers and bodies of some frames, in step."""
+
+
+class FrameReader:
+    """Splits what a peer sends into frames (AT14).
+
+    Args:
+        max_frame_bytes: Larger frames are refused.
+        capacity: The buffer's size in bytes while frames are small.
+    """
+
+    def __init__(
+        self, max_frame_bytes: int = MAX_FRAME_BYTES, capacity: int = CAPACITY_BYTES
+    ) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        # The buffer never holds more than one frame of the largest size: so a whole frame in it
+        # is within the limit, and only an unfinished one has to be checked.
+        self._largest_buffer = max_frame_bytes + LENGTH.size
+        self._capacity = min(max(capacity, LENGTH.size), self._largest_buffer)
+        self._filled = 0
+        self._view = memoryview(bytearray(self._capacity))
+
+    @property
+    def pending(self) -> int:
+        """Bytes of an unfinished frame that wait for the rest."""
+        return self._filled
+
+    def writable(self) -> memoryview:
+        """Where the next bytes go: never empty, and never more than an idle buffer at a time.
+
+        Raises:
+            UsageError: `split` was not called after `received`.
+        """
+        if self._filled == len(self._view):
+            if self._filled == self._largest_buffer:
+                raise UsageError("a whole frame waits in the reader: split() after each received()")
+            self._resize(min(2 * self._filled, self._largest_buffer))
+        return self._view[self._filled : self._filled + self._capacity]
+
+    def received(self, count: int) -> None:
+        """Take note that `count` bytes were written to the start of `writable()`."""
+        self._filled += count
+
+    def split(self) -> Frames:
+        """Take out all whole frames: header bytes up to and with the first `}`, and body bytes.
+
+        Raises:
+            ProtocolError: A frame is above the limit, or has no header.
+        """
+        heads: list[bytes] = []
+        bodies: list[bytes] = []
+        filled = self._filled
+        if filled < LENGTH.size:
+            return heads, bodies
+        length_at = LENGTH.unpack_from
+        (length,) = length_at(self._view)
+        if length + LENGTH.size > filled:  # nothing whole yet: do not copy a large frame in vain
+            self._check(length)
+            return heads, bodies
+        chunk = bytes(self._view[:filled])
+        position = 0
+        while position + 4 <= filled:
+            (length,) = length_at(chunk, position)
+            start = position + 4
+            end = start + length
+            if end > filled:
+                self._check(length)
+                break
+            head_end = chunk.find(b"}", start, end) + 1
+            if head_end:
+                heads.append(chunk[start:head_end])
+                bodies.append(chunk[head_end:end])
+            elif length:
+                raise ProtocolError(
+                    f"a frame of {length} bytes has no header: wanted an object that ends with '}}'"
+                )
+            position = end
+        self._keep(position)
+        return heads, bodies
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Frames:
+        """Take `data` and return all whole frames; for bytes that are already in memory.
+
+        Raises:
+            ProtocolError: As in `split`.
+        """
+        heads: list[bytes] = []
+        bodies: list[bytes] = []
+        rest = memoryview(data)
+        while rest:
+            room = self.writable()
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            rest = rest[count:]
+            self.received(count)
+            more_heads, more_bodies = self.split()
+            heads += more_heads
+            bodies += more_bodies
+        return heads, bodies
+
+    def _check(self, length: int) -> None:
+        if length > self._max_frame_bytes:
+            raise ProtocolError(
+                f"the peer announced a frame of {length} bytes; "
+                f"the limit is {self._max_frame_bytes} bytes"
+            )
+
+    def _keep(self, position: int) -> None:
+        """Move what follows `position` to the front; give back the room of a large frame."""
+        left = self._filled - position
+        if len(self._view) > self._capacity > left:
+            rest = bytes(self._view[position : self._filled])
+            self._view = memoryview(bytearray(self._capacity))
+            self._view[:left] = rest
+        else:
+            self._view[:left] = self._view[position : self._filled]
+        self._filled = left
+
+    def _resize(self, size: int) -> None:
+        larger = memoryview(bytearray(size))
+        larger[: self._filled] = self._view[: self._filled]
+        self._view = larger

@@ -1,0 +1,214 @@
+"""One message, in either direction.
+
+`Message` has a field for each header of the protocol (`haclient.protocol.headers`) and the body. It
+is at the same time the type that msgspec decodes headers into, so that a received message costs one
+allocation; the hot path depends on four of its properties:
+
+* it is not tracked by the garbage collector. A message that has an `owner` therefore keeps that
+  owner alive for as long as it is kept itself, and a cycle through a message is never collected:
+  whoever queues messages of its own empties that queue when it closes;
+* an unknown field makes the fast decoder give up, instead of skipping what may be the long name of
+  a known field; the lenient decoder then sorts it out;
+* three fields are not of the wire (`data`, `number`, `owner`). Their types accept nothing that a
+  peer could send under any name;
+* its values are immutable, so a message may be kept after a handler has returned (CC27).
+
+Absent text is an empty string, an absent number `None`. Header bytes that are not UTF-8 are kept as
+surrogate escapes (protocol 2.3) and are written back as the bytes they were.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Annotated, Final, Protocol, runtime_checkable
+
+import msgspec
+from msgspec import Meta
+from typing_extensions import override
+
+from haclient.errors import ProtocolError, UsageError
+from haclient.protocol.headers import WIRE_NAMES
+from haclient_stores.bookmarks import Bookmark
+
+__all__ = ["Message", "MessageOwner", "Unsigned"]
+
+Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""A number that the fast decoder takes; the upper half of 64 bits is the lenient one's."""
+
+_NeverDecodedInt = Annotated[int, Meta(gt=0, lt=0)]
+_NeverDecodedBytes = Annotated[bytes, Meta(min_length=1, max_length=0)]
+
+_RENAMED: Final = {**WIRE_NAMES, "data": "\x7fdata", "number": "\x7fnumber", "owner": "\x7fowner"}
+
+
+@runtime_checkable
+class MessageOwner(Protocol):
+    """Where a message was logged, and what is told when the application has finished with it."""
+
+    def discard(self, number: int, /) -> object:
+        """Forget the message of this number; an unknown number, or a second time, does nothing."""
+
+
+class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True, rename=_RENAMED):
+    """A message or an ack, as received; or a command, as a broker receives it (CC26).
+
+    Attributes:
+        kind: The command as it was written; see `command` for its full name.
+        command_id: Names a command in its acks.
+        topic: The topic of the message.
+        sids: The subscriptions it is for, as a comma list; see `sub_ids`.
+        sub_id: One subscription (a list in `unsubscribe`).
+        query_id: The query that a SOW record belongs to.
+        filter: Content filter of a request.
+        order_by: Order of a query's records.
+        batch_size: Records wanted in one frame; records that came in one frame.
+        top_n: Most records, or replayed messages, that are wanted.
+        options: The option string (protocol 7.3).
+        bookmark: Position in the transaction log, in wire form; see `position`.
+        sow_key: Key of the record.
+        sow_keys: Keys of a request, as a comma list.
+        correlation_id: What the publisher attached.
+        timestamp: When the server processed the publish, ISO 8601 with microseconds.
+        lease_period: When the lease of a queue message ends; empty if it has none.
+        client_name: Name of the client.
+        user_id: User of the connection, or of the publisher.
+        password: Never shown by `repr` (AT12).
+        message_type: Type of the connection's bodies.
+        version: Version of the peer.
+        ack_type: Acks wanted, as a comma list; or the one ack type that this is.
+        status: `success`, `failure` or `retry`.
+        reason: Why, in the server's words.
+        expiration: Lifetime of the record in seconds.
+        length: Length of the body in bytes, where the peer says it.
+        group_sequence: Number of this frame within a query's result.
+        matches: Records that the filter matched.
+        topic_matches: Records that were looked at.
+        records_returned: Records that a query returned.
+        records_inserted: Records that were new.
+        records_updated: Records that were changed.
+        records_deleted: Records that a `sow_delete` removed.
+        sequence: The publisher's sequence number.
+        data: The body.
+        number: What the bookmark store calls this message; 0 where none has logged it.
+        owner: Where `discard` goes.
+    """
+
+    kind: str = ""
+    command_id: str = ""
+    topic: str = ""
+    sids: str = ""
+    sub_id: str = ""
+    query_id: str = ""
+    filter: str = ""
+    order_by: str = ""
+    batch_size: Unsigned | None = None
+    top_n: Unsigned | None = None
+    options: str = ""
+    bookmark: str = ""
+    sow_key: str = ""
+    sow_keys: str = ""
+    correlation_id: str = ""
+    timestamp: str = ""
+    lease_period: str = ""
+    client_name: str = ""
+    user_id: str = ""
+    password: str = ""
+    message_type: str = ""
+    version: str = ""
+    ack_type: str = ""
+    status: str = ""
+    reason: str = ""
+    expiration: Unsigned | None = None
+    length: Unsigned | None = None
+    group_sequence: Unsigned | None = None
+    matches: Unsigned | None = None
+    topic_matches: Unsigned | None = None
+    records_returned: Unsigned | None = None
+    records_inserted: Unsigned | None = None
+    records_updated: Unsigned | None = None
+    records_deleted: Unsigned | None = None
+    sequence: Unsigned | None = None
+    data: _NeverDecodedBytes = b""
+    number: _NeverDecodedInt = 0
+    owner: MessageOwner | None = None
+
+    @property
+    def command(self) -> str:
+        """The full name of the command: `publish` for `p` too (protocol 2.4)."""
+        return "publish" if self.kind == "p" else self.kind
+
+    @property
+    def sub_ids(self) -> list[str]:
+        """Every subscription this message is for (protocol 2.5)."""
+        ids = self.sids or self.sub_id
+        return [sub_id for sub_id in map(str.strip, ids.split(",")) if sub_id]
+
+    @property
+    def position(self) -> Bookmark | None:
+        """Publisher and sequence of this message; `None` if it came without a bookmark.
+
+        Raises:
+            ProtocolError: The server sent a bookmark that is not one message's.
+        """
+        if not self.bookmark:
+            return None
+        try:
+            return Bookmark.parse(self.bookmark)
+        except UsageError as error:
+            raise ProtocolError(f"the server sent a malformed bookmark: {error}") from error
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8, for people to read: what is not UTF-8 is shown as U+FFFD."""
+        return self.data.decode("utf-8", "replace")
+
+    def json(self) -> object:
+        """The body, read as JSON.
+
+        Raises:
+            UsageError: It is no JSON; `data` has the bytes.
+        """
+        try:
+            return msgspec.json.decode(self.data)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise UsageError(f"the body on {self.topic!r} is no JSON: {error}") from error
+
+    def msgpack(self) -> object:
+        """The body, read as MessagePack.
+
+        Raises:
+            UsageError: It is no MessagePack; `data` has the bytes.
+        """
+        try:
+            return msgspec.msgpack.decode(self.data)
+        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+            raise UsageError(f"the body on {self.topic!r} is no MessagePack: {error}") from error
+
+    def discard(self) -> None:
+        """Say that this message is finished with, so that it is never delivered again (BS1).
+
+        Does nothing for a message that no bookmark store has logged, nor the second time.
+        """
+        if self.owner is not None:
+            self.owner.discard(self.number)
+
+    def copy(self) -> Message:
+        """Another message with the same values (CC27)."""
+        return copy.copy(self)
+
+    @override
+    def __repr__(self) -> str:
+        return f"Message({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    @override
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        """What `repr` and rich show: neither the password nor the body, only its length (AT12)."""
+        shown: list[tuple[str, object]] = []
+        for name in WIRE_NAMES:
+            value: object = getattr(self, name)
+            if value not in ("", None):
+                shown.append((name, "***" if name == "password" else value))
+        if self.number:
+            shown.append(("number", self.number))
+        shown.append(("length_of_data", len(self.data)))
+        return shown

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+
+from haclient.errors import ProtocolError, UsageError
+from haclient.protocol.headers import HEADERS, WIRE_NAMES
+from haclient.protocol.messages import Message, MessageOwner
+from haclient_stores.bookmarks import Bookmark
+
+
+class Log:
+    """Remembers what was discarded."""
+
+    def __init__(self) -> None:
+        self.discarded: list[int] = []
+
+    def discard(self, number: int, /) -> None:
+        self.discarded.append(number)
+
+
+@pytest.mark.row("CC26")
+def test_a_message_has_a_field_for_each_header_with_its_wire_name() -> None:
+    names = dict(zip(Message.__struct_fields__, Message.__struct_encode_fields__, strict=True))
+    for name in ("data", "number", "owner"):
+        del names[name]
+    assert names == WIRE_NAMES
+
+
+def test_absent_text_is_empty_and_an_absent_number_none() -> None:
+    message = Message()
+    for header in HEADERS:
+        assert getattr(message, header.attribute) == (None if header.kind is int else "")
+    assert (message.data, message.number, message.owner) == (b"", 0, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"), [("p", "publish"), ("publish", "publish"), ("ack", "ack")]
+)
+def test_both_spellings_of_publish_are_one_command(kind: str, command: str) -> None:
+    assert Message(kind=kind).command == command
+
+
+def test_the_sub_ids_are_those_of_sids_and_else_the_sub_id() -> None:
+    assert Message(sids="1, 2,,3", sub_id="9").sub_ids == ["1", "2", "3"]
+    assert Message(sub_id="9").sub_ids == ["9"]
+    assert Message().sub_ids == []
+
+
+def test_the_position_is_the_bookmark_as_a_value() -> None:
+    assert Message(bookmark="5|7|").position == Bookmark(5, 7)
+    assert Message().position is None
+
+
+def test_a_malformed_bookmark_is_the_servers_fault() -> None:
+    with pytest.raises(ProtocolError, match="'soon'"):
+        _ = Message(bookmark="soon").position
+
+
+@pytest.mark.row("CC26")
+def test_the_body_can_be_read_as_text_json_and_msgpack() -> None:
+    assert Message(data=b"gr\xc3\xbcn").text == "grün"
+    assert Message(data=b"\xff!").text == "\ufffd!"
+    assert Message(data=b'{"id": [1, null]}').json() == {"id": [1, None]}
+    assert Message(data=b"\x81\xa2id\x01").msgpack() == {"id": 1}
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'"\xff"', b"[" * 100_000])
+def test_a_body_that_is_no_json_is_said_to_be_none(data: bytes) -> None:
+    with pytest.raises(UsageError, match=r"'orders' is no JSON"):
+        Message(topic="orders", data=data).json()
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc1", b"\xa1\xff", b"\x81\x80\x01", b"\x91" * 100_000])
+def test_a_body_that_is_no_msgpack_is_said_to_be_none(data: bytes) -> None:
+    with pytest.raises(UsageError, match=r"'orders' is no MessagePack"):
+        Message(topic="orders", data=data).msgpack()
+
+
+def test_discard_tells_the_owner_and_is_nothing_without_one() -> None:
+    log = Log()
+    assert isinstance(log, MessageOwner)
+    Message(number=4, owner=log).discard()
+    Message(number=4).discard()
+    assert log.discarded == [4]
+
+
+@pytest.mark.row("CC27")
+def test_a_copy_has_the_same_values_and_is_another_message() -> None:
+    log = Log()
+    message = Message(kind="p", topic="a", data=b"x", number=3, owner=log)
+    other = message.copy()
+    assert other == message
+    assert other is not message
+    other.topic = "b"
+    assert message.topic == "a"
+    other.discard()
+    assert log.discarded == [3]
+
+
+@pytest.mark.row("AT12")
+def test_repr_shows_neither_password_nor_body() -> None:
+    message = Message(kind="logon", user_id="joe", data=b"private", number=2)
+    message.password = "secret"  # noqa: S105  made up
+    shown = "Message(kind='logon', user_id='joe', password='***', number=2, length_of_data=7)"
+    assert repr(message) == shown
+    assert str(message) == shown
+    assert "secret" not in repr(message.__rich_repr__())
+
+
+def test_fields_that_are_not_set_are_not_shown() -> None:
+    assert (
+        repr(Message(kind="ack", sequence=0)) == "Message(kind='ack', sequence=0, length_of_data=0)"
+    )
