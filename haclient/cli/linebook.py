@@ -136,8 +136,8 @@ class LineBook(msgspec.Struct, frozen=True, kw_only=True):
             raise StoreError(
                 f"the store was left in the middle of {path} ({entry.lines} lines), and {taken} "
                 "sequence numbers were taken since: something else has published with this store "
-                "or client name, so nobody can say which lines are missing; publish with a new store, "
-                "or that file once more with --from-start"
+                "or client name, so nobody can say which lines are missing; take a new store, or "
+                "publish every line of that file with --from-start"
             )
         closed = msgspec.structs.replace(entry, taken=taken)
         return LineBook(files={**self.files, self.open: closed})
@@ -183,5 +183,5 @@ def _continued(source: Source, entry: _Entry, scan: Scan) -> tuple[int, str]:
         )
     raise UsageError(
         f"{source.path}: it changed after {entry.taken} of its {entry.lines} lines were published, "
-        "so nobody can say which are missing; restore it, or give --from-start to publish every line"
+        "so nobody can say which are missing; restore it, or publish every line with --from-start"
     )

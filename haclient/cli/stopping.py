@@ -40,7 +40,8 @@ def run_stoppable(work: Callable[[], Awaitable[int]], stopped: Callable[[int], i
     """Run `work` under trio and return its exit code.
 
     Args:
-        work: The command; it returns its exit code. stopped: Called with the signal's number when
-            one ended the work: the exit code, or it raises.
+        work: The command; it returns its exit code.
+        stopped: Called with the number of the signal that ended the work: the exit code, or it
+            raises.
     """
     return trio.run(_run, work, stopped)
