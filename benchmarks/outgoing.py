@@ -40,11 +40,7 @@ def _publish_row(
 ) -> dict[str, float]:
     store = store_of(setting)
     try:
-        return {
-            f"publish {name} {label}": trio.run(
-                _publish, setting, setting.blast(SIZES[label]), store
-            )
-        }
+        rate = trio.run(_publish, setting, setting.blast(SIZES[label]), store)
     finally:
         store.close()
     return {f"publish {name} {label}": rate}

@@ -8,7 +8,7 @@ password, name in use) ends the search, since the next one would say the same.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from haclient.client import Client
@@ -21,6 +21,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
+from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.stores import BookmarkStore, PublishStore
 
@@ -28,6 +29,9 @@ __all__ = ["CONNECT_TIMEOUT_S", "Connection", "open_client"]
 
 CONNECT_TIMEOUT_S = 10.0
 """How long one server may take to answer, when the command line does not say."""
+
+HEARTBEAT_S = 10.0
+"""Seconds between beats: a server that vanished without a word is noticed after two of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,9 @@ class Connection:
         servers: URIs, tried in this order.
         name: The client name.
         timeout_s: For each server: connecting and logging on.
+        publish_store: Owned by the client from now on, which closes it.
+        bookmark_store: Likewise.
+        on_failed_write: Called with each publish that the server refused, and its reason.
     """
 
     servers: tuple[str, ...]
@@ -45,36 +52,22 @@ class Connection:
     timeout_s: float = CONNECT_TIMEOUT_S
     publish_store: PublishStore | None = None
     bookmark_store: BookmarkStore | None = None
-    on_failed_write: Callable[..., None] | None = None
+    on_failed_write: Callable[[Message, str], object] | None = None
 
 
-async def _logged_on(stack: AsyncExitStack, connection: Connection, server: str) -> Client:
-    client = await stack.enter_async_context(
-        Client(
-            connection.name,
-            publish_store=connection.publish_store,
-            bookmark_store=connection.bookmark_store,
-            on_failed_write=connection.on_failed_write,
-        )
-    )
-    await client.connect(server, timeout=connection.timeout_s)
-    await client.logon(timeout=connection.timeout_s)
-    return client
-
-
-async def _first_that_answers(stack: AsyncExitStack, connection: Connection) -> Client:
+async def _log_on_to_first(client: Client, connection: Connection) -> None:
     failures: list[HAClientError] = []
     for server in connection.servers:
-        attempt = AsyncExitStack()
         try:
-            async with attempt:
-                client = await _logged_on(attempt, connection, server)
-                await stack.enter_async_context(attempt.pop_all())
-                return client
+            await client.connect(server, timeout=connection.timeout_s)
+            await client.logon(timeout=connection.timeout_s)
         except (AuthenticationError, NameInUse):
             raise
         except (DisconnectedError, TimedOut) as error:
             failures.append(error)
+            await client.disconnect()
+        else:
+            return
     raise _all_failed(connection.servers, failures)
 
 
@@ -103,5 +96,13 @@ async def open_client(connection: Connection) -> AsyncIterator[Client]:
         DisconnectedError: No server could be reached.
         TimedOut: The only server did not answer in time.
     """
-    async with AsyncExitStack() as stack:
-        yield await _first_that_answers(stack, connection)
+    client = Client(
+        connection.name,
+        publish_store=connection.publish_store,
+        bookmark_store=connection.bookmark_store,
+        on_failed_write=connection.on_failed_write,
+        heartbeat=HEARTBEAT_S,
+    )
+    async with client:
+        await _log_on_to_first(client, connection)
+        yield client

@@ -34,7 +34,9 @@ from haclient.cli.options import (
 from haclient.cli.progress import progress_bar
 from haclient.cli.stopping import run_stoppable
 from haclient.client import Client
-from haclient.errors import PublishFailed, StoreError, UsageError
+from haclient.errors import DisconnectedError, PublishFailed, StoreError, UsageError
+from haclient.protocol.messages import Message
+from haclient.session.states import ConnectionState
 from haclient.stores import FilePublishStore, MemoryPublishStore
 
 __all__ = ["publish"]
@@ -105,10 +107,10 @@ class _Run:
             return None
         return Source(str(self.request.path.resolve()), self.request.topic, self.delimiter)
 
-    def failed_write(self, *failure: object) -> None:
+    def failed_write(self, _message: Message, reason: str) -> None:
         """The server refused one message (PS6)."""
         self.summary.failed += 1
-        self.first_failure = self.first_failure or " ".join(str(part) for part in failure)
+        self.first_failure = self.first_failure or reason
 
     def note(self, book: LineBook) -> None:
         """Remember the book; it is on disk before anything relies on it."""
@@ -172,22 +174,32 @@ class _Pace:
 async def _publish_lines(
     run: _Run, client: Client, plan: Plan, tell: Callable[[int], None]
 ) -> None:
-    pace, number, topic = _Pace(run.request.rate), 0, run.request.topic
+    pace, number = _Pace(run.request.rate), 0
     async with open_lines(run.request.path, run.delimiter, size=run.scan.size) as reader:
         while (lines := await reader.batch()) is not None:
             for line in lines:
                 number += 1
-                if number <= plan.skip:
-                    continue
-                await pace.wait()
-                sequence = await client.publish(topic, line)
-                run.summary.published += 1
-                if sequence != plan.base + number:
-                    raise StoreError(
-                        f"line {number} got sequence {sequence} instead of {plan.base + number}: "
-                        "something else publishes with this store"
-                    )
+                if number > plan.skip:
+                    await pace.wait()
+                    await _publish_line(run, client, line, plan.base + number)
             tell(number)
+
+
+async def _publish_line(run: _Run, client: Client, line: bytes, expected: int) -> None:
+    """Publish one line as the sequence that the book promises for it."""
+    if client.state is not ConnectionState.LOGGED_ON:
+        kept = run.store.unpersisted_count if isinstance(run.store, FilePublishStore) else 0
+        raise DisconnectedError(
+            f"the connection was lost after {run.summary.published} messages; "
+            f"{kept} of them are kept in the store until the next run"
+        )
+    sequence = await client.publish(run.request.topic, line)
+    run.summary.published += 1
+    if sequence != expected:
+        raise StoreError(
+            f"a message got sequence {sequence} instead of {expected}: "
+            "something else publishes with this store"
+        )
 
 
 async def _publish_all(run: _Run) -> None:
@@ -208,7 +220,7 @@ async def _publish_all(run: _Run) -> None:
         with progress_bar(f"publish {request.topic}", run.scan.lines or None) as tell:
             await _publish_lines(run, client, plan, tell)
         await client.publish_flush(timeout=request.timeout or _FLUSH_TIMEOUT_S)
-    run.note(run.book.settle(run.store.last_sequence))
+        run.note(run.book.settle(run.store.last_sequence))
     run.summary.seconds = round(trio.current_time() - start, 3)
 
 

@@ -8,8 +8,7 @@ finds at most one.
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, closing, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ from urllib.parse import quote
 
 import click
 import trio
-from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, StartPoint, parse_bookmark
 
 from haclient.cli.connecting import CONNECT_TIMEOUT_S, Connection, open_client
 from haclient.cli.exits import ExitCode, Interrupted
@@ -35,9 +33,10 @@ from haclient.cli.options import (
 from haclient.cli.stopping import run_stoppable
 from haclient.cli.writing import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
 from haclient.client import Client
-from haclient.errors import DisconnectedError, TimedOut, UsageError
-from haclient.protocol.messages import Message
+from haclient.errors import TimedOut, UsageError
 from haclient.stores import LoggedBookmarkStore
+from haclient.streams import MessageStream
+from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, StartPoint, parse_bookmark
 
 __all__ = ["subscribe"]
 
@@ -92,7 +91,7 @@ class _Run:
         return self.request.count is not None and self.printed >= self.request.count
 
 
-def _messages(client: Client, run: _Run) -> AbstractAsyncContextManager[AsyncIterator[Message]]:
+def _messages(client: Client, run: _Run) -> MessageStream:
     request = run.request
     if run.start is None:
         return client.stream(request.topic, filter=request.filter, sub_id=request.stable_sub_id)
@@ -101,7 +100,7 @@ def _messages(client: Client, run: _Run) -> AbstractAsyncContextManager[AsyncIte
     )
 
 
-async def _print_messages(run: _Run, messages: AsyncIterator[Message]) -> None:
+async def _print_messages(run: _Run, messages: MessageStream) -> None:
     """Print, then discard, until there are enough or nothing came for the idle limit."""
     request = run.request
     output = OutputWriter(STDOUT)
@@ -115,8 +114,8 @@ async def _print_messages(run: _Run, messages: AsyncIterator[Message]) -> None:
             if run.is_complete:
                 return
             idle.deadline = trio.current_time() + idle_limit_s
-    if not idle.cancelled_caught:
-        raise DisconnectedError(f"the subscription to {request.topic} ended with its connection")
+    if messages.end_reason is not None:
+        raise messages.end_reason
 
 
 async def _work(run: _Run) -> int:

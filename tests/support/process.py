@@ -141,6 +141,10 @@ class Child:
         rest, self._buffer = self._buffer, b""
         return rest.removesuffix(b"\n").split(b"\n") if rest else []
 
+    def close_stdout(self) -> None:
+        """Go away as its reader."""
+        self._out.close()
+
     def stop(self, number: int = signal.SIGTERM, *, limit_s: float = LIMIT_S) -> int:
         """Send a signal and wait; the exit code."""
         self._process.send_signal(number)
