@@ -11,52 +11,30 @@ bookmark store that is full) cancels the block and leaves it as itself.
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Final
 
-import trio
 from typing_extensions import Self
 
 from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
-from haclient.protocol.codec import encode_frame, publish_head
+from haclient.errors import HAClientError, UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.protocol.uri import Uri
-from haclient.session.acks import PendingCommand
 from haclient.session.heartbeat import Heartbeat
-from haclient.session.logon import LoggedOn
-from haclient.session.machine import Received, Session
 from haclient.session.states import ConnectionState
-from haclient.session.subscriptions import Subscription
 from haclient.streams import MessageStream
-from haclient.transport.commander import Commander, Fields, lost_error
-from haclient.transport.connection import Connection, would_deadlock
-from haclient.transport.dial import dial
-from haclient.transport.dispatch import DEFAULT_CAP_BYTES, Delivery
-from haclient.transport.events import Events
-from haclient.transport.exceptions import open_nursery
-from haclient.transport.handling import Handler, HandlerErrorPolicy, check_policy, serve
-from haclient.transport.log_on import check_client_name, log_on
-from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Payload, Publisher
+from haclient.subscribing import Subscriber
+from haclient.transport.commander import Fields
+from haclient.transport.core import TIMEOUT_S, Core, Settings
+from haclient.transport.dispatch import DEFAULT_CAP_BYTES
+from haclient.transport.handling import Handler, HandlerErrorPolicy, check_policy
+from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Payload
 from haclient_stores.bookmarks import MOST_RECENT, StartPoint
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["Client"]
-
-_TIMEOUT_S: Final = 10.0  # how long a command may take unless the call says otherwise
-_DRAIN_S: Final = 5.0  # how long leaving the block waits for what was published to be persisted
-_logger = logging.getLogger(__name__)
-
-
-def _clock_us() -> int:
-    """Microseconds since 1970: a publisher without history numbers from here (design 5)."""
-    return time.time_ns() // 1000
 
 
 class Client:
@@ -70,18 +48,19 @@ class Client:
         idle_limit: Silence in seconds after which the server is given up; two beats by default.
         authenticator: Turns the URI's password into what is sent.
         logon_options: Options of the logon, such as `ack_conflation=100ms` (CC4).
+        logon_correlation_id: Shown by the server's administration.
         on_failed_write: Called with the message and the reason when a publish is refused (PS6).
         on_duplicate: Called with each message that a bookmark store filtered out (BS12).
         on_last_chance: Called with each message that belongs to no subscription.
         on_disconnect: Called with the reason when the connection is lost.
-        on_handler_error: What a raising handler does: leave the block (`"raise"`), or see
-            `haclient.transport.handling`.
+        on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
+            `"continue"` goes on, `"discard"` goes on and discards; a callable decides itself.
         max_queued_bytes: How much a subscription may hold before reading stops (MS5).
         max_unpersisted_bytes: Where `publish` begins to wait for acks.
-        clock_us: Microseconds since 1970, asked once per logon.
 
     Raises:
         UsageError: The name or a limit can never work.
+        StoreLocked: A store belongs to another client, or is in use by another process.
     """
 
     def __init__(  # noqa: PLR0913  # the extension points of seed S4, all by keyword
@@ -102,47 +81,34 @@ class Client:
         on_handler_error: HandlerErrorPolicy = "raise",
         max_queued_bytes: int = DEFAULT_CAP_BYTES,
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
-        clock_us: Callable[[], int] = _clock_us,
     ) -> None:
         check_policy(on_handler_error)
-        self.name = check_client_name(name)
-        self._heartbeat = None if heartbeat is None else Heartbeat(heartbeat, idle_limit)
-        self._authenticator = authenticator or DefaultAuthenticator()
-        self._logon_options = str(logon_options)
-        self._logon_correlation_id = logon_correlation_id
-        self._on_handler_error = on_handler_error
-        self._max_queued_bytes = max_queued_bytes
-        self._clock_us = clock_us
-        self._session = Session()
-        self._commander = Commander(self._session, bookmark_store)
-        self._publisher = Publisher(
-            publish_store,
-            max_unpersisted_bytes=max_unpersisted_bytes,
-            would_deadlock=self._refuse_deadlock,
+        self._core = Core(
+            Settings(
+                name=name,
+                publish_store=publish_store,
+                bookmark_store=bookmark_store,
+                heartbeat=None if heartbeat is None else Heartbeat(heartbeat, idle_limit),
+                authenticator=authenticator or DefaultAuthenticator(),
+                logon_options=str(logon_options),
+                logon_correlation_id=logon_correlation_id,
+                on_failed_write=on_failed_write,
+                on_duplicate=on_duplicate,
+                on_last_chance=on_last_chance,
+                on_disconnect=on_disconnect,
+                max_queued_bytes=max_queued_bytes,
+                max_unpersisted_bytes=max_unpersisted_bytes,
+            )
         )
-        self._events = Events(
-            failed_write=on_failed_write,
-            duplicate=on_duplicate,
-            last_chance=on_last_chance,
-            disconnect=on_disconnect,
-        )
-        self._stack = AsyncExitStack()
-        self._nursery: trio.Nursery | None = None
-        self._connection: Connection | None = None
-        self._closed = trio.Event()
-        self._uri: Uri | None = None
-        self._state = ConnectionState.DISCONNECTED
-        self._server: LoggedOn | None = None
-        self._lost_because: HAClientError | None = None
-        self._stores = [each for each in (publish_store, bookmark_store) if each is not None]
-        for store in self._stores:
-            store.open_for(name)
+        self._subscriber = Subscriber(self._core, on_handler_error)
+        # Looked up once: `publish` is the hot path.
+        self._publish = self._core.publisher.publish
+        self._publish_nowait = self._core.publisher.publish_nowait
 
-    # -- life -----------------------------------------------------------------
+    # -- life ---------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        self._nursery = await self._stack.enter_async_context(open_nursery())
-        self._nursery.start_soon(self._events.run)
+        await self._core.enter()
         return self
 
     async def __aexit__(
@@ -151,29 +117,9 @@ class Client:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            if error is None:
-                await self._drain()
-        finally:
-            await self._leave(kind, error, traceback)
+        await self._core.leave(kind, error, traceback)
 
-    async def _leave(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        nursery, self._nursery = self._nursery, None
-        self._shut()
-        if nursery is not None:
-            nursery.cancel_scope.cancel()
-        try:
-            await self._stack.__aexit__(kind, error, traceback)
-        finally:
-            for store in self._stores:
-                store.close()
-
-    async def connect(self, uri: str | Uri, *, timeout: float | None = _TIMEOUT_S) -> None:
+    async def connect(self, uri: str | Uri, *, timeout: float | None = TIMEOUT_S) -> None:
         """Open a connection (CC2); `logon` comes next.
 
         Raises:
@@ -181,27 +127,9 @@ class Client:
             ConnectionRefused: Nobody listens there.
             TimedOut: It took longer than `timeout` seconds.
         """
-        nursery = self._running()
-        if self._connection is not None:
-            raise UsageError("this client is connected: disconnect first, or use another client")
-        self._uri = Uri.parse(uri) if isinstance(uri, str) else uri
-        link = await dial(self._uri, timeout=timeout)
-        connection = Connection(
-            link,
-            self._session,
-            log=self._publisher.log,
-            on_received=self._received,
-            events=self._events,
-            hurried=self._hurried,
-        )
-        self._connection = self._commander.connection = connection
-        self._closed = trio.Event()
-        self._lost_because = None
-        self._publisher.connected(connection.writer)
-        self._state = ConnectionState.CONNECTED
-        nursery.start_soon(self._serve, connection)
+        await self._core.connect(uri, timeout=timeout)
 
-    async def logon(self, *, timeout: float | None = _TIMEOUT_S) -> None:
+    async def logon(self, *, timeout: float | None = TIMEOUT_S) -> None:
         """Say who we are; then trim and replay the publish store (PS7, PS8) and start the beats.
 
         Raises:
@@ -210,128 +138,330 @@ class Client:
             PublishGap: The server lacks what was acknowledged, and the store minds.
             TimedOut: The server did not answer in time.
         """
-        connection, uri = self._connection, self._uri
-        if connection is None or uri is None:
-            raise self._not_connected()
-        if self._commander.logged_on:
-            raise UsageError("this connection has logged on already")
-        try:
-            self._server = await log_on(
-                connection,
-                self._commander,
-                client_name=self.name,
-                uri=uri,
-                authenticator=self._authenticator,
-                options=self._logon_options,
-                correlation_id=self._logon_correlation_id,
-                timeout=timeout,
-            )
-            self._publisher.logged_on(self._server, self._clock_us())
-        except BaseException:
-            connection.close()
-            raise
-        self._commander.logged_on = True
-        self._state = ConnectionState.LOGGED_ON
-        if self._heartbeat is not None:
-            await self._start_heartbeat(self._heartbeat, timeout=timeout)
+        await self._core.logon(timeout=timeout)
 
     async def disconnect(self) -> None:
         """Close the connection; what the stores keep stays kept. The client may connect again."""
-        closed = self._closed
-        if self._connection is not None:
-            self._shut()
-            await closed.wait()
+        await self._core.disconnect()
 
-    async def set_heartbeat(
-        self, interval: float | None, idle_limit: float | None = None
-    ) -> None:
+    async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
         """Beat every `interval` seconds, now if logged on, else from the next logon (HB1, HB3).
 
         Raises:
             UsageError: A limit can never work.
         """
-        self._heartbeat = None if interval is None else Heartbeat(interval, idle_limit)
-        if self._connection is None or not self._commander.logged_on:
-            return
-        if self._heartbeat is None:
-            self._connection.set_heartbeat(None)
-            self._connection.writer.send(encode_frame({"c": "heartbeat", "opts": "stop"}))
-        else:
-            await self._start_heartbeat(self._heartbeat, timeout=_TIMEOUT_S)
+        await self._core.set_heartbeat(interval, idle_limit)
 
-    async def _start_heartbeat(self, heartbeat: Heartbeat, *, timeout: float | None) -> None:
-        fields = self._fields("heartbeat", opts=heartbeat.options, a="processed")
-        await self._commander.command(fields, what="heartbeat", timeout=timeout)
-        if self._connection is not None:
-            self._connection.set_heartbeat(heartbeat)
+    @property
+    def name(self) -> str:
+        """The client name."""
+        return self._core.name
 
-    async def _serve(self, connection: Connection) -> None:
-        reason: HAClientError = DisconnectedError("the client was closed")
-        try:
-            reason = await connection.run()
-        finally:
-            self._lost(reason)
+    @property
+    def state(self) -> ConnectionState:
+        """How far the connection is."""
+        return self._core.state
 
-    def _lost(self, reason: HAClientError) -> None:
-        """The connection is over: what waits fails, what streams ends."""
-        self._connection = self._commander.connection = None
-        self._commander.logged_on = False
-        self._publisher.lost()
-        self._lost_because = reason
-        if self._state is not ConnectionState.SHUTDOWN:
-            self._state = ConnectionState.DISCONNECTED
-        for subscription in self._session.lost(lambda pending: lost_error(pending, reason)):
-            sink = subscription.sink
-            if isinstance(sink, Delivery):
-                sink.end(reason, raises=subscription.finite)
-        _logger.info("client %s: %s", self.name, reason)
-        self._events.tell("disconnect", reason)
-        self._closed.set()
+    @property
+    def server_version(self) -> str:
+        """The server's version as it writes it; empty before the first logon (CC5)."""
+        server = self._core.server
+        return "" if server is None else server.server_version
 
-    def _shut(self) -> None:
-        if self._nursery is None:
-            self._state = ConnectionState.SHUTDOWN
-        if self._connection is not None:
-            self._connection.close()
+    @property
+    def publish_store(self) -> PublishStore | None:
+        """The publish store that this client was made with."""
+        return self._core.publisher.store
 
-    async def _drain(self) -> None:
-        """Before leaving: what was published has left, and is persisted if that comes soon (CC3)."""
-        publisher, connection = self._publisher, self._connection
-        if connection is None or not self._commander.logged_on:
-            return
-        with trio.move_on_after(_DRAIN_S):
-            while publisher.log is None and connection.writer.outbox_bytes:
-                await connection.writer.room()
-        try:
-            await self.publish_flush(timeout=_DRAIN_S)
-        except (TimedOut, DisconnectedError) as error:
-            _logger.warning("client %s leaves with publishes not persisted: %s", self.name, error)
+    @property
+    def bookmark_store(self) -> BookmarkStore | None:
+        """The bookmark store that this client was made with."""
+        return self._core.commander.bookmark_store
 
-    def _running(self) -> trio.Nursery:
-        if self._nursery is None:
-            raise UsageError("use the client as `async with Client(...) as client:`")
-        return self._nursery
+    @property
+    def unpersisted_count(self) -> int:
+        """Publishes in the store that are not persisted yet; 0 without a store."""
+        log = self._core.publisher.log
+        return 0 if log is None else log.unpersisted_count
 
-    def _not_connected(self) -> HAClientError:
-        return self._lost_because or DisconnectedError("not connected: call connect first")
+    # -- publishing -----------------------------------------------------------
 
-    def _hurried(self) -> bool:
-        return bool(self._session.pending or self._publisher.persisted)
+    async def publish(
+        self,
+        topic: str,
+        data: Payload,
+        *,
+        expiration: int | None = None,
+        correlation_id: str = "",
+        sow_key: str = "",
+    ) -> int | None:
+        """Publish one message; returns when it is stored and on its way, not when it is acked (CC6).
 
-    def _refuse_deadlock(self, what: str) -> None:
-        connection = self._connection
-        full = None if connection is None else connection.reading_stopped_by
-        if full is not None and full.consumer is trio.lowlevel.current_task():
-            raise would_deadlock(what)
+        With a store, a lost connection is not an error: the message is sent after the next logon.
 
-    def _received(self, received: Received) -> None:
-        for ack in received.failed:
-            message = self._publisher.refused(ack)
-            _logger.warning("publish %d was refused: %s", message.sequence, ack.reason)
-            self._events.tell("failed_write", message, ack.reason)
-        if received.persisted:
-            self._publisher.acknowledged(received.persisted)
-        for message in received.duplicates:
-            self._events.tell("duplicate", message)
-        for message in received.unrouted:
-            self._events.tell("last_chance", message)
+        Args:
+            topic: A literal topic.
+            data: The body; text is sent as UTF-8.
+            expiration: Lifetime of the SOW record in seconds.
+            correlation_id: Passed on to subscribers; characters of the Base64 alphabet.
+            sow_key: The key, for topics that want one from the publisher.
+
+        Returns:
+            The sequence number under which it is stored, `None` without a store.
+
+        Raises:
+            DisconnectedError: There is no store and no connection; or the store is at its cap and
+                no ack can come.
+            StoreFull: The store has no room; nothing was stored.
+        """
+        if expiration is None and not correlation_id and not sow_key:
+            return await self._publish(topic, data)
+        return await self._core.publisher.publish_with(
+            topic,
+            data,
+            expiration=expiration,
+            correlation_id=correlation_id,
+            sow_key=sow_key,
+        )
+
+    def publish_nowait(self, topic: str, data: Payload) -> int | None:
+        """Like `publish`, without ever suspending.
+
+        Raises:
+            WouldBlock: It would have to wait for room; nothing was stored.
+            UsageError: The store's durability is `fsync`.
+        """
+        return self._publish_nowait(topic, data)
+
+    async def delta_publish(
+        self,
+        topic: str,
+        data: Payload,
+        *,
+        expiration: int | None = None,
+        correlation_id: str = "",
+        sow_key: str = "",
+    ) -> int | None:
+        """Publish only what changed of a SOW record; otherwise like `publish` (CC7)."""
+        return await self._core.publisher.publish_with(
+            topic,
+            data,
+            command="delta_publish",
+            expiration=expiration,
+            correlation_id=correlation_id,
+            sow_key=sow_key,
+        )
+
+    async def publish_flush(self, *, timeout: float | None = None) -> None:
+        """Wait until everything published so far is persisted (CC9, PS15).
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds; what is left stays in the store.
+            DisconnectedError: There is no connection, or it was lost.
+        """
+        await self._core.flush_persisted(timeout=timeout)
+
+    async def wait_empty(self, *, timeout: float | None = None) -> None:
+        """Wait until the store holds nothing unpersisted, also of what is published meanwhile."""
+        await self._core.wait_empty(timeout=timeout)
+
+    async def flush(self, *, timeout: float | None = TIMEOUT_S) -> None:
+        """Wait until the server has processed every command sent so far (CC10)."""
+        await self._core.flush(timeout=timeout)
+
+    async def sow_delete(
+        self,
+        topic: str,
+        *,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        keys: Sequence[str] = (),
+        data: Payload = b"",
+        timeout: float | None = TIMEOUT_S,
+    ) -> Message:
+        """Delete SOW records by filter, by keys or by data, exactly one of them (CC16).
+
+        Returns:
+            The `stats` ack: `records_deleted`, `matches`, `topic_matches`.
+
+        Raises:
+            UsageError: Not exactly one of the three was given.
+            CommandError: The server refused it.
+        """
+        if sum(map(bool, (filter, keys, data))) != 1:
+            raise UsageError("sow_delete takes exactly one of filter, keys and data")
+        fields: Fields = {"t": topic}
+        if filter:
+            fields["filter"] = filter
+        if keys:
+            fields["sow_keys"] = ",".join(keys)
+        return await self._core.sow_delete(fields, data, timeout=timeout)
+
+    # -- subscribing ----------------------------------------------------------
+
+    async def subscribe(
+        self,
+        topic: str,
+        *,
+        handler: Handler,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        options: str | Options = "",
+        sub_id: str = "",
+        timeout: float | None = TIMEOUT_S,
+    ) -> str:
+        """Subscribe; `handler` gets each message, in order, one at a time (CC11).
+
+        Returns:
+            The subscription id, for `unsubscribe`.
+
+        Raises:
+            CommandError: The server refused it: `BadFilter`, `BadRegexTopic`, `NotEntitled`, ...
+            SubIdInUse: The id is active on this connection.
+            TimedOut: The server did not answer within `timeout` seconds.
+        """
+        command = Command(
+            "subscribe", topic=topic, filter=filter, options=options, sub_id=sub_id, timeout=timeout
+        )
+        return await self._subscriber.handle(command, handler)
+
+    def stream(
+        self,
+        topic: str,
+        *,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        options: str | Options = "",
+        sub_id: str = "",
+    ) -> MessageStream:
+        """The stream form of `subscribe`: `async with client.stream("orders") as messages`."""
+        command = Command("subscribe", topic=topic, filter=filter, options=options, sub_id=sub_id)
+        return self._subscriber.stream(command)
+
+    async def bookmark_subscribe(  # noqa: PLR0913  # the parts of one command
+        self,
+        topic: str,
+        *,
+        sub_id: str,
+        handler: Handler,
+        bookmark: StartPoint | str = MOST_RECENT,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        options: str | Options = "",
+        timeout: float | None = TIMEOUT_S,
+    ) -> str:
+        """Replay the transaction log from `bookmark`, then follow it live (CC13).
+
+        `MOST_RECENT` resumes where the bookmark store says this `sub_id` has got to; from the start
+        of the log when it knows nothing. Any other bookmark begins anew and forgets what the store
+        knew of this `sub_id`.
+
+        Raises:
+            InvalidTopic: The topic is not recorded in the transaction log.
+            CommandError: The server refused it for another reason.
+        """
+        command = Command(
+            "subscribe",
+            topic=topic,
+            filter=filter,
+            options=options,
+            sub_id=sub_id,
+            bookmark=bookmark,
+            timeout=timeout,
+        )
+        return await self._subscriber.handle(command, handler)
+
+    def bookmark_stream(
+        self,
+        topic: str,
+        *,
+        sub_id: str,
+        bookmark: StartPoint | str = MOST_RECENT,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        options: str | Options = "",
+    ) -> MessageStream:
+        """The stream form of `bookmark_subscribe`; `message.discard()` says what is finished with."""
+        command = Command(
+            "subscribe",
+            topic=topic,
+            filter=filter,
+            options=options,
+            sub_id=sub_id,
+            bookmark=bookmark,
+        )
+        return self._subscriber.stream(command)
+
+    def sow(  # noqa: PLR0913  # the parts of one command
+        self,
+        topic: str,
+        *,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        order_by: str = "",
+        top_n: int | None = None,
+        batch_size: int = 10,
+        options: str | Options = "",
+    ) -> MessageStream:
+        """Query the State of the World; the stream ends with the result (CC15)."""
+        command = Command(
+            "sow",
+            topic=topic,
+            filter=filter,
+            order_by=order_by,
+            top_n=top_n,
+            batch_size=batch_size,
+            options=options,
+        )
+        return self._subscriber.stream(command)
+
+    def sow_and_stream(
+        self,
+        topic: str,
+        *,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        batch_size: int = 10,
+        options: str | Options = "",
+        sub_id: str = "",
+    ) -> MessageStream:
+        """Query, then follow: nothing lost or doubled between the two (CC15)."""
+        command = Command(
+            "sow_and_subscribe",
+            topic=topic,
+            filter=filter,
+            batch_size=batch_size,
+            options=options,
+            sub_id=sub_id,
+        )
+        return self._subscriber.stream(command)
+
+    async def sow_and_subscribe(  # noqa: PLR0913  # the parts of one command
+        self,
+        topic: str,
+        *,
+        handler: Handler,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        batch_size: int = 10,
+        options: str | Options = "",
+        sub_id: str = "",
+        timeout: float | None = TIMEOUT_S,
+    ) -> str:
+        """The handler form of `sow_and_stream`; it also gets `group_begin` and `group_end`."""
+        command = Command(
+            "sow_and_subscribe",
+            topic=topic,
+            filter=filter,
+            batch_size=batch_size,
+            options=options,
+            sub_id=sub_id,
+            timeout=timeout,
+        )
+        return await self._subscriber.handle(command, handler)
+
+    async def unsubscribe(
+        self, sub_ids: str | Sequence[str] = "all", *, timeout: float | None = TIMEOUT_S
+    ) -> None:
+        """End one subscription, several, or all; their streams end (CC17)."""
+        await self._subscriber.unsubscribe(sub_ids, timeout=timeout)
+
+    async def execute(self, command: Command) -> MessageStream:
+        """Send any command; its messages, and the acks it asks for, as an open stream (CC18)."""
+        return await self._subscriber.execute(command)
+
+    async def execute_async(self, command: Command, handler: Handler | None = None) -> str:
+        """Send any command; its messages, and the acks it asks for, go to `handler` (CC18)."""
+        return await self._subscriber.execute_async(command, handler)

@@ -129,7 +129,9 @@ class Session:
         try:
             numbers = log.log_batch([message.bookmark for message in run])
         except UsageError as error:
-            raise ProtocolError(f"the server sent a bookmark that cannot be read: {error}") from error
+            raise ProtocolError(
+                f"the server sent a bookmark that cannot be read: {error}"
+            ) from error
         for message, number in zip(run, numbers, strict=True):
             message.sub_id = sub_id
             message.owner = log
@@ -152,7 +154,7 @@ class Session:
             self._progress(subscription, "group_end", out)
 
     def _progress(self, subscription: Subscription, what: str, out: Received) -> None:
-        """`group_end` or a `completed` or `stats` ack: the query or the replay has got so far."""
+        """`group_end` or an ack has come: the query or the replay has got so far."""
         if what in {"group_end", "completed"}:
             out.deliveries.append((subscription, Marker.CAUGHT_UP))
         if subscription.saw(what):
@@ -189,8 +191,7 @@ class Session:
         if kind in subscription.user_acks:
             ack.sub_id = subscription.sub_id
             out.deliveries.append((subscription, [ack]))
-        if kind in {"completed", "stats"}:
-            self._progress(subscription, kind, out)
+        self._progress(subscription, kind, out)
 
     # -- the end ----------------------------------------------------------
 

@@ -67,7 +67,7 @@ class Commander:
 
     async def confirm(
         self,
-        send: Callable[[], None],
+        send: Callable[[], object],
         pending: PendingCommand,
         event: trio.Event,
         *,
@@ -115,13 +115,20 @@ class Commander:
     # -- receivers ----------------------------------------------------------
 
     async def open(
-        self, fields: Fields, sink: Sink, *, markers: bool, timeout: float | None
+        self,
+        fields: Fields,
+        sink: Sink,
+        *,
+        body: bytes = b"",
+        markers: bool,
+        timeout: float | None,
     ) -> Subscription:
-        """Send a subscribe or a query and return its receiver once the server has accepted it.
+        """Send a command and return its receiver once the server has accepted it.
 
         Args:
             fields: The command; ids and acks that are missing are added.
             sink: Where its messages go.
+            body: The command's body.
             markers: Whether `group_begin` and `group_end` are delivered like messages.
             timeout: Seconds to wait for the server's word.
 
@@ -133,7 +140,7 @@ class Commander:
         what = f"{fields['c']} on {fields.get('t', '')!r}"
         self.session.router.add(subscription)
         try:
-            await self.command(fields, what=what, timeout=timeout)
+            await self.command(fields, body, what=what, timeout=timeout)
         except BaseException as error:
             self.session.router.remove(subscription)
             if isinstance(error, TimedOut | trio.Cancelled) and connection is self.connection:
@@ -147,11 +154,13 @@ class Commander:
         asked -= {"none"}
         acks = {"processed", *asked}
         fields.setdefault("cid", self.session.next_command_id())
-        ends_after: set[str] = set()
+        ends_after: frozenset[str] = frozenset()
         if command in _QUERIES:
             acks.add("completed")
-            if command == "sow":
-                ends_after = {"group_end", "completed", *(asked & {"stats"})}
+        if command == "sow":
+            ends_after = frozenset({"group_end", "completed"}) | (asked & {"stats"})
+        elif command not in _LASTING:
+            ends_after = asked or frozenset({"processed"})
         log = self._remember(fields, acks) if command in _LASTING and "bm" in fields else None
         sub_id = str(fields.get("sub_id") or fields.get("query_id") or fields["cid"])
         query_id = str(fields.get("query_id") or sub_id) if command in _QUERIES else ""
@@ -167,7 +176,7 @@ class Commander:
             query_id=query_id,
             log=log,
             user_acks=asked,
-            ends_after=frozenset(ends_after),
+            ends_after=ends_after,
             markers=markers,
         )
 
@@ -193,7 +202,9 @@ class Commander:
     def _unsubscribe(self, sub_ids: str) -> Fields:
         return {"c": "unsubscribe", "cid": self.session.next_command_id(), "sub_id": sub_ids}
 
-    async def unsubscribe(self, subscriptions: list[Subscription], *, timeout: float | None) -> None:
+    async def unsubscribe(
+        self, subscriptions: list[Subscription], *, timeout: float | None
+    ) -> None:
         """End these at the server; late messages for them are dropped (CC17)."""
         ids = list(dict.fromkeys(one.sub_id for one in subscriptions))
         for one in subscriptions:

@@ -19,9 +19,10 @@ import trio
 
 from haclient.auth import Authenticator, DefaultAuthenticator
 from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
-from haclient.protocol.codec import encode_frame
+from haclient.protocol.codec import encode_frame, encode_header
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
+from haclient.session.acks import PendingCommand
 from haclient.session.heartbeat import Heartbeat
 from haclient.session.logon import LoggedOn
 from haclient.session.machine import Received, Session
@@ -33,7 +34,7 @@ from haclient.transport.dispatch import DEFAULT_CAP_BYTES, Delivery
 from haclient.transport.events import Events
 from haclient.transport.exceptions import open_nursery
 from haclient.transport.log_on import check_client_name, log_on
-from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Publisher
+from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Payload, Publisher
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["TIMEOUT_S", "Core", "Settings"]
@@ -209,9 +210,7 @@ class Core:
             self._shut()
             await closed.wait()
 
-    async def set_heartbeat(
-        self, interval: float | None, idle_limit: float | None = None
-    ) -> None:
+    async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
         """Beat every `interval` seconds, now if logged on, else from the next logon (HB1, HB3).
 
         Raises:
@@ -306,6 +305,39 @@ class Core:
         """Wait until the server has processed every command sent so far (CC10)."""
         await self.commander.command(
             self.fields("flush", a="processed"), what="flush", timeout=timeout
+        )
+
+    async def wait_empty(self, *, timeout: float | None) -> None:
+        """Wait until nothing is unpersisted (PS14).
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds.
+            DisconnectedError: The connection was lost.
+        """
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            while self.publisher.log is not None and self.publisher.log.unpersisted_count:
+                await self.flush_persisted(timeout=None)
+            return
+        raise TimedOut(f"wait_empty: not everything is persisted after {timeout:g} s")
+
+    async def sow_delete(self, fields: Fields, body: Payload, *, timeout: float | None) -> Message:
+        """Delete SOW records; with a store the command is kept until it is persisted (PS3)."""
+        log = self.publisher.log
+        header: Fields = {"c": "sow_delete", "cid": self.session.next_command_id(), **fields}
+        header["a"] = "processed,stats" if log is None else "processed,stats,persisted"
+        body = body.encode() if isinstance(body, str) else bytes(body)
+        if log is None:
+            return await self.commander.command(
+                header, body, what="sow_delete", awaited="stats", timeout=timeout
+            )
+        # A stored command may be sent again by a later process: no later id may equal its own.
+        header["cid"] = f"sow_delete-{log.last_sequence + 1}"
+        head = encode_header(header)[:-1] + b',"s":'
+        event = trio.Event()
+        pending = PendingCommand(str(header["cid"]), "sow_delete", awaited="stats", wake=event.set)
+        self.commander.connected()
+        return await self.commander.confirm(
+            lambda: self.publisher.append(head, body), pending, event, timeout=timeout
         )
 
     def fields(self, command: str, **others: str | int) -> Fields:

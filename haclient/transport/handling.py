@@ -24,8 +24,7 @@ Handler: TypeAlias = Callable[[Message], Awaitable[None] | None]
 """Called with each message, one at a time."""
 
 HandlerErrorPolicy: TypeAlias = (
-    Literal["raise", "continue", "discard"]
-    | Callable[[Message, Exception], Awaitable[None] | None]
+    Literal["raise", "continue", "discard"] | Callable[[Message, Exception], Awaitable[None] | None]
 )
 """What to do when a handler raises; a callable is a dead letter box and decides about discarding."""
 

@@ -21,7 +21,7 @@ import trio
 
 from haclient.errors import DisconnectedError, UsageError, WouldBlock
 from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
-from haclient.protocol.framing import FrameReader
+from haclient.protocol.framing import MAX_FRAME_BYTES, FrameReader
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
@@ -38,10 +38,13 @@ DEFAULT_MAX_UNPERSISTED_BYTES: Final = 512 * 1024 * 1024
 """Unpersisted bytes at which `publish` waits for acks and `publish_nowait` raises (HA18)."""
 
 _LOOK_EVERY_BYTES: Final = 64 * 1024
-_FRAME_OVERHEAD_BYTES: Final = 64  # about what a header adds; only the rhythm of looks depends on it
+_FRAME_OVERHEAD_BYTES: Final = (
+    64  # about what a header adds; only the rhythm of looks depends on it
+)
 _CACHED_HEADS: Final = 4096
 _OUTBOX_CAP_BYTES: Final = 4 * FLUSH_BYTES
 _TAIL: Final = b"}"
+_LARGEST_BODY_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024  # the header has room beside it
 
 
 class Publisher:
@@ -123,7 +126,7 @@ class Publisher:
         """The constant first part of a plain publish to `topic`, up to its sequence."""
         head = self._heads.get(topic)
         if head is None:
-            head = publish_head(_named(topic))
+            head = publish_head(topic)
             if len(self._heads) >= _CACHED_HEADS:
                 self._heads.clear()
             self._heads[topic] = head
@@ -147,12 +150,51 @@ class Publisher:
         """Publish plainly, waiting for room first when there is none."""
         self._credit -= len(body) + _FRAME_OVERHEAD_BYTES
         if self._credit < 0:
-            await self.make_room()
+            await self._make_room(len(body))
         if self.log is None:
-            return self.send_unstored(publish_frame_without_store(_named(topic), _bytes(body)))
+            return self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
         sequence = self.append(self._heads.get(topic) or self.head(topic), body)
         if self._synced:
-            await self.sync()
+            await self._sync()
+        return sequence
+
+    async def publish_with(  # noqa: PLR0913  # the parts of one wire frame
+        self,
+        topic: str,
+        body: Payload,
+        *,
+        command: str = "p",
+        expiration: int | None = None,
+        correlation_id: str = "",
+        sow_key: str = "",
+    ) -> int | None:
+        """Publish with more in the header than a topic."""
+        if self.log is not None:
+            head = publish_head(
+                topic,
+                command=command,
+                expiration=expiration,
+                correlation_id=correlation_id,
+                sow_key=sow_key,
+            )
+            return await self.append_durably(head, body)
+        frame = publish_frame_without_store(
+            topic,
+            _bytes(body),
+            command=command,
+            expiration=expiration,
+            correlation_id=correlation_id,
+            sow_key=sow_key,
+        )
+        await self._make_room(len(body))
+        return self.send_unstored(frame)
+
+    async def append_durably(self, head: bytes, body: Payload) -> int:
+        """`append` after a wait for room, and after it the disk where durability asks for it."""
+        await self._make_room(len(body))
+        sequence = self.append(head, body)
+        if self._synced:
+            await self._sync()
         return sequence
 
     def publish_nowait(self, topic: str, body: Payload) -> int | None:
@@ -164,9 +206,9 @@ class Publisher:
         """
         self._credit -= len(body) + _FRAME_OVERHEAD_BYTES
         if self._credit < 0:
-            self._check_room()
+            self._check_room(len(body))
         if self.log is None:
-            return self.send_unstored(publish_frame_without_store(_named(topic), _bytes(body)))
+            return self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
         if self._synced:
             raise UsageError("publish_nowait cannot wait for the disk: durability is fsync")
         return self.append(self._heads.get(topic) or self.head(topic), body)
@@ -184,7 +226,7 @@ class Publisher:
         if writer.outbox_bytes >= FLUSH_BYTES and not writer.blocked:
             writer.pump()
 
-    async def sync(self) -> None:
+    async def _sync(self) -> None:
         """Have the store on disk; shielded, since the publish is accepted already."""
         store = self.store
         if store is not None:
@@ -193,13 +235,15 @@ class Publisher:
 
     # -- room ---------------------------------------------------------------
 
-    async def make_room(self) -> None:
+    async def _make_room(self, size: int) -> None:
         """Suspend once, and for as long as a limit is exceeded.
 
         Raises:
+            UsageError: No server would accept a body of this size.
             DisconnectedError: The wait could only end by acks, and the connection is lost.
             UsageError: The wait could only end after the caller itself has gone on.
         """
+        _check_size(size)
         self._credit = _LOOK_EVERY_BYTES
         await trio.lowlevel.checkpoint()
         while self._unpersisted_over_cap():
@@ -207,7 +251,8 @@ class Publisher:
         while (writer := self.writer) is not None and self._socket_is_behind(writer):
             await writer.room()
 
-    def _check_room(self) -> None:
+    def _check_room(self, size: int) -> None:
+        _check_size(size)
         writer = self.writer
         if self._unpersisted_over_cap():
             raise WouldBlock("publish_nowait: too much is unpersisted, use await publish to wait")
@@ -258,10 +303,12 @@ def _as_log(store: PublishStore | None) -> FrameLog | None:
     return SendingStore(store)
 
 
-def _named(topic: str) -> str:
-    if not topic:
-        raise UsageError("a publish needs a topic, not an empty string")
-    return topic
+def _check_size(size: int) -> None:
+    if size > _LARGEST_BODY_BYTES:
+        raise UsageError(
+            f"a body of {size} bytes is too large: no server accepts more than "
+            f"{_LARGEST_BODY_BYTES}"
+        )
 
 
 def _read_frame(frame: bytes) -> Message:
