@@ -121,7 +121,9 @@ def test_a_reader_that_goes_away_ends_a_subscription_in_order(broker: BrokerProc
 
 @pytest.mark.row("CLI1", "CLI9")
 def test_sow_prints_the_records_that_match(broker: BrokerProcess) -> None:
-    publish(broker, "people", '{"id": 1, "age": 40}', '{"id": 2, "age": 20}', '{"id": 1, "age": 41}')
+    publish(
+        broker, "people", '{"id": 1, "age": 40}', '{"id": 2, "age": 20}', '{"id": 1, "age": 41}'
+    )
     common = ("sow", "--server", broker.uri, "--topic", "people")
     assert sorted(haclient(*common).lines) == ['{"id": 1, "age": 41}', '{"id": 2, "age": 20}']
     assert haclient(*common, "--filter", "/age > 30").lines == ['{"id": 1, "age": 41}']

@@ -1,8 +1,8 @@
 """The main job on real input: rows of a file, published and consumed while everything is killed.
 
-Whatever dies, and whenever, the rows that come out are the rows of the file: each exactly once and in
-order across an orderly stop, and across a SIGKILL of the subscriber at most the one row twice that had
-been printed but not yet discarded.
+Whatever dies, and whenever, the rows that come out are the rows of the file: each exactly once and
+in order across an orderly stop, and across a SIGKILL of the subscriber at most the one row twice
+that had been printed but not yet discarded.
 """
 
 from __future__ import annotations
@@ -117,10 +117,8 @@ def test_every_row_arrives_once_when_the_broker_is_killed_in_mid_stream(
         assert third.wait() == 0, third.err
     assert found == rows
     assert job.everything() == rows
-    assert job.published() == summary | {
-        **{"published": 0, "skipped": len(rows), "resent": 0},
-        "seconds": pytest.approx(0, abs=60),
-    }
+    again = job.published()
+    assert (again["published"], again["skipped"]) == (0, len(rows))
 
 
 @pytest.mark.row("CLI3")

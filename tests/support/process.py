@@ -71,7 +71,7 @@ class Child:
         before_exec: Callable[[], None] | None = None,
     ) -> None:
         self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
-        self._process = subprocess.Popen(  # noqa: S603 - our own command
+        self._process = subprocess.Popen(
             list(command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -199,7 +199,7 @@ def haclient(
     before_exec: Callable[[], None] | None = None,
 ) -> Result:
     """Run the command line to its end."""
-    done = subprocess.run(  # noqa: S603 - our own command
+    done = subprocess.run(
         _command(arguments),
         input=stdin,
         capture_output=True,
