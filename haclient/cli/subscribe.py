@@ -120,9 +120,10 @@ async def _print_messages(run: _Run, messages: MessageStream) -> None:
 
 async def _work(run: _Run) -> int:
     request = run.request
+    owner = "" if run.store is None else run.store.client_name
     connection = Connection(
         servers=request.servers,
-        name=request.client_name or _owner(run.store) or default_client_name(),
+        name=request.client_name or owner or default_client_name(),
         timeout_s=request.timeout or CONNECT_TIMEOUT_S,
         bookmark_store=run.store,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +23,8 @@ def pipe() -> Iterator[tuple[int, int]]:
         yield reader, writer
     finally:
         for fd in (reader, writer):
-            try:
+            with contextlib.suppress(OSError):  # some tests close one end
                 os.close(fd)
-            except OSError as error:
-                assert error.errno == errno.EBADF
 
 
 def drain(fd: int) -> bytes:
@@ -75,7 +73,7 @@ async def test_a_record_that_was_not_begun_is_not_written_after_a_cancel(
 ) -> None:
     output = OutputWriter(pipe[1])
     os.set_blocking(pipe[1], False)
-    with pytest.raises(BlockingIOError):
+    with contextlib.suppress(BlockingIOError):  # it is full
         while True:
             os.write(pipe[1], b"x" * 4096)
     with trio.CancelScope() as scope:
