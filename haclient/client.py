@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-
-from typing_extensions import Self
+from typing import Self
 
 from haclient.auth import Authenticator, DefaultAuthenticator
 from haclient.errors import HAClientError, UsageError
@@ -195,7 +194,7 @@ class Client:
         correlation_id: str = "",
         sow_key: str = "",
     ) -> int | None:
-        """Publish one message; returns when it is stored and on its way, not when it is acked (CC6).
+        """Publish one message; returns when it is stored and on its way, not when acked (CC6).
 
         With a store, a lost connection is not an error: the message is sent after the next logon.
 
@@ -376,7 +375,7 @@ class Client:
         filter: str = "",  # noqa: A002  # the protocol's word
         options: str | Options = "",
     ) -> MessageStream:
-        """The stream form of `bookmark_subscribe`; `message.discard()` says what is finished with."""
+        """The stream form of `bookmark_subscribe`; `message.discard()` when it is finished with."""
         command = Command(
             "subscribe",
             topic=topic,
@@ -387,7 +386,7 @@ class Client:
         )
         return self._subscriber.stream(command)
 
-    def sow(  # noqa: PLR0913  # the parts of one command
+    def sow(  # the parts of one command
         self,
         topic: str,
         *,

@@ -1,17 +1,16 @@
 """Messages as an async iterator (rows MS1, MS2, MS5, MS7, MS8).
 
-A stream is a class, not an async generator: it can be closed from another task, and a `break` leaves
-nothing half finished. It draws from its subscription's queue batch by batch; taking a message that
-has already arrived costs a fraction of a microsecond and does not suspend, except about every 1 024
-messages, so that a cancel is seen.
+A stream is a class, not an async generator: it can be closed from another task, and a `break`
+leaves nothing half finished. It draws from its subscription's queue batch by batch; taking a
+message that has already arrived costs a fraction of a microsecond and does not suspend, except
+about every 1 024 messages, so that a cancel is seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
-
-from typing_extensions import Self
+from typing import Self
 
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
@@ -25,8 +24,8 @@ class MessageStream:
 
     It ends when the query is complete, when it is closed, or with the connection (MS1). A stream
     that has ended stays ended (MS2). When the connection is lost, what had arrived is still handed
-    out; then a query raises the error, since its result is incomplete, while a subscription ends and
-    tells why in `end_reason`.
+    out; then a query raises the error, since its result is incomplete, while a subscription ends
+    and tells why in `end_reason`.
 
     Use it as a context manager; leaving the block unsubscribes (MS8)::
 

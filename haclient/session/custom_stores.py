@@ -1,7 +1,7 @@
 """Stores of the user's own making, behind the two fast interfaces (design 2.2, 4).
 
-A custom `PublishStore` keeps messages but does not send them: `SendingStore` builds the frames again
-and stands in for the send queue, and on a reconnect asks the store to `replay`. A custom
+A custom `PublishStore` keeps messages but does not send them: `SendingStore` builds the frames
+again and stands in for the send queue, and on a reconnect asks the store to `replay`. A custom
 `BookmarkStore` works message by message: `StoreSubscription` is its view of one subscription.
 Neither is as fast as the stores of this project; both keep every promise.
 """
@@ -34,7 +34,7 @@ class SendingStore(FrameLog):
     @override
     def append(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
         sequence = self._store.store(head, tail, body)
-        rest = b"%b%d%b%b" % (head, sequence, tail, body)
+        rest = b"".join((head, b"%d" % sequence, tail, body))
         self._push(len(rest).to_bytes(_LENGTH_BYTES, "big") + rest)
         return sequence
 

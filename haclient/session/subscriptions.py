@@ -1,9 +1,9 @@
 """Who gets which message (protocol 2.5).
 
-A *subscription* here is anything that receives messages for one command: a subscribe, a query, both.
-The server names the receivers of a publish in `sids`, of a query's records in `query_id`, of an ack
-in `cid`. The router keeps one table from those ids to subscriptions and remembers each `sids` text
-it has taken apart, since the same few texts come with every message.
+A *subscription* here is anything that receives messages for one command: a subscribe, a query,
+both. The server names the receivers of a publish in `sids`, of a query's records in `query_id`, of
+an ack in `cid`. The router keeps one table from those ids to subscriptions and remembers each
+`sids` text it has taken apart, since the same few texts come with every message.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Subscription:
         command_id: The id of its command, which some acks carry alone.
         log: The bookmark store's memory of it; `None` when nothing is to be remembered.
         user_acks: Ack types that the user asked for, delivered like messages.
-        ends_after: What has still to arrive before it is over; empty and never filled for those that
-            last until `unsubscribe`.
+        ends_after: What has still to arrive before it is over; always empty for those that last
+            until `unsubscribe`.
         markers: Whether `group_begin` and `group_end` are delivered like messages.
     """
 

@@ -11,6 +11,7 @@ not per message.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Protocol
 
@@ -48,13 +49,16 @@ class Obstacle(Protocol):
     """A full queue: the reader leaves the socket alone until it has drained."""
 
     @property
+    @abstractmethod
     def full(self) -> bool:
         """Whether more is held than the cap allows."""
 
     @property
+    @abstractmethod
     def consumer(self) -> trio.lowlevel.Task | None:
         """Who empties it."""
 
+    @abstractmethod
     async def drained(self) -> None:
         """Wait until there is room again."""
 

@@ -261,7 +261,7 @@ class Core:
             self._connection.close()
 
     async def _drain(self) -> None:
-        """Before leaving: what was published has left, and is persisted if that comes soon (CC3)."""
+        """Before leaving: what was published has left, and is persisted if soon (CC3)."""
         publisher, connection = self.publisher, self._connection
         if connection is None or not self.commander.logged_on:
             return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
+import struct
 import sys
 from collections.abc import Iterable
 
@@ -87,11 +87,14 @@ async def _addresses(uri: Uri) -> Iterable[tuple[socket.AddressFamily, object]]:
 
 
 def _apply_options(sock: trio.socket.SocketType, uri: Uri) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(uri.tcp_nodelay))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(uri.tcp_nodelay is not False))
     if uri.tcp_sndbuf is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, uri.tcp_sndbuf)
     if uri.tcp_rcvbuf is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, uri.tcp_rcvbuf)
+    if uri.tcp_linger is not None:
+        linger = struct.pack("ii", 1, uri.tcp_linger)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     if uri.tcp_keepalive is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(uri.tcp_keepalive))
 

@@ -7,8 +7,9 @@ unrelated ones happened at once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import trio
 
@@ -17,14 +18,16 @@ __all__ = ["open_nursery", "unwrapped"]
 
 def unwrapped(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The only error inside nested groups, or the group when there are several."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+    if len(group.exceptions) != 1:
+        return group
+    only = group.exceptions[0]
+    if isinstance(only, BaseExceptionGroup):
+        return unwrapped(cast("BaseExceptionGroup[BaseException]", only))
+    return only
 
 
 @asynccontextmanager
-async def open_nursery() -> AsyncIterator[trio.Nursery]:
+async def open_nursery() -> AsyncGenerator[trio.Nursery]:
     """A nursery whose single errors leave it as themselves."""
     try:
         async with trio.open_nursery() as nursery:

@@ -1,8 +1,9 @@
 """Handlers: one task per subscription takes its messages in order and calls the application.
 
 The task is not the reading task, so a slow handler delays its subscription and nothing else (HB7).
-A plain function or a coroutine function will do. What happens when it raises is a policy: by default
-the error leaves the client's `async with`, and the message stays undiscarded, so that it comes again.
+A plain function or a coroutine function will do. What happens when it raises is a policy: by
+default the error leaves the client's `async with`, and the message stays undiscarded, so that it
+comes again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Handler: TypeAlias = Callable[[Message], Awaitable[None] | None]
 HandlerErrorPolicy: TypeAlias = (
     Literal["raise", "continue", "discard"] | Callable[[Message, Exception], Awaitable[None] | None]
 )
-"""What to do when a handler raises; a callable is a dead letter box and decides about discarding."""
+"""What to do when a handler raises; a callable is a dead letter box and may discard."""
 
 _CHECKPOINT_EVERY: Final = 64  # plain functions in a row before other tasks get a turn
 _logger = logging.getLogger(__name__)

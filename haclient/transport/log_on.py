@@ -45,7 +45,7 @@ async def log_on(  # noqa: PLR0913  # who, where, how: each a part of one frame
             message_type=uri.message_type,
             user=user,
             password=password,
-            options=options,
+            options=_join(options, "pretty" if uri.pretty else ""),
             correlation_id=correlation_id,
         )
         ack = await _exchange(connection, commander, fields, timeout=timeout)
@@ -74,6 +74,10 @@ async def _exchange(
         )
     except CommandError as error:
         raise refusal(error.reason) from error
+
+
+def _join(*options: str) -> str:
+    return ",".join(filter(None, options))
 
 
 def check_client_name(name: str) -> str:

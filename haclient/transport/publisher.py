@@ -1,15 +1,15 @@
 """Publishing: encode once, append to the log, let the writer send (design 6, rows CC6, PS1-PS16).
 
-With a store, a publish is accepted by one append into the store's log, which is also the send queue
-and the replay buffer; a broken link is no error then. Without a store, a publish is one frame in the
-control outbox, and a broken link is an error.
+With a store, a publish is accepted by one append into the store's log, which is also the send
+queue and the replay buffer; a broken link is no error then. Without a store, a publish is one frame
+in the control outbox, and a broken link is an error.
 
-Every wait of `publish` comes before its append, so a cancelled publish was not stored and a returned
-one was. Waits are rare: about every 64 KiB one look at the socket, at the cap on unpersisted bytes
-and at the scheduler. Acks are cumulative; nothing is kept per message.
+Every wait of `publish` comes before its append, so a cancelled publish was not stored and a
+returned one was. Waits are rare: about every 64 KiB one look at the socket, at the cap on
+unpersisted bytes and at the scheduler. Acks are cumulative; nothing is kept per message.
 
-Durability `fsync` is the exception that the name asks for: the append is followed by a shielded wait
-for the disk, so that `publish` returns only what survives a power loss.
+Durability `fsync` is the exception that the name asks for: the append is followed by a shielded
+wait for the disk, so that `publish` returns only what survives a power loss.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ class Publisher:
             StoreFull: There is no room; nothing was stored.
         """
         log = self.log
-        assert log is not None, "append is for clients with a store"
+        if log is None:
+            raise UsageError("append needs a publish store")
         sequence = log.append(head, _TAIL, body.encode() if isinstance(body, str) else body)
         writer = self.writer
         if writer is not None and writer.log_open:
@@ -152,13 +153,14 @@ class Publisher:
         if self._credit < 0:
             await self._make_room(len(body))
         if self.log is None:
-            return self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
+            self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
+            return None
         sequence = self.append(self._heads.get(topic) or self.head(topic), body)
         if self._synced:
             await self._sync()
         return sequence
 
-    async def publish_with(  # noqa: PLR0913  # the parts of one wire frame
+    async def publish_with(  # the parts of one wire frame
         self,
         topic: str,
         body: Payload,
@@ -187,7 +189,8 @@ class Publisher:
             sow_key=sow_key,
         )
         await self._make_room(len(body))
-        return self.send_unstored(frame)
+        self.send_unstored(frame)
+        return None
 
     async def append_durably(self, head: bytes, body: Payload) -> int:
         """`append` after a wait for room, and after it the disk where durability asks for it."""
@@ -208,7 +211,8 @@ class Publisher:
         if self._credit < 0:
             self._check_room(len(body))
         if self.log is None:
-            return self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
+            self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
+            return None
         if self._synced:
             raise UsageError("publish_nowait cannot wait for the disk: durability is fsync")
         return self.append(self._heads.get(topic) or self.head(topic), body)
@@ -246,31 +250,29 @@ class Publisher:
         _check_size(size)
         self._credit = _LOOK_EVERY_BYTES
         await trio.lowlevel.checkpoint()
-        while self._unpersisted_over_cap():
-            await self._until_acknowledged("publish")
+        while (log := self.log) is not None and self._over_cap(log):
+            await self._until_acknowledged(log, "publish")
         while (writer := self.writer) is not None and self._socket_is_behind(writer):
             await writer.room()
 
     def _check_room(self, size: int) -> None:
         _check_size(size)
         writer = self.writer
-        if self._unpersisted_over_cap():
+        if self.log is not None and self._over_cap(self.log):
             raise WouldBlock("publish_nowait: too much is unpersisted, use await publish to wait")
         if writer is not None and self._socket_is_behind(writer):
             raise WouldBlock("publish_nowait: the socket is full, use await publish to wait")
         self._credit = _LOOK_EVERY_BYTES
 
-    def _unpersisted_over_cap(self) -> bool:
-        return self.log is not None and self.log.unpersisted_bytes >= self._max_unpersisted_bytes
+    def _over_cap(self, log: FrameLog) -> bool:
+        return log.unpersisted_bytes >= self._max_unpersisted_bytes
 
     def _socket_is_behind(self, writer: Writer) -> bool:
         if self.log is None:
             return writer.outbox_bytes >= _OUTBOX_CAP_BYTES
         return writer.log_open and writer.blocked and self.log.unsent_bytes >= FLUSH_BYTES
 
-    async def _until_acknowledged(self, what: str) -> None:
-        log = self.log
-        assert log is not None
+    async def _until_acknowledged(self, log: FrameLog, what: str) -> None:
         self._would_deadlock(what)
         if self.writer is None and not self._lasting:
             raise DisconnectedError(

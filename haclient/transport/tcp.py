@@ -76,14 +76,13 @@ class TcpLink(Link):
             raise trio.ClosedResourceError("the link is closed")
 
 
-def _name(ask: Callable[[], object]) -> str:
+def _name(ask: Callable[[], tuple[str, int] | str]) -> str:
     """An address as text; empty when the peer has already gone."""
     try:
         address = ask()
     except OSError:
         return ""
-    match address:
-        case (str(host), int(port), *_):
-            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        case _:
-            return str(address)
+    if isinstance(address, str):  # a Unix socket's path
+        return address
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
