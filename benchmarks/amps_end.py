@@ -32,14 +32,14 @@ class _Conversation:
         self._acks = True
         self._last = 0
 
-    def publishes(self, last: bytes) -> None:
+    def publishes(self, last: bytearray) -> None:
         """Frames up to this one are publishes: acknowledge them all."""
         header = last[: last.index(b"}")]
         self._last = int(header[header.rindex(b'"s":') + 4 :]) if b'"s":' in header else 0
         if self._acks and self._last:
             self._say({"c": "ack", "a": "persisted", "status": "success", "s": self._last})
 
-    def control(self, data: bytes) -> None:
+    def control(self, data: bytearray) -> None:
         """Answer one command that is no publish."""
         asked = json.loads(data[: data.index(b"}") + 1])
         match asked["c"]:
@@ -83,7 +83,7 @@ def serve_amps(connection: socket.socket, first: bytes) -> None:
     view, end, unpack = memoryview(buffer), len(first), struct.Struct(">I").unpack_from
     while True:
         offset, last = 0, -1
-        while end - offset >= 4:  # noqa: PLR2004 - the length's own size
+        while end - offset >= 4:
             start = offset + 4
             stop = start + unpack(buffer, offset)[0]
             if stop > end:

@@ -6,6 +6,8 @@ import functools
 import struct
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 __all__ = ["PUBLISHER", "SUB_ID", "TOPIC", "Blast", "frame", "incoming", "outgoing", "payload"]
 
 TOPIC = "orders"
@@ -31,6 +33,7 @@ class Blast:
     count: int
     size: int
 
+    @override
     def __str__(self) -> str:
         return f"blast-{self.count}-{self.size}"
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import trio
-from haclient.stores import MemoryBookmarkStore, MemoryPublishStore
 
 from benchmarks.blast import TOPIC, payload
 from benchmarks.machine import SERVER_CORE
 from benchmarks.scenario import Scenario, Setting, module_process
 from haclient import EPOCH, Client
+from haclient.stores import MemoryBookmarkStore, MemoryPublishStore
 
 __all__ = ["SCENARIOS"]
 
@@ -26,12 +26,12 @@ _LIMIT_S = 120.0
 
 
 @contextmanager
-def _broker(setting: Setting) -> Iterator[str]:
+def _broker(setting: Setting) -> Generator[str]:
     data = tempfile.mkdtemp(dir=setting.scratch)
     process = module_process(
         "haclient", "broker", "run", "--listen", "tcp://127.0.0.1:0", "--data", data
     )
-    assert process.stdout is not None  # noqa: S101 - we asked for a pipe
+    assert process.stdout is not None
     try:
         if hasattr(os, "sched_setaffinity") and SERVER_CORE in range(os.cpu_count() or 0):
             os.sched_setaffinity(process.pid, {SERVER_CORE})

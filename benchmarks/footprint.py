@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 
 import trio
-from haclient.stores import MemoryPublishStore
 
 from benchmarks.amps_end import NO_ACKS
 from benchmarks.blast import TOPIC, Blast, outgoing, payload
 from benchmarks.machine import CLIENT_CORE, pin
 from benchmarks.scenario import Scenario, Setting, module_process
 from haclient import Client
+from haclient.stores import MemoryPublishStore
 
 __all__ = ["SCENARIOS"]
 

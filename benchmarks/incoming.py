@@ -6,19 +6,20 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from typing import TypeAlias
 
 import trio
-from haclient.stores import LoggedBookmarkStore, MemoryBookmarkStore
 
 from benchmarks.blast import SUB_ID, Blast
 from benchmarks.outgoing import SIZES
 from benchmarks.scenario import Scenario, Setting
 from haclient import EPOCH, Client, Message
+from haclient.stores import LoggedBookmarkStore, MemoryBookmarkStore
 
 __all__ = ["SCENARIOS", "prepare"]
 
 _BLOCK_BYTES = 1 << 16
-_Store = LoggedBookmarkStore | MemoryBookmarkStore | None
+_Store: TypeAlias = LoggedBookmarkStore | MemoryBookmarkStore | None
 
 
 async def prepare(setting: Setting, blast: Blast) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import trio
-from haclient.stores import MemoryPublishStore
 
 from benchmarks.blast import TOPIC, Blast, outgoing, payload
 from benchmarks.scenario import Scenario, Setting
 from haclient import Client
+from haclient.stores import MemoryPublishStore
 
 __all__ = ["SCENARIOS", "percentiles"]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 import trio
-from haclient.stores import FilePublishStore, MemoryPublishStore
 
 from benchmarks.blast import TOPIC, Blast, outgoing, payload
 from benchmarks.scenario import Scenario, Setting
 from haclient import Client
+from haclient.stores import FilePublishStore, MemoryPublishStore
 
 __all__ = ["SCENARIOS", "SIZES"]
 
@@ -19,7 +20,7 @@ SIZES = {"100 B": 100, "1 KiB": 1024}
 _BLOCK_BYTES = 1 << 16
 _LIMIT_S = 120.0
 
-_Store = FilePublishStore | MemoryPublishStore
+_Store: TypeAlias = FilePublishStore | MemoryPublishStore
 
 
 async def _publish(setting: Setting, blast: Blast, store: _Store) -> float:

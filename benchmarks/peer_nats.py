@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251 - nats-py runs on it; this process runs it alone
+import asyncio
 import importlib
 import importlib.util
 import shutil
@@ -30,7 +30,7 @@ class _Received(Protocol):
 
 
 class _Subscription(Protocol):
-    async def fetch(self, batch: int, timeout: float) -> list[_Received]: ...  # noqa: ASYNC109 - nats-py's
+    async def fetch(self, batch: int, timeout: float) -> list[_Received]: ...
 
 
 class _JetStream(Protocol):

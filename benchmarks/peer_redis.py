@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol, cast
@@ -64,10 +64,10 @@ def _wait_for(port: int) -> None:
 
 
 @contextmanager
-def server(command: Sequence[str], port: int) -> Iterator[None]:
+def server(command: Sequence[str], port: int) -> Generator[None]:
     """A server process on core 1, from the moment it listens until the end."""
     pinned = ["taskset", "-c", "1"] if shutil.which("taskset") else []
-    process = subprocess.Popen(  # noqa: S603 - a server of this machine
+    process = subprocess.Popen(
         [*pinned, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from haclient.stores import FilePublishStore, LoggedBookmarkStore
-
 from benchmarks.blast import PUBLISHER, SUB_ID, payload
 from benchmarks.scenario import Scenario, Setting
+from haclient.stores import FilePublishStore, LoggedBookmarkStore
 
 __all__ = ["SCENARIOS"]
 
@@ -35,7 +34,7 @@ def _publish_rows(setting: Setting) -> dict[str, float]:
     start = time.perf_counter()
     store = FilePublishStore(path)
     took = time.perf_counter() - start
-    assert store.unpersisted_count == count  # noqa: S101 - or the figure means nothing
+    assert store.unpersisted_count == count
     store.close()
     return {"recover a million publishes": took * _MILLION / count}
 

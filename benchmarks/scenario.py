@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ __all__ = ["Scenario", "Setting", "far_end", "module_process"]
 def module_process(module: str, *arguments: str) -> subprocess.Popen[str]:
     """A Python process that runs one of our modules and says something on its stdout."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return subprocess.Popen(  # noqa: S603 - our own module
+    return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         stdout=subprocess.PIPE,
         text=True,
@@ -28,10 +28,10 @@ def module_process(module: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 @contextmanager
-def far_end() -> Iterator[int]:
+def far_end() -> Generator[int]:
     """The other end as a process of its own; its port."""
     process = module_process("benchmarks.far_end")
-    assert process.stdout is not None  # noqa: S101 - we asked for a pipe
+    assert process.stdout is not None
     try:
         yield int(process.stdout.readline())
     finally:

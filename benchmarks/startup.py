@@ -22,7 +22,7 @@ _IMPORTS = {
 
 def _milliseconds(statement: str) -> float:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(  # noqa: S603 - our own program
+    done = subprocess.run(
         [sys.executable, "-c", _PROGRAM.format(statement)],
         env=environment,
         capture_output=True,

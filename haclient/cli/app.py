@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import click
+from typing_extensions import override
 
 from haclient._version import __version__
 from haclient.cli.broker import broker
@@ -32,6 +33,7 @@ for _command in (broker, ping, publish, sow, subscribe):
 class _OneLine(logging.Formatter):
     """Warnings look like our errors, so that one grep finds both."""
 
+    @override
     def format(self, record: logging.LogRecord) -> str:
         return f"haclient: {record.levelname.lower()}: {' '.join(record.getMessage().split())}"
 

@@ -7,7 +7,7 @@ password, name in use) ends the search, since the next one would say the same.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -87,7 +87,7 @@ def _all_failed(servers: tuple[str, ...], failures: list[HAClientError]) -> HACl
 
 
 @asynccontextmanager
-async def open_client(connection: Connection) -> AsyncIterator[Client]:
+async def open_client(connection: Connection) -> AsyncGenerator[Client]:
     """A connected, logged-on client of the first server that answers.
 
     Raises:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,7 +192,7 @@ class LineReader:
 @asynccontextmanager
 async def open_lines(
     path: Path | None, delimiter: bytes, *, size: int
-) -> AsyncIterator[LineReader]:
+) -> AsyncGenerator[LineReader]:
     """The messages of the first `size` bytes of a file, or of stdin when there is no path."""
     if path is None:
         yield LineReader(0, delimiter, limit=None)

@@ -13,14 +13,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import click
-from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
 
 __all__ = [
     "POSITIVE_SECONDS",
-    "ServerList",
     "client_name_option",
     "default_client_name",
     "filter_option",
@@ -38,24 +36,19 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 POSITIVE_SECONDS = click.FloatRange(min=0, min_open=True)
 
 
-class ServerList(click.ParamType[tuple[str, ...]]):
-    """Server URIs separated by commas, tried in this order."""
-
-    name = "URI[,URI...]"
-
-    @override
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        servers = tuple(part.strip() for part in str(value).split(",") if part.strip())
-        if not servers:
-            self.fail("no server is named", param, ctx)
-        for server in servers:
-            try:
-                Uri.parse(server)
-            except UsageError as error:
-                self.fail(str(error), param, ctx)
-        return servers
+def _parse_servers(
+    _context: click.Context, _option: click.Parameter, value: str
+) -> tuple[str, ...]:
+    """Server URIs separated by commas."""
+    servers = tuple(part.strip() for part in value.split(",") if part.strip())
+    if not servers:
+        raise click.BadParameter("no server is named")
+    for server in servers:
+        try:
+            Uri.parse(server)
+        except UsageError as error:
+            raise click.BadParameter(str(error)) from error
+    return servers
 
 
 def server_option(command: Decorated) -> Decorated:
@@ -63,7 +56,8 @@ def server_option(command: Decorated) -> Decorated:
     return click.option(
         "--server",
         "servers",
-        type=ServerList(),
+        metavar="URI[,URI...]",
+        callback=_parse_servers,
         envvar="AMPS_URI",
         required=True,
         help="Servers to try in this order, such as tcp://host:9007/amps/json. Default: $AMPS_URI.",

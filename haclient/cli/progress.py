@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 __all__ = ["progress_bar"]
@@ -14,7 +14,7 @@ def _ignore(_done: int) -> None:
 
 
 @contextmanager
-def progress_bar(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def progress_bar(what: str, total: int | None) -> Generator[Callable[[int], None]]:
     """A function that is told how much is done; it draws only when stderr is a terminal."""
     if not sys.stderr.isatty():
         yield _ignore

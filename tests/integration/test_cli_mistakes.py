@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -233,7 +233,7 @@ def assert_all_arrived(common: tuple[str, ...], file: Path) -> None:
 
 
 @contextmanager
-def small_disk(at: Path, kilobytes: int) -> Iterator[bool]:
+def small_disk(at: Path, kilobytes: int) -> Generator[bool]:
     """A file system of so many kilobytes; `False` where it may not be mounted."""
     at.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(at)]

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -262,7 +262,7 @@ class BrokerProcess:
 
 
 @contextmanager
-def running_broker(data: Path, *options: str) -> Iterator[BrokerProcess]:
+def running_broker(data: Path, *options: str) -> Generator[BrokerProcess]:
     """A broker that listens on a free port, killed at the end."""
     broker = BrokerProcess(data, *options)
     broker.start()
