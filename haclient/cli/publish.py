@@ -39,7 +39,7 @@ from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
 from haclient.stores import FilePublishStore, MemoryPublishStore
 
-__all__ = ["publish"]
+__all__ = ["Pace", "PublishRequest", "Summary", "publish"]
 
 _FLUSH_TIMEOUT_S: Final = 30.0
 """How long the server may take to persist the rest, when the command line does not say."""
@@ -48,7 +48,9 @@ _EMPTY_SCAN: Final = Scan(size=0, digest="", lines=0, prefix_digest="", prefix_i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class PublishRequest:
+    """The options of the command."""
+
     servers: tuple[str, ...]
     client_name: str | None
     topic: str
@@ -66,7 +68,7 @@ class _Request:
         return None if self.file == "-" else Path(self.file)
 
 
-class _Summary(msgspec.Struct, kw_only=True):
+class Summary(msgspec.Struct, kw_only=True):
     """What a run did: the result of `--json`."""
 
     topic: str
@@ -78,6 +80,7 @@ class _Summary(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
     def told(self) -> str:
+        """The same for people."""
         told = f"published {self.published} messages to {self.topic} in {self.seconds:.2f} s"
         extras = (
             (self.skipped, "already published"),
@@ -88,13 +91,13 @@ class _Summary(msgspec.Struct, kw_only=True):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Run:
+class PublishRun:
     """One run of the command: what it was asked, where it publishes to, what it has done."""
 
-    request: _Request
+    request: PublishRequest
     store: FilePublishStore | MemoryPublishStore
     delimiter: bytes
-    summary: _Summary
+    summary: Summary
     scan: Scan = _EMPTY_SCAN
     book: LineBook = field(default_factory=LineBook)
     first_failure: str = ""
@@ -119,11 +122,11 @@ class _Run:
             self.store.set_note(NOTE, book.note())
 
 
-def _open_store(request: _Request) -> FilePublishStore | MemoryPublishStore:
+def _open_store(request: PublishRequest) -> FilePublishStore | MemoryPublishStore:
     return MemoryPublishStore() if request.store is None else FilePublishStore(request.store)
 
 
-def _read_book(run: _Run) -> None:
+def _read_book(run: PublishRun) -> None:
     """Read the store's book and scan the file; nothing is changed yet."""
     if isinstance(run.store, FilePublishStore):
         run.book = LineBook.parse(run.store.notes.get(NOTE, ""))
@@ -135,7 +138,7 @@ def _read_book(run: _Run) -> None:
         run.scan = scan_file(path, run.delimiter, prefix=prefix)
 
 
-def _taken_so_far(run: _Run) -> int:
+def _taken_so_far(run: PublishRun) -> int:
     """The highest sequence that lines can have taken.
 
     A store that never took a message starts from the clock at each logon. If a run was killed
@@ -145,7 +148,7 @@ def _taken_so_far(run: _Run) -> int:
     return run.store.last_sequence if run.had_history else run.store.last_persisted
 
 
-def _make_plan(run: _Run) -> Plan:
+def _make_plan(run: PublishRun) -> Plan:
     """Settle what was open and begin this input: after the logon, before the first message."""
     last = run.store.last_sequence
     settled = run.book.settle(_taken_so_far(run))
@@ -158,7 +161,7 @@ def _make_plan(run: _Run) -> Plan:
     return plan
 
 
-class _Pace:
+class Pace:
     """Spreads messages evenly over time; without a rate it never waits."""
 
     def __init__(self, rate: float | None) -> None:
@@ -166,15 +169,16 @@ class _Pace:
         self._due = trio.current_time()
 
     async def wait(self) -> None:
+        """Until the next message is due; the first is at once."""
         if self._interval_s:
             await trio.sleep_until(self._due)
             self._due += self._interval_s
 
 
 async def _publish_lines(
-    run: _Run, client: Client, plan: Plan, tell: Callable[[int], None]
+    run: PublishRun, client: Client, plan: Plan, tell: Callable[[int], None]
 ) -> None:
-    pace, number = _Pace(run.request.rate), 0
+    pace, number = Pace(run.request.rate), 0
     async with open_lines(run.request.path, run.delimiter, size=run.scan.size) as reader:
         while (lines := await reader.batch()) is not None:
             for line in lines:
@@ -185,7 +189,7 @@ async def _publish_lines(
             tell(number)
 
 
-async def _publish_line(run: _Run, client: Client, line: bytes, expected: int) -> None:
+async def _publish_line(run: PublishRun, client: Client, line: bytes, expected: int) -> None:
     """Publish one line as the sequence that the book promises for it."""
     if client.state is not ConnectionState.LOGGED_ON:
         kept = run.store.unpersisted_count if isinstance(run.store, FilePublishStore) else 0
@@ -202,7 +206,7 @@ async def _publish_line(run: _Run, client: Client, line: bytes, expected: int) -
         )
 
 
-async def _publish_all(run: _Run) -> None:
+async def _publish_all(run: PublishRun) -> None:
     request = run.request
     connection = Connection(
         servers=request.servers,
@@ -224,7 +228,7 @@ async def _publish_all(run: _Run) -> None:
     run.summary.seconds = round(trio.current_time() - start, 3)
 
 
-async def _work(run: _Run) -> int:
+async def _work(run: PublishRun) -> int:
     await _publish_all(run)
     summary, as_json = run.summary, run.request.as_json
     summary.unpersisted = run.store.unpersisted_count
@@ -236,14 +240,14 @@ async def _work(run: _Run) -> int:
     return ExitCode.OK
 
 
-def _stopped(run: _Run, _number: int) -> int:
+def _stopped(run: PublishRun, _number: int) -> int:
     told = f"interrupted after {run.summary.published} messages"
     if run.source is not None:
         told += "; run it again to publish the rest"
     raise Interrupted(told)
 
 
-def _check(request: _Request) -> None:
+def _check(request: PublishRequest) -> None:
     path = request.path
     if path is not None and not path.is_file():
         raise UsageError(
@@ -270,14 +274,14 @@ def _check(request: _Request) -> None:
 @client_name_option
 @timeout_option(help_text="How long the server may take to persist the rest. Default: 30.")
 @json_option
-@taking(_Request)
-def publish(request: _Request) -> int:
+@taking(PublishRequest)
+def publish(request: PublishRequest) -> int:
     """Publish one message per line and wait until all of them are persisted (CLI1)."""
     _check(request)
     delimiter = parse_delimiter(request.delimiter)
     with closing(_open_store(request)) as store:
-        run = _Run(
-            request=request, store=store, delimiter=delimiter, summary=_Summary(topic=request.topic)
+        run = PublishRun(
+            request=request, store=store, delimiter=delimiter, summary=Summary(topic=request.topic)
         )
         run.summary.resent = store.unpersisted_count
         run.had_history = store.last_sequence > 0

@@ -38,13 +38,15 @@ from haclient.stores import LoggedBookmarkStore
 from haclient.streams import MessageStream
 from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, StartPoint, parse_bookmark
 
-__all__ = ["subscribe"]
+__all__ = ["SubscribeRequest", "SubscribeRun", "stopped", "subscribe"]
 
 _WORDS: Final[dict[str, StartPoint]] = {"epoch": EPOCH, "now": NOW, "recent": MOST_RECENT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
+class SubscribeRequest:
+    """The options of the command."""
+
     servers: tuple[str, ...]
     client_name: str | None
     topic: str
@@ -77,10 +79,10 @@ class _Request:
 
 
 @dataclass(slots=True)
-class _Run:
+class SubscribeRun:
     """One run of the command, and how many messages it has printed."""
 
-    request: _Request
+    request: SubscribeRequest
     start: StartPoint | None
     store: LoggedBookmarkStore | None
     printed: int = 0
@@ -91,7 +93,7 @@ class _Run:
         return self.request.count is not None and self.printed >= self.request.count
 
 
-def _messages(client: Client, run: _Run) -> MessageStream:
+def _messages(client: Client, run: SubscribeRun) -> MessageStream:
     request = run.request
     if run.start is None:
         return client.stream(request.topic, filter=request.filter, sub_id=request.stable_sub_id)
@@ -100,7 +102,7 @@ def _messages(client: Client, run: _Run) -> MessageStream:
     )
 
 
-async def _print_messages(run: _Run, messages: MessageStream) -> None:
+async def _print_messages(run: SubscribeRun, messages: MessageStream) -> None:
     """Print, then discard, until there are enough or nothing came for the idle limit."""
     request = run.request
     output = OutputWriter(STDOUT)
@@ -118,7 +120,7 @@ async def _print_messages(run: _Run, messages: MessageStream) -> None:
         raise messages.end_reason
 
 
-async def _work(run: _Run) -> int:
+async def _work(run: SubscribeRun) -> int:
     request = run.request
     owner = "" if run.store is None else run.store.client_name
     connection = Connection(
@@ -139,7 +141,7 @@ async def _work(run: _Run) -> int:
     )
 
 
-def _stopped(run: _Run, number: int) -> int:
+def stopped(run: SubscribeRun, number: int) -> int:
     """SIGTERM stops a service in order; only promised work that was not done is a failure."""
     if number == signal.SIGTERM and run.request.count is None:
         return ExitCode.OK
@@ -166,11 +168,11 @@ def _stopped(run: _Run, number: int) -> int:
 @client_name_option
 @timeout_option(help_text="End when no message came for so long. Default: never.")
 @json_option
-@taking(_Request)
-def subscribe(request: _Request) -> int:
+@taking(SubscribeRequest)
+def subscribe(request: SubscribeRequest) -> int:
     """Print messages as they come, one per line (CLI1, CLI3)."""
     start = request.start
     store = None if request.store is None else LoggedBookmarkStore(request.store)
     with closing(store) if store is not None else nullcontext():
-        run = _Run(request, start, store)
-        return run_stoppable(partial(_work, run), partial(_stopped, run))
+        run = SubscribeRun(request, start, store)
+        return run_stoppable(partial(_work, run), partial(stopped, run))

@@ -37,7 +37,7 @@ CODES: list[tuple[BaseException, int]] = [
 
 
 @pytest.mark.row("CLI9")
-@pytest.mark.parametrize(("error", "code"), CODES, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(("error", "code"), CODES, ids=[repr(error) for error, _ in CODES])
 def test_each_error_has_its_exit_code(error: BaseException, code: int) -> None:
     assert exit_code_of(error) == (code, error)
 
@@ -63,7 +63,7 @@ def test_of_several_errors_the_one_that_stands_first_in_the_table_speaks() -> No
         (HAClientError(), "HAClientError"),
         (click.UsageError("bad\nusage"), "bad usage"),
     ],
-    ids=lambda value: type(value).__name__,
+    ids=["ours", "file", "odd", "interrupt", "empty", "click"],
 )
 def test_an_error_is_told_in_one_line(error: BaseException, line: str) -> None:
     assert one_line(error) == line
