@@ -11,7 +11,7 @@ bookmark store that is full) cancels the block and leaves it as itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -185,7 +185,7 @@ class Client:
 
     # -- publishing -----------------------------------------------------------
 
-    async def publish(
+    def publish(
         self,
         topic: str,
         data: Payload,
@@ -193,7 +193,7 @@ class Client:
         expiration: int | None = None,
         correlation_id: str = "",
         sow_key: str = "",
-    ) -> int | None:
+    ) -> Coroutine[object, None, int | None]:
         """Publish one message; returns when it is stored and on its way, not when acked (CC6).
 
         With a store, a lost connection is not an error: the message is sent after the next logon.
@@ -214,8 +214,8 @@ class Client:
             StoreFull: The store has no room; nothing was stored.
         """
         if expiration is None and not correlation_id and not sow_key:
-            return await self._publish(topic, data)
-        return await self._core.publisher.publish_with(
+            return self._publish(topic, data)  # the coroutine itself: one await less per message
+        return self._core.publisher.publish_with(
             topic,
             data,
             expiration=expiration,

@@ -46,6 +46,8 @@ class Subscriber:
         async def close_stream() -> None:
             delivery.drop()
             delivery.end()
+            for subscription in opened:
+                _released(subscription)
             with contextlib.suppress(DisconnectedError):  # then it is over without our word
                 await self._leave(opened)
 
@@ -56,7 +58,12 @@ class Subscriber:
         nursery = self._core.running()
         delivery = Delivery(self._core.settings.max_queued_bytes)
         subscription = await self._open(command, delivery, markers=True)
-        nursery.start_soon(serve, delivery, handler, self._on_handler_error)
+
+        async def serve_until_ended() -> None:
+            await serve(delivery, handler, self._on_handler_error)
+            _released(subscription)
+
+        nursery.start_soon(serve_until_ended)
         return subscription.sub_id
 
     async def execute(self, command: Command) -> MessageStream:
@@ -110,6 +117,12 @@ class Subscriber:
         active = [one for one in subscriptions if router.get(one.sub_id) is one]
         if active:
             await self._core.commander.unsubscribe(active, timeout=timeout)
+
+
+def _released(subscription: Subscription) -> None:
+    """Nobody holds its messages any more: what is not discarded comes again."""
+    if subscription.log is not None:
+        subscription.log.ended()
 
 
 def _fields(command: Command) -> Fields:

@@ -9,12 +9,13 @@ Neither is as fast as the stores of this project; both keep every promise.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from typing_extensions import override
 
 from haclient_stores.bookmarks import BookmarkList
+from haclient_stores.errors import PublishGap
 from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore, SubscriptionLog
 
 __all__ = ["SendingStore", "StoreSubscription"]
@@ -118,6 +119,11 @@ class SendingStore(FrameLog):
     def client_name(self) -> str:
         return self._store.client_name
 
+    @property
+    @override
+    def gap(self) -> PublishGap | None:
+        return self._store.gap
+
     @override
     def open_for(self, client_name: str) -> None:
         self._store.open_for(client_name)
@@ -139,12 +145,12 @@ class StoreSubscription(SubscriptionLog):
         self._sub_id = sub_id
 
     @override
-    def begin(self, *, acked: bool, start: str | None) -> None:
+    def begin(self, *, acked: bool, start: str | None, conflated: bool = False) -> None:
         if start is not None:
             self._store.purge(self._sub_id)
 
     @override
-    def log_batch(self, bookmarks: Sequence[str]) -> list[int]:
+    def log_batch(self, bookmarks: list[str]) -> list[int]:
         return [self.log(bookmark) for bookmark in bookmarks]
 
     @override
@@ -170,6 +176,32 @@ class StoreSubscription(SubscriptionLog):
     @override
     def link_lost(self, first_queued: int) -> None:
         return
+
+    @override
+    def ended(self) -> None:
+        return
+
+    @override
+    def discard_up_to(self, number: int) -> None:
+        self._store.discard_up_to(self._sub_id, number)
+
+    @override
+    def is_discarded(self, bookmark: str) -> bool:
+        return self._store.is_discarded(self._sub_id, bookmark)
+
+    @override
+    def resume(self) -> str:
+        return str(self.recovery_point())
+
+    @property
+    @override
+    def oldest_undiscarded(self) -> int:
+        return self._store.oldest_undiscarded(self._sub_id)
+
+    @property
+    @override
+    def undiscarded_count(self) -> int:
+        return int(self.oldest_undiscarded != 0)  # a custom store says no more than that
 
     @override
     def recovery_point(self) -> BookmarkList:

@@ -192,9 +192,10 @@ class Commander:
         acks.add("persisted")
         sub_id = str(fields.get("sub_id") or fields["cid"])
         log = subscription_log(store, sub_id)
-        log.begin(acked=True, start=None if recent else bookmark)
+        conflated = "conflation=" in str(fields.get("opts", ""))
+        log.begin(acked=True, start=None if recent else bookmark, conflated=conflated)
         if recent:
-            fields["bm"] = str(log.recovery_point())
+            fields["bm"] = log.resume()
         return log
 
     # -- leaving ------------------------------------------------------------

@@ -122,7 +122,7 @@ class Publisher:
 
     # -- publishing ---------------------------------------------------------
 
-    def head(self, topic: str) -> bytes:
+    def _head(self, topic: str) -> bytes:
         """The constant first part of a plain publish to `topic`, up to its sequence."""
         head = self._heads.get(topic)
         if head is None:
@@ -141,7 +141,9 @@ class Publisher:
         log = self.log
         if log is None:
             raise UsageError("append needs a publish store")
-        sequence = log.append(head, _TAIL, body.encode() if isinstance(body, str) else body)
+        if isinstance(body, str):
+            body = body.encode()
+        sequence = log.append(head, _TAIL, body)
         writer = self.writer
         if writer is not None and writer.log_open:
             writer.publish_appended()
@@ -155,7 +157,7 @@ class Publisher:
         if self.log is None:
             self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
             return None
-        sequence = self.append(self._heads.get(topic) or self.head(topic), body)
+        sequence = self.append(self._heads.get(topic) or self._head(topic), body)
         if self._synced:
             await self._sync()
         return sequence
@@ -210,12 +212,12 @@ class Publisher:
         self._credit -= len(body) + _FRAME_OVERHEAD_BYTES
         if self._credit < 0:
             self._check_room(len(body))
+        if self._synced:
+            raise UsageError("publish_nowait cannot wait for the disk: durability is fsync")
         if self.log is None:
             self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
             return None
-        if self._synced:
-            raise UsageError("publish_nowait cannot wait for the disk: durability is fsync")
-        return self.append(self._heads.get(topic) or self.head(topic), body)
+        return self.append(self._heads.get(topic) or self._head(topic), body)
 
     def send_unstored(self, frame: bytes) -> None:
         """Queue a publish that no store keeps.
@@ -227,8 +229,7 @@ class Publisher:
         if writer is None or not writer.log_open:
             raise DisconnectedError("not logged on, and there is no publish store to keep it")
         writer.send(frame)
-        if writer.outbox_bytes >= FLUSH_BYTES and not writer.blocked:
-            writer.pump()
+        writer.flush_if(enough=writer.outbox_bytes >= FLUSH_BYTES)
 
     async def _sync(self) -> None:
         """Have the store on disk; shielded, since the publish is accepted already."""
@@ -300,9 +301,7 @@ class Publisher:
 def _as_log(store: PublishStore | None) -> FrameLog | None:
     if store is None:
         return None
-    if hasattr(store, "append") and hasattr(store, "frame_remainder"):
-        return store  # type: ignore[return-value]  # has what FrameLog adds
-    return SendingStore(store)
+    return store if isinstance(store, FrameLog) else SendingStore(store)
 
 
 def _check_size(size: int) -> None:

@@ -69,16 +69,20 @@ class Writer:
             self._lot.unpark()
 
     def publish_appended(self) -> None:
-        """A frame was appended to the open log: send now when enough has gathered, else soon.
-
-        Raises:
-            OSError: The link is broken.
-        """
+        """A frame was appended to the open log: send now when enough has gathered, else soon."""
         log = self._log
-        if log is not None and log.unsent_bytes >= FLUSH_BYTES and not self.blocked:
-            self.pump()
+        if log is not None and log.unsent_bytes >= FLUSH_BYTES:
+            self.flush_if(enough=True)
         elif self._parked:
             self.wake()
+
+    def flush_if(self, *, enough: bool) -> None:
+        """Send from the caller's task when enough has gathered and the socket is not full."""
+        if enough and not self.blocked:
+            try:
+                self.pump()
+            except OSError:
+                self.wake()  # a broken link is not the publisher's error: the task meets it too
 
     def pump(self) -> bool:
         """Send what the socket takes; whether all of it has left.
