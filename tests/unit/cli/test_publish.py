@@ -15,7 +15,7 @@ WORDS = ("publish", "--server", "tcp://127.0.0.1:1/amps", "--topic", "t")
 
 
 async def test_a_rate_spreads_messages_evenly(autojump_clock: trio.testing.MockClock) -> None:
-    start, pace = trio.current_time(), Pace(4.0)
+    start, pace = autojump_clock.current_time(), Pace(4.0)
     for _ in range(9):
         await pace.wait()
     assert trio.current_time() - start == pytest.approx(2.0)
