@@ -25,7 +25,6 @@ from haclient.session.heartbeat import Heartbeat
 from haclient.session.states import ConnectionState
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
-from haclient.transport.commander import Fields
 from haclient.transport.core import TIMEOUT_S, Core, Settings
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
 from haclient.transport.handling import Handler, HandlerErrorPolicy, check_policy
@@ -288,12 +287,10 @@ class Client:
         """
         if sum(map(bool, (filter, keys, data))) != 1:
             raise UsageError("sow_delete takes exactly one of filter, keys and data")
-        fields: Fields = {"t": topic}
-        if filter:
-            fields["filter"] = filter
-        if keys:
-            fields["sow_keys"] = ",".join(keys)
-        return await self._core.sow_delete(fields, data, timeout=timeout)
+        command = Command(
+            "sow_delete", topic=topic, filter=filter, sow_keys=",".join(keys), timeout=timeout
+        )
+        return await self._core.sow_delete(command.to_fields(), data, timeout=timeout)
 
     # -- subscribing ----------------------------------------------------------
 

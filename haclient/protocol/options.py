@@ -78,7 +78,7 @@ _NEED: Final = (
 class Options:
     """Options of a command, a logon or a queue acknowledgement.
 
-    Intervals are seconds or text like `100ms`; the property of the same name with `_s` gives seconds.
+    Intervals are seconds or text like `100ms`; the property with `_s` at its end gives seconds.
 
     Attributes:
         bookmark: Add a bookmark to each message.
@@ -220,7 +220,8 @@ _NAMES: Final = tuple(field.name for field in fields(Options))
 
 
 def _is_set(options: Options, name: str) -> bool:
-    return getattr(options, name) not in (None, False, ())
+    value: object = getattr(options, name)
+    return value is not None and value is not False and value != ()
 
 
 def _written(options: Options, name: str) -> str:

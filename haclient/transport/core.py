@@ -323,7 +323,7 @@ class Core:
     async def sow_delete(self, fields: Fields, body: Payload, *, timeout: float | None) -> Message:
         """Delete SOW records; with a store the command is kept until it is persisted (PS3)."""
         log = self.publisher.log
-        header: Fields = {"c": "sow_delete", "cid": self.session.next_command_id(), **fields}
+        header: Fields = {**fields, "cid": self.session.next_command_id()}
         header["a"] = "processed,stats" if log is None else "processed,stats,persisted"
         body = body.encode() if isinstance(body, str) else bytes(body)
         if log is None:
