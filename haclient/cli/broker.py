@@ -94,24 +94,22 @@ def _config(request: _Request) -> BrokerConfig:
     users = None if request.user_file is None else read_users(request.user_file)
     log_topics = tuple(_log_topic(pattern) for pattern in request.log_topics)
     sow_topics = tuple(_sow_topic(text) for text in request.sow_topics)
-    data = request.data
-    if data is None:
-        data = Path(tempfile.mkdtemp(prefix="haclient-broker-"))
-        complain(f"no --data: the log is in {data}", kind="note")
     return BrokerConfig(
         name=request.name,
         listen=request.listen,
-        data_dir=data,
+        data_dir=request.data or Path(tempfile.mkdtemp(prefix="haclient-broker-")),
         users=users,
         log_topics=log_topics,
         sow_topics=sow_topics,
     )
 
 
-async def _serve(config: BrokerConfig) -> int:
+async def _serve(config: BrokerConfig, request: _Request) -> int:
     from haclient_fake_server.server import BrokerServer  # noqa: PLC0415 - as above
 
     async with BrokerServer(config) as server:
+        if request.data is None:
+            complain(f"no --data: the log is in {config.data_dir}", kind="note")
         for uri in server.uris:
             click.echo(f"listening {uri}")
         await trio.sleep_forever()
@@ -167,4 +165,4 @@ def broker() -> None:
 @taking(_Request)
 def run_broker(request: _Request) -> int:
     """Run one broker until SIGTERM (CLI5)."""
-    return run_stoppable(partial(_serve, _config(request)), _stopped)
+    return run_stoppable(partial(_serve, _config(request), request), _stopped)
