@@ -191,9 +191,15 @@ class LineReader:
 
 @asynccontextmanager
 async def open_lines(
-    path: Path | None, delimiter: bytes, *, size: int
+    path: Path | None, delimiter: bytes, *, size: int | None
 ) -> AsyncGenerator[LineReader]:
-    """The messages of the first `size` bytes of a file, or of stdin when there is no path."""
+    """The messages of the first `size` bytes of a file; of a stream (no size), of all that comes.
+
+    Args:
+        path: The file, or `None` for stdin.
+        delimiter: What ends a message.
+        size: Where to stop in a regular file, in bytes.
+    """
     if path is None:
         yield LineReader(0, delimiter, limit=None)
         return

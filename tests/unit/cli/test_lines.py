@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.cli import lines as lines_module
-from haclient.cli.lines import LineSplitter, open_lines, parse_delimiter, scan_file
+from haclient.cli.lines import LineReader, LineSplitter, open_lines, parse_delimiter, scan_file
 from haclient.errors import UsageError
 
 DELIMITERS = st.sampled_from([b"\n", b"\r\n", b"\x00", b"aab"])
@@ -111,3 +112,21 @@ async def test_a_file_is_read_to_its_scanned_size_only(tmp_path: Path) -> None:
         while (batch := await reader.batch()) is not None:
             found += batch
     assert found == [b"1", b"2"]
+
+
+async def test_a_stream_is_read_to_its_end() -> None:
+    reader_fd, writer_fd = os.pipe()
+    os.write(writer_fd, b"one\ntwo")
+    os.close(writer_fd)
+    found: list[bytes] = []
+    async with open_lines(Path(f"/dev/fd/{reader_fd}"), b"\n", size=None) as reader:
+        while (batch := await reader.batch()) is not None:
+            found += batch
+        assert await reader.batch() is None
+    os.close(reader_fd)
+    assert found == [b"one", b"two"]
+
+
+async def test_stdin_is_the_input_when_no_file_is_named() -> None:
+    async with open_lines(None, b"\n", size=None) as reader:
+        assert isinstance(reader, LineReader)

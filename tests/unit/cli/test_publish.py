@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from haclient.cli.app import run
-from haclient.cli.publish import Pace, Summary
+from haclient.cli.publishing import Pace, Summary
 
 WORDS = ("publish", "--server", "tcp://127.0.0.1:1/amps", "--topic", "t")
 
@@ -41,7 +41,7 @@ def test_a_summary_tells_only_what_happened() -> None:
     ("words", "told"),
     [
         (("--file", "/no/such"), "there is no such file"),
-        (("--file", "/"), "not a file"),
+        (("--file", "/"), "a directory"),
         (("--from-start",), "--from-start"),
         (("--delimiter", ""), "delimiter"),
     ],
