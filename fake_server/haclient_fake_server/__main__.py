@@ -1,4 +1,4 @@
-"""`python -m haclient_fake_server`: a broker for people in a hurry; `haclient broker run` has more."""
+"""`python -m haclient_fake_server`: a broker in a hurry; `haclient broker run` has more."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Between the engine and the world: carries out effects, in the order that is contract.
 
-Journal first, then sends, then closes (TL7). Everything here is synchronous, so an engine step and its
-effects are never interrupted by another: that alone makes the order of the log the order of every
-subscriber (TL4).
+Journal first, then sends, then closes (TL7). Everything here is synchronous, so an engine step
+and its effects are never interrupted by another: that alone makes the order of the log the order
+of every subscriber (TL4).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The journal on disk: segment files, their recovery and their manifests (TL1, TL5, TL12, TL16).
 
 Blocks are written with one system call each into a preallocated segment. When the next block does
-not fit, the segment is sealed, its manifest written, and the next one begun with a block that repeats
-all topic definitions and all publishers' highest sequences: each segment reads alone.
+not fit, the segment is sealed, its manifest written, and the next one begun with a block that
+repeats all topic definitions and all publishers' highest sequences: each segment reads alone.
 
-At start the last segment is read block by block. A torn tail, which a killed process leaves at most
-once and only there, is cut (overwritten with zeros) with a warning. A damaged block that whole blocks
-follow, a damaged sealed segment, or a segment that is missing in the middle means that acknowledged
-messages would be lost silently: the broker refuses to start and says where.
+At start the last segment is read block by block. A torn tail, which a killed process leaves at
+most once and only there, is cut (overwritten with zeros) with a warning. A damaged block that
+whole blocks follow, a damaged sealed segment, or a segment that is missing in the middle means
+that acknowledged messages would be lost silently: the broker refuses to start and says where.
 """
 
 from __future__ import annotations

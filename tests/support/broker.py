@@ -4,7 +4,7 @@
 
     async with running_broker() as server, RawClient.connect(server.uris[0]) as client:
         await client.logon("pubber")
-        await client.send(c="p", t="orders", s=1, a="persisted", body=b"{}")
+        await client.send(b"{}", c="p", t="orders", s=1, a="persisted")
         ack = await client.ack("persisted")
 """
 
@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import trio
 
@@ -35,9 +35,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @asynccontextmanager
-async def running_broker(**settings: Any) -> AsyncIterator[BrokerServer]:
-    """A broker in this process; keywords are those of `BrokerConfig`."""
-    async with BrokerServer(BrokerConfig(**settings)) as server:
+async def running_broker(config: BrokerConfig | None = None) -> AsyncIterator[BrokerServer]:
+    """A broker in this process; without a configuration its journal is in memory."""
+    async with BrokerServer(config or BrokerConfig()) as server:
         yield server
 
 
@@ -63,7 +63,7 @@ class RawClient:
         async with stream:
             yield cls(stream)
 
-    async def send(self, body: bytes = b"", **fields: Any) -> None:
+    async def send(self, body: bytes = b"", /, **fields: str | int) -> None:
         """Send one frame; keyword names are wire names."""
         await self._stream.send_all(encode_frame(fields, body))
 
@@ -71,9 +71,10 @@ class RawClient:
         """Send anything."""
         await self._stream.send_all(data)
 
-    async def logon(self, name: str, **fields: Any) -> Message:
+    async def logon(self, name: str, **fields: str | int) -> Message:
         """Log on; the ack."""
-        await self.send(**{"c": "logon", "cid": "0", "client_name": name, "a": "processed"} | fields)
+        logon = {"c": "logon", "cid": "0", "client_name": name, "a": "processed"}
+        await self.send(**{**logon, **fields})
         return await self.ack("processed")
 
     async def receive(self) -> Message | None:
@@ -125,7 +126,7 @@ class BrokerProcess:
 
     def __init__(self, *arguments: str, listen: str = "tcp://127.0.0.1:0") -> None:
         command = [sys.executable, "-m", "haclient_fake_server", "--listen", listen, *arguments]
-        self._process = subprocess.Popen(  # noqa: S603 - our own module
+        self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, env=_environment(), text=True
         )
         assert self._process.stdout is not None
@@ -149,7 +150,7 @@ class BrokerProcess:
         self._process.stdout.close()
         return code
 
-    def __enter__(self) -> BrokerProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

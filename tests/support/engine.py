@@ -1,13 +1,11 @@
 """A pure broker engine in a world of its own: a clock that only tests move, a journal in memory.
 
-`World` does what the shells do, in the contract's order: journal, sends, closes, replay. `Peer` is a
-client of it that speaks frames, so that what a test reads went through the wire's own encoding.
+`World` does what the shells do, in the contract's order: journal, sends, closes, replay. `Peer`
+is a client of it that speaks frames, so that what a test reads went through the wire's own
+encoding.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
-from typing import Any
 
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.encoding import encode_frame
@@ -39,7 +37,7 @@ class Peer:
         self._inbox: list[bytes] = []
         self._commands = 0
 
-    def send(self, body: bytes = b"", **fields: Any) -> None:
+    def send(self, body: bytes = b"", /, **fields: str | int) -> None:
         """Send one command; keyword names are wire names."""
         self.send_all([encode_frame(fields, body)])
 
@@ -47,17 +45,23 @@ class Peer:
         """Send some frames in one batch."""
         self.world.deliver(self, decode(*frames, expand_sow=False))
 
-    def publish(self, sequence: int | None, body: bytes = b"{}", **fields: Any) -> None:
+    def publish(self, sequence: int | None, body: bytes = b"{}", /, **fields: str | int) -> None:
         """Publish to `orders`; with a sequence a persisted ack is asked for."""
-        message: dict[str, Any] = {"c": "p", "t": "orders"}
+        message: dict[str, str | int] = {"c": "p", "t": "orders"}
         if sequence is not None:
             message |= {"s": sequence, "a": "persisted"}
         self.send(body, **{**message, **fields})
 
-    def subscribe(self, sub_id: str = "1", topic: str = "orders", **fields: Any) -> None:
-        """Subscribe; every ack there is for it is asked for."""
+    def subscribe(self, sub_id: str = "1", /, **fields: str | int) -> None:
+        """Subscribe to `orders`; every ack there is for it is asked for."""
         acks = "processed,completed,persisted" if "bm" in fields else "processed"
-        message = {"c": "subscribe", "cid": sub_id, "sub_id": sub_id, "t": topic, "a": acks}
+        message: dict[str, str | int] = {
+            "c": "subscribe",
+            "cid": sub_id,
+            "sub_id": sub_id,
+            "t": topic,
+            "a": acks,
+        }
         self.send(**{**message, **fields})
 
     def take_bytes(self) -> bytes:
@@ -90,17 +94,16 @@ class Peer:
 class World:
     """A broker and its clients."""
 
-    def __init__(self, settings: EngineSettings | None = None, **changes: Any) -> None:
-        self.settings = replace(settings or EngineSettings(), **changes)
+    def __init__(self, **settings: object) -> None:
+        self.settings = EngineSettings(**settings)  # type: ignore[arg-type]  # checked by its users
         self.journal = MemoryJournal()
         self.now = 100.0
         self.peers: dict[int, Peer] = {}
         self._connections = 0
         self.engine = self._new_engine()
 
-    def restart(self, **changes: Any) -> None:
+    def restart(self) -> None:
         """A new broker on the same journal; all connections are gone."""
-        self.settings = replace(self.settings, **changes)
         for peer in self.peers.values():
             peer.closed = "restart"
         self.peers.clear()
@@ -114,12 +117,13 @@ class World:
         self.engine.connected(peer.number, self.now, peer="test")
         return peer
 
-    def client(self, name: str = "pubber", **fields: Any) -> Peer:
+    def client(self, name: str = "pubber", **fields: str | int) -> Peer:
         """A connection that has logged on; its logon ack is swallowed."""
         peer = self.connect()
-        peer.send(**{"c": "logon", "cid": "0", "client_name": name, "a": "processed", **fields})
-        (logon,) = peer.take()
-        assert logon.status == "success", logon
+        logon = {"c": "logon", "cid": "0", "client_name": name, "a": "processed"}
+        peer.send(**{**logon, **fields})
+        (answer,) = peer.take()
+        assert answer.status == "success", answer
         return peer
 
     def deliver(self, peer: Peer, messages: list[Message]) -> None:

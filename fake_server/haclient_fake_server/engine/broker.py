@@ -1,8 +1,9 @@
 """The engine: a broker without sockets, files or clocks.
 
-The shell tells it what happened and when (`connected`, `received`, `disconnected`, `tick`), and gets
-back `Effects`: a block for the journal, bytes for connections, connections to close. It must write
-the block before it does anything else with them (TL7). Between such calls it may ask for replay::
+The shell tells it what happened and when (`connected`, `received`, `disconnected`, `tick`), and
+gets back `Effects`: a block for the journal, bytes for connections, connections to close. It must
+write the block before it does anything else with them (TL7). Between such calls it may ask for
+replay::
 
     effects = engine.received(connection, messages, now)
     if effects.block: journal.append(effects.block)
@@ -13,8 +14,8 @@ the block before it does anything else with them (TL7). Between such calls it ma
 Whoever has too much unsent is reported with `congested`; its bookmark subscriptions then read the
 log again instead of piling up messages. `next_due` says when `tick` is wanted next.
 
-Every call is one step of one history: what the engine returns for the same calls is always the same,
-and every subscriber sees the messages of the log in the order of the log (TL4).
+Every call is one step of one history: what the engine returns for the same calls is always the
+same, and every subscriber sees the messages of the log in the order of the log (TL4).
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class Engine:
         self._publishing.publish(connection, message)
 
     def _flush(self, connection: Connection, message: Message) -> None:
-        """All earlier commands were carried out, and the block is written before any ack goes out."""
+        """All earlier commands were carried out; the block is written before any ack goes out."""
         state = self._state
         wanted = requested(message.ack_type)
         if "persisted" in wanted and connection.owes_persisted:

@@ -1,8 +1,8 @@
 """Heartbeats, and everything else that only time brings about (AD9, AK2, RB16).
 
-The client starts heartbeats with `start,<seconds>`; from then on it hears one per interval, and is cut
-when nothing at all came from it for two intervals. Persisted acks that were collected for a
-connection are sent when its interval is over: that of its publishes, and one for each bookmark
+The client starts heartbeats with `start,<seconds>`; from then on it hears one per interval, and
+is cut when nothing at all came from it for two intervals. Persisted acks that were collected for
+a connection are sent when its interval is over: that of its publishes, and one for each bookmark
 subscription that asked and has moved since.
 """
 

@@ -2,10 +2,11 @@
 
 * A publisher's id is a checksum of its client name, so it is the same on every instance and after
   every restart (ID1, protocol 6).
-* A message whose sequence is at or below the highest *seen* of its publisher is a duplicate: it is
-  dropped, but acknowledged (ID2). What was refused counts as seen.
+* A message whose sequence is at or below the highest *seen* of its publisher is a duplicate: it
+  is dropped, but acknowledged (ID2). What was refused counts as seen.
 * A message without a sequence gets an identity of this instance: the checksum of client name and
-  instance name, and a sequence that this instance counts, `<seconds of its start> * 10^9 + n` (ID3).
+  instance name, and a sequence that this instance counts, `<seconds of its start> * 10^9 + n`
+  (ID3).
 
 All of it is rebuilt from the journal: `restore` is called for each publisher found there, before
 the first message.

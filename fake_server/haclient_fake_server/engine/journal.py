@@ -123,7 +123,7 @@ def records_of(data: bytes) -> Iterator[Record]:
 
 
 def whole_blocks(data: bytes) -> int:
-    """How many bytes of `data` are whole blocks; negative when it is less than one: minus the need."""
+    """How many bytes of `data` are whole blocks; if not even one is: minus what it needs."""
     offset = 0
     size = len(data)
     while size - offset >= BLOCK_HEADER_BYTES:
@@ -194,7 +194,7 @@ def first_at_or_after(data: bytes, timestamp_us: int) -> int | None:
 
 
 class MemoryJournal(JournalReader):
-    """A journal that dies with the process: for tests, simulations and brokers without a directory."""
+    """A journal that dies with the process: for tests, and for brokers without a directory."""
 
     def __init__(self) -> None:
         self._data = bytearray()

@@ -1,9 +1,9 @@
 """Logging on: credentials, the client's own position, and who may bear a name (ID4-ID8).
 
-The ack carries two numbers (design 5): `s` is the highest sequence *seen* of this publisher, so that
-it numbers above it; `bm` is what is persisted, so that it trims to it. A logon that fails ends the
-connection; so does a second one. With a transaction log a client name belongs to one connection: the
-same user displaces the older connection, another user is refused (protocol 5.4).
+The ack carries two numbers (design 5): `s` is the highest sequence *seen* of this publisher, so
+that it numbers above it; `bm` is what is persisted, so that it trims to it. A logon that fails
+ends the connection; so does a second one. With a transaction log a client name belongs to one
+connection: the same user displaces the older connection, another user is refused (protocol 5.4).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Publishing: from a command to a record, to deliveries and to an ack; the hot path of the broker.
 
 For each message, in this order: is there a topic -> is it a duplicate -> who is the publisher ->
-record -> state of the world -> deliver -> acknowledge. All of it happens in memory; the shell writes
-the record before it sends any of the rest (TL7).
+record -> state of the world -> deliver -> acknowledge. All of it happens in memory; the shell
+writes the record before it sends any of the rest (TL7).
 
 Acks (protocol 4.3): a logged publish with a sequence is covered by the next conflated ack of its
 connection. A refusal is told at once, after a success ack up to its predecessor. A publish that is
@@ -95,7 +95,11 @@ class Publishing:
         route = state.table(connection.message_type).route(message.topic)
         document = Document(message.data, route.message_type)
         try:
-            key = route.sow.key_of(document, message.sow_key) if route.sow is not None else message.sow_key
+            key = (
+                route.sow.key_of(document, message.sow_key)
+                if route.sow is not None
+                else message.sow_key
+            )
         except SowError as error:
             self.refuse(connection, message, f"{error.reason}: {error}")
             return

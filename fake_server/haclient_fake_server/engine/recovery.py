@@ -1,7 +1,7 @@
-"""Starting again from the journal: identities, topics, positions and states of the world (TL1, TL15).
+"""Starting again from the journal: identities, topics, positions, states of the world (TL15).
 
-The last segment repeats all definitions and marks, so it alone tells who has published how far. Only
-where topics have a state of the world is the whole journal read.
+The last segment repeats all definitions and marks, so it alone tells who has published how far.
+Only where topics have a state of the world is the whole journal read.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ heard (RB9). When its connection's buffer is over the high-water mark it goes ba
 exactly the next position. The log is the buffer; the broker keeps no other state (RB12).
 
 `completed` is sent between the last record that was in the log when the subscribe came and the
-first that was not (RB10). Subscriptions with an end of their own read the log to its end, wait there
-for more, and never go live.
+first that was not (RB10). Subscriptions with an end of their own read the log to its end, wait
+there for more, and never go live.
 """
 
 from __future__ import annotations
@@ -266,11 +266,11 @@ def _frame(item: Subscription, head: bytes, record: Record) -> bytes:
     parts = [head, b'%d|%d|"' % (record.publisher_id, record.sequence)]
     if record.key and not item.style & Style.NO_SOW_KEY:
         parts.append(b',"k":' + encode_string(record.key.decode("utf-8", "surrogateescape")))
+    if item.style & Style.TIMESTAMP:
+        parts.append(b',"ts":"%b"' % timestamp_text(record.timestamp_us))
     if record.correlation_id:
         text = record.correlation_id.decode("utf-8", "surrogateescape")
         parts.append(b',"x":' + encode_string(text))
-    if item.style & Style.TIMESTAMP:
-        parts.append(b',"ts":"%b"' % timestamp_text(record.timestamp_us))
     parts += (b"}", record.payload)
     frame = b"".join(parts)
     return LENGTH.pack(len(frame)) + frame

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from haclient_fake_server.engine.identity import Publishers
 from support.engine import START_US, World
 

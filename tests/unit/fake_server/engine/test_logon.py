@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+
+from haclient.protocol.encoding import encode_frame
 from support.engine import World
 
 PUBBER = 7094790850998930143
@@ -74,8 +76,6 @@ def test_commands_behind_a_refused_logon_are_not_carried_out() -> None:
     world = World(users={"ann": "secret"})
     peer = world.connect()
     message = logon(user_id="ann", pw="wrong")
-    from haclient.protocol.encoding import encode_frame
-
     peer.send_all([encode_frame(message), encode_frame({"c": "p", "t": "orders", "s": 1})])
     assert world.engine.next_position == 1
 
