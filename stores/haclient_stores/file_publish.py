@@ -15,10 +15,10 @@ The store itself never waits: `needs_sync` and `synced_sequence` tell the client
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+import msgspec
 from typing_extensions import override
 
 from haclient_stores import framing
@@ -121,18 +121,19 @@ class FilePublishStore(PublishLog):
                 "each process a store of its own",
             ) from error
         try:
-            size = file.size()
-            identity = framing.read_identity(
-                file.pread(PAGE_BYTES, 0), magic=CONTROL_MAGIC, path=path
-            )
-            if identity is not None and size < PAGE_BYTES:
-                raise StoreCorrupt(path, size, "the file ends within its header")
-            if identity is None:
-                self._make_control(file)
+            self._check_control(file)
         except BaseException:
             file.close()
             raise
         return file
+
+    def _check_control(self, file: File) -> None:
+        size = file.size()
+        page = file.pread(PAGE_BYTES, 0)
+        if framing.read_identity(page, magic=CONTROL_MAGIC, path=file.path) is None:
+            self._make_control(file)
+        elif size < PAGE_BYTES:
+            raise StoreCorrupt(file.path, size, "the file ends within its header")
 
     def _make_control(self, file: File) -> None:
         file.allocate(PAGE_BYTES)
@@ -212,7 +213,7 @@ class FilePublishStore(PublishLog):
         """Keep a text beside the messages; it is on the disk when this returns."""
         self._files.check_usable()
         notes = {**self._notes, key: value}
-        self._disk.replace(self._path / "notes.json", json.dumps(notes, sort_keys=True).encode())
+        self._disk.replace(self._path / "notes.json", msgspec.json.encode(notes))
         self._notes = notes
 
     def _read_notes(self) -> dict[str, str]:
@@ -221,11 +222,8 @@ class FilePublishStore(PublishLog):
             return {}
         file = self._disk.open(path, writable=False)
         try:
-            notes: object = json.loads(file.pread(file.size(), 0))
-        except ValueError as error:
+            return msgspec.json.decode(file.pread(file.size(), 0), type=dict[str, str])
+        except msgspec.MsgspecError as error:
             raise StoreCorrupt(path, 0, "not a JSON object of texts") from error
         finally:
             file.close()
-        if not isinstance(notes, dict):
-            raise StoreCorrupt(path, 0, "not a JSON object of texts")
-        return {str(key): str(value) for key, value in notes.items()}

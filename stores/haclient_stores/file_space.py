@@ -75,6 +75,11 @@ class FileSegment(Segment):
         self._file = file
         self._region = file.map(0, self.size)
 
+    def take_over(self, other: FileSegment) -> None:
+        """Use the mapping of a segment that is not used any more: new pages would cost more."""
+        self._file, other._file = other._file, None
+        self._region, other._region = other._region, None
+
     def let_go(self) -> None:
         """Unmap and close; `view` opens it again."""
         region, self._region = self._region, None
@@ -139,7 +144,7 @@ class FileSpace(Space):
 
     def _reused(self, spare: FileSegment, first: int) -> FileSegment:
         segment = FileSegment(self._disk, spare.path, first=first, size=spare.size)
-        spare.let_go()
+        segment.take_over(spare)
         return segment
 
     def _made(self, first: int, size: int) -> FileSegment:
