@@ -59,6 +59,8 @@ TARGETS = (
     _at_most("ack p50", "raw ping-pong p50", 1.8),
     _at_most("ack p99", "raw ping-pong p99", 2.0),
     _at_most("ack p50", "nats ack p50", 0.75),
+    _at_most("open loop ack p99", "", 4000),
+    _at_most("open loop delivery p99", "", 6000),
     _at_most("memory per message / frame", "", 1.05),
     _at_most("worst collector pause ms", "", 5),
     _at_least("rate at the end / at first", "", 0.90),
