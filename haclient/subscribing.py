@@ -19,7 +19,7 @@ from haclient.transport.commander import Fields
 from haclient.transport.core import TIMEOUT_S, Core
 from haclient.transport.dispatch import Delivery
 from haclient.transport.handling import Handler, HandlerErrorPolicy, serve
-from haclient_stores.bookmarks import MOST_RECENT
+from haclient_stores.bookmarks import EPOCH, MOST_RECENT
 
 __all__ = ["Subscriber"]
 
@@ -131,9 +131,11 @@ def _fields(command: Command) -> Fields:
     Raises:
         UsageError: No server could carry it out.
     """
+    recent = str(command.bookmark) == str(MOST_RECENT)
+    if recent:
+        command = command.copy().set_bookmark(EPOCH)
     command.validate()
-    if str(command.bookmark) != str(MOST_RECENT):
-        return command.to_fields()
-    fields = command.copy().set_bookmark("").to_fields()
-    fields["bm"] = str(MOST_RECENT)
+    fields = command.to_fields()
+    if recent:
+        fields["bm"] = str(MOST_RECENT)
     return fields
