@@ -1,0 +1,398 @@
+"""The disk seam: the only module of the stores that talks to the operating system's files.
+
+Stores and the broker's journal are written against `Disk` and `File`; production hands them
+`RealDisk`, the simulator a disk that fails on purpose. Four rules live here so that nobody has to
+remember them:
+
+* **Errors are translated once.** No space (`ENOSPC`, `EDQUOT`) becomes `StoreFull`, every other
+  `OSError` becomes `StoreError` with the path and what was tried.
+* **Space is allocated, never assumed.** Writing into a mapped hole of a full disk kills the process
+  with SIGBUS, so `File.allocate` reserves real blocks before anything is mapped.
+* **A lock is on the file that the path names.** `flock` locks an inode; the path may have been
+  renamed over meanwhile, so the two are compared after locking, and the lock is taken again when
+  they differ.
+* **A replaced file is whole or absent.** `replace` writes a temporary file, syncs it, renames it
+  and syncs the directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+from abc import abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from typing_extensions import override
+
+from haclient_stores.errors import StoreError, StoreFull, StoreLocked
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["Disk", "File", "MappedRegion", "RealDisk", "Region", "anonymous_region"]
+
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_ZEROS: Final = bytes(64 * 1024)
+_LOCK_ATTEMPTS: Final = 100  # each retry means that somebody renamed the file in between
+
+
+class Region(Protocol):
+    """Writable memory, of a file or of nothing but the process."""
+
+    @property
+    @abstractmethod
+    def view(self) -> memoryview:
+        """All bytes of the region; valid until `close`."""
+        ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the memory; views that are still held by others stay valid."""
+        ...
+
+
+class File(Protocol):
+    """One open file. Offsets and sizes are bytes."""
+
+    @property
+    @abstractmethod
+    def path(self) -> Path:
+        """The name under which the file was opened."""
+        ...
+
+    @abstractmethod
+    def size(self) -> int:
+        """The length of the file."""
+        ...
+
+    @abstractmethod
+    def pread(self, count: int, offset: int) -> bytes:
+        """Up to `count` bytes from `offset`; fewer only at the end of the file."""
+        ...
+
+    @abstractmethod
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of `data`.
+
+        Raises:
+            StoreFull: The disk has no room.
+        """
+        ...
+
+    @abstractmethod
+    def allocate(self, size: int) -> None:
+        """Give the first `size` bytes real blocks; never shrinks, new bytes are zero.
+
+        Raises:
+            StoreFull: The disk has no room.
+        """
+        ...
+
+    @abstractmethod
+    def map(self, offset: int, length: int) -> Region:
+        """Map allocated bytes for reading and writing; `offset` is a multiple of the page size."""
+        ...
+
+    @abstractmethod
+    def fsync(self) -> None:
+        """Return when everything written so far would survive a loss of power."""
+        ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close; a lock that was taken with the file ends."""
+        ...
+
+
+class Disk(Protocol):
+    """Everything that stores ask of a file system."""
+
+    @abstractmethod
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
+        """Open a file, creating it empty when asked to.
+
+        Raises:
+            StoreError: It does not exist, or may not be opened.
+        """
+        ...
+
+    @abstractmethod
+    def open_locked(self, path: Path) -> File:
+        """Open or create a file and hold its lock until it is closed; never waits (PS12, BS21).
+
+        Raises:
+            StoreLocked: Somebody else holds it.
+        """
+        ...
+
+    @abstractmethod
+    def exists(self, path: Path) -> bool:
+        """Whether the path names anything."""
+        ...
+
+    @abstractmethod
+    def make_directory(self, path: Path) -> None:
+        """Create a directory and its parents where they are missing."""
+        ...
+
+    @abstractmethod
+    def listdir(self, path: Path) -> list[str]:
+        """The names in a directory, sorted."""
+        ...
+
+    @abstractmethod
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name, atomically replacing what was there."""
+        ...
+
+    @abstractmethod
+    def remove(self, path: Path) -> None:
+        """Remove a file; nothing happens when there is none."""
+        ...
+
+    @abstractmethod
+    def fsync_dir(self, path: Path) -> None:
+        """Return when creations, renames and removals in this directory would survive."""
+        ...
+
+    @abstractmethod
+    def replace(self, path: Path, data: bytes) -> None:
+        """Make `data` the content of a file: afterwards it is old or new, never a mixture."""
+        ...
+
+    @abstractmethod
+    def boot_id(self) -> bytes:
+        """16 bytes that change when the machine starts; zeros where nobody knows."""
+        ...
+
+    @abstractmethod
+    def process_id(self) -> int:
+        """The process that asks, to notice a fork."""
+        ...
+
+
+@contextlib.contextmanager
+def _translated(path: Path, action: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        text = f"{path}: cannot {action}: {error.strerror or error}"
+        if error.errno in _NO_SPACE:
+            raise StoreFull(f"{text}; free some space and try again") from error
+        raise StoreError(text) from error
+
+
+class MappedRegion(Region):
+    """A region over an `mmap`."""
+
+    __slots__ = ("_map", "_view")
+
+    def __init__(self, mapping: mmap.mmap) -> None:
+        self._map = mapping
+        self._view = memoryview(mapping)
+
+    @property
+    @override
+    def view(self) -> memoryview:
+        return self._view
+
+    @override
+    def close(self) -> None:
+        # Slices that were handed out (a send in progress) keep the mapping alive until they die.
+        with contextlib.suppress(BufferError):
+            self._view.release()
+            self._map.close()
+
+
+def anonymous_region(size: int) -> Region:
+    """Memory of the process alone, already touched so that the first writes are not slower."""
+    populate = getattr(mmap, "MAP_POPULATE", 0)
+    return MappedRegion(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | populate))
+
+
+class _RealFile(File):
+    __slots__ = ("_descriptor", "_path", "_writable")
+
+    def __init__(self, path: Path, descriptor: int, *, writable: bool) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self._writable = writable
+
+    @property
+    @override
+    def path(self) -> Path:
+        return self._path
+
+    @override
+    def size(self) -> int:
+        with _translated(self._path, "look at its size"):
+            return os.fstat(self._descriptor).st_size
+
+    @override
+    def pread(self, count: int, offset: int) -> bytes:
+        parts: list[bytes] = []
+        with _translated(self._path, "read"):
+            while count > 0:
+                part = os.pread(self._descriptor, count, offset)
+                if not part:
+                    break
+                parts.append(part)
+                count -= len(part)
+                offset += len(part)
+        return b"".join(parts)
+
+    @override
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        rest = memoryview(data)
+        with _translated(self._path, "write"):
+            while rest:
+                written = os.pwrite(self._descriptor, rest, offset)
+                rest = rest[written:]
+                offset += written
+
+    @override
+    def allocate(self, size: int) -> None:
+        with _translated(self._path, f"reserve {size} bytes"):
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._descriptor, 0, size)
+                return
+        self._write_zeros(size)  # pragma: no cover  systems without posix_fallocate
+
+    def _write_zeros(self, size: int) -> None:
+        offset = self.size()
+        while offset < size:
+            chunk = _ZEROS[: size - offset]
+            self.pwrite(chunk, offset)
+            offset += len(chunk)
+
+    @override
+    def map(self, offset: int, length: int) -> Region:
+        access = mmap.PROT_READ | (mmap.PROT_WRITE if self._writable else 0)
+        flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+        with _translated(self._path, f"map {length} bytes at {offset}"):
+            return MappedRegion(
+                mmap.mmap(self._descriptor, length, flags=flags, prot=access, offset=offset)
+            )
+
+    @override
+    def fsync(self) -> None:
+        with _translated(self._path, "sync"):
+            os.fsync(self._descriptor)
+
+    @override
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            with _translated(self._path, "close"):
+                os.close(descriptor)
+
+    def lock(self) -> bool:
+        """Take the lock if nobody has it."""
+        with _translated(self._path, "lock"):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    def is_what_the_path_names(self) -> bool:
+        """Whether the path still leads to this inode."""
+        mine = os.fstat(self._descriptor)
+        try:
+            named = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return (mine.st_dev, mine.st_ino) == (named.st_dev, named.st_ino)
+
+
+class RealDisk(Disk):
+    """The file system of this machine."""
+
+    __slots__ = ()
+
+    @override
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:
+        return self._open(path, create=create, writable=writable)
+
+    @staticmethod
+    def _open(path: Path, *, create: bool, writable: bool) -> _RealFile:
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT
+        with _translated(path, "open"):
+            return _RealFile(path, os.open(path, flags, 0o666), writable=writable)
+
+    @override
+    def open_locked(self, path: Path) -> File:
+        for _ in range(_LOCK_ATTEMPTS):
+            file = self._open(path, create=True, writable=True)
+            if not file.lock():
+                file.close()
+                raise StoreLocked(path, "", "in use by another process; close that one first")
+            with _translated(path, "compare with its name"):
+                if file.is_what_the_path_names():
+                    return file
+            file.close()  # renamed between open and lock: this inode is nobody's store any more
+        raise StoreLocked(path, "", "is being replaced all the time by another process")
+
+    @override
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    @override
+    def make_directory(self, path: Path) -> None:
+        with _translated(path, "create the directory"):
+            path.mkdir(parents=True, exist_ok=True)
+
+    @override
+    def listdir(self, path: Path) -> list[str]:
+        with _translated(path, "list"):
+            return sorted(entry.name for entry in path.iterdir())
+
+    @override
+    def rename(self, source: Path, target: Path) -> None:
+        with _translated(source, f"rename to {target}"):
+            source.replace(target)
+
+    @override
+    def remove(self, path: Path) -> None:
+        with _translated(path, "remove"):
+            path.unlink(missing_ok=True)
+
+    @override
+    def fsync_dir(self, path: Path) -> None:
+        with _translated(path, "sync the directory"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    @override
+    def replace(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + ".new")
+        self.remove(temporary)
+        file = self._open(temporary, create=True, writable=True)
+        try:
+            file.pwrite(data, 0)
+            file.fsync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.fsync_dir(path.parent)
+
+    @override
+    def boot_id(self) -> bytes:
+        try:
+            return bytes.fromhex(_BOOT_ID.read_text("ascii").strip().replace("-", ""))
+        except (OSError, ValueError):  # another system: nothing can be told apart
+            return bytes(16)
+
+    @override
+    def process_id(self) -> int:
+        return os.getpid()

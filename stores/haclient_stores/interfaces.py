@@ -1,0 +1,327 @@
+"""What a store has to offer: Protocols that applications may implement themselves (BS22).
+
+Stores are synchronous on purpose. `store`, `log` and `discard` are atomic under cancellation and
+cost well under a microsecond; only `sync` and `prune` may be slow, and the client runs those two in
+a thread while the others go on.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from haclient_stores.bookmarks import BookmarkList
+    from haclient_stores.errors import PublishGap
+
+__all__ = ["BookmarkStore", "FrameLog", "PublishStore", "SubscriptionLog"]
+
+
+class PublishStore(Protocol):
+    """Keeps every publish and SOW delete until the server has persisted it (PS1-PS5)."""
+
+    @property
+    @abstractmethod
+    def client_name(self) -> str:
+        """The client that the store belongs to; empty before the first `open_for`."""
+        ...
+
+    @property
+    @abstractmethod
+    def unpersisted_count(self) -> int:
+        """How many messages wait for their persisted ack (PS14)."""
+        ...
+
+    @property
+    @abstractmethod
+    def unpersisted_bytes(self) -> int:
+        """About how many bytes those take; exact when there are none."""
+        ...
+
+    @property
+    @abstractmethod
+    def lowest_unpersisted(self) -> int:
+        """The lowest sequence that waits; 0 when none does."""
+        ...
+
+    @property
+    @abstractmethod
+    def last_persisted(self) -> int:
+        """The highest sequence that was ever acknowledged; 0 when none was."""
+        ...
+
+    @property
+    @abstractmethod
+    def last_sequence(self) -> int:
+        """The highest sequence in use; the next is above it."""
+        ...
+
+    @property
+    @abstractmethod
+    def gap(self) -> PublishGap | None:
+        """What the last server was found to lack at logon, if anything (PS9)."""
+        ...
+
+    @abstractmethod
+    def open_for(self, client_name: str) -> None:
+        """Bind the store to a client before it connects; the first use decides (PS12).
+
+        Raises:
+            StoreLocked: The store belongs to a client of another name.
+        """
+        ...
+
+    @abstractmethod
+    def store(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
+        """Keep the frame length + head + decimal sequence + tail + body; returns the sequence.
+
+        Raises:
+            StoreFull: There is no room; nothing was stored.
+        """
+        ...
+
+    @abstractmethod
+    def discard_up_to(self, sequence: int) -> None:
+        """A persisted ack: forget everything up to that sequence (PS5)."""
+        ...
+
+    @abstractmethod
+    def replay(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Sequence and whole frame of every unpersisted message above `after`, ascending (PS7)."""
+        ...
+
+    @abstractmethod
+    def replay_single(self, sequence: int) -> bytes | None:
+        """The whole frame of one unpersisted message (PS6); None when it is not stored."""
+        ...
+
+    @abstractmethod
+    def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
+        """Take over the logon ack: trim, and number above what the server has seen (PS7-PS9).
+
+        Args:
+            seen: The highest sequence that the server has seen of this publisher.
+            persisted: The highest that it and its sync destinations have persisted.
+            clock_us: Microseconds since 1970, the first number of a store without history.
+
+        Raises:
+            PublishGap: The server lacks what was acknowledged, and the store was told to raise.
+        """
+        ...
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Return when everything stored so far would survive a loss of power; may be slow."""
+        ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files and locks; what is stored stays stored."""
+        ...
+
+
+@runtime_checkable
+class FrameLog(PublishStore, Protocol):
+    """What our own stores add, so that the log itself is the send queue.
+
+    Attributes:
+        unsent_bytes: Bytes between the cursor and the head.
+    """
+
+    unsent_bytes: int
+
+    @abstractmethod
+    def append(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
+        """The same as `store`."""
+        ...
+
+    @abstractmethod
+    def rewind(self, after: int) -> None:
+        """Set the cursor to the first unpersisted frame with a sequence above `after`."""
+        ...
+
+    @abstractmethod
+    def peek(self) -> memoryview:
+        """Unsent bytes in one piece, not copied; empty when there are none.
+
+        Valid until the next call of anything else on the store.
+        """
+        ...
+
+    @abstractmethod
+    def advance(self, count: int) -> None:
+        """So many bytes of `peek` were taken."""
+        ...
+
+    @abstractmethod
+    def frame_remainder(self) -> int:
+        """Bytes until the next frame boundary; 0 when the cursor is at one."""
+        ...
+
+
+class SubscriptionLog(Protocol):
+    """One subscription's part of a bookmark store: the fast handle."""
+
+    @property
+    @abstractmethod
+    def oldest_undiscarded(self) -> int:
+        """The number of the oldest entry that is not discarded; 0 when there is none."""
+        ...
+
+    @property
+    @abstractmethod
+    def undiscarded_count(self) -> int:
+        """How many entries are not discarded."""
+        ...
+
+    @abstractmethod
+    def begin(self, *, acked: bool, start: str | None, conflated: bool = False) -> None:
+        """The subscription is about to be (re)entered.
+
+        Args:
+            acked: The subscribe asks for persisted acks: a message is finished only when it is
+                discarded *and* covered by one.
+            start: An explicit wire bookmark, which forgets what was known of the sub id first
+                (also on disk); None resumes where the store stands.
+            conflated: Persisted acks are then no recovery points of their own.
+        """
+        ...
+
+    @abstractmethod
+    def log_batch(self, bookmarks: list[str]) -> list[int] | range:
+        """Note messages before anybody sees them; their numbers, in order (BS2, BS11).
+
+        0 stands for a duplicate, which must not be delivered; -1 for a message without a usable
+        bookmark, which is delivered but not tracked.
+
+        Raises:
+            StoreFull: No room; nothing was noted.
+        """
+        ...
+
+    @abstractmethod
+    def log(self, bookmark: str) -> int:
+        """`log_batch` of one."""
+        ...
+
+    @abstractmethod
+    def discard(self, number: int) -> None:
+        """The application has finished with one message, in any order (BS3).
+
+        A number that is unknown or was discarded before does nothing.
+        """
+        ...
+
+    @abstractmethod
+    def discard_up_to(self, number: int) -> None:
+        """Discard every message with a number up to this one (BS19)."""
+        ...
+
+    @abstractmethod
+    def persisted(self, bookmark: str) -> None:
+        """A persisted ack of the subscription (BS10)."""
+        ...
+
+    @abstractmethod
+    def completed(self, bookmark: str) -> None:
+        """The replay has reached the end of the log, at this position ("" when unknown)."""
+        ...
+
+    @abstractmethod
+    def link_lost(self, first_queued: int) -> None:
+        """Messages numbered from `first_queued` on were never handed out: they are expected again.
+
+        The undiscarded ones below are in somebody's hands; their redelivery is filtered.
+        """
+        ...
+
+    @abstractmethod
+    def ended(self) -> None:
+        """Nobody holds messages of the subscription any more: all undiscarded come again."""
+        ...
+
+    @abstractmethod
+    def is_discarded(self, bookmark: str) -> bool:
+        """Whether a message with this bookmark must not be delivered (again)."""
+        ...
+
+    @abstractmethod
+    def recovery_point(self) -> BookmarkList:
+        """Where to resume so that nothing undiscarded is skipped; empty when nothing is known."""
+        ...
+
+    @abstractmethod
+    def resume(self) -> str:
+        """The wire bookmark of an automatic re-subscribe, the original start included."""
+        ...
+
+
+class BookmarkStore(Protocol):
+    """Remembers what each subscription has received and finished (BS1)."""
+
+    @property
+    @abstractmethod
+    def client_name(self) -> str:
+        """The client that the store belongs to; empty before the first `open_for`."""
+        ...
+
+    @abstractmethod
+    def open_for(self, client_name: str) -> None:
+        """Bind the store to a client before it connects (BS21).
+
+        Raises:
+            StoreLocked: The store belongs to a client of another name.
+        """
+        ...
+
+    @abstractmethod
+    def log(self, sub_id: str, bookmark: str) -> int:
+        """Note an arriving message: its number; 0 = duplicate, -1 = not tracked."""
+        ...
+
+    @abstractmethod
+    def discard(self, sub_id: str, number: int) -> None:
+        """The application has finished with one message (BS3)."""
+        ...
+
+    @abstractmethod
+    def discard_up_to(self, sub_id: str, number: int) -> None:
+        """Discard every message with a number up to this one (BS19)."""
+        ...
+
+    @abstractmethod
+    def is_discarded(self, sub_id: str, bookmark: str) -> bool:
+        """Whether a message with this bookmark must not be delivered (again) (BS11)."""
+        ...
+
+    @abstractmethod
+    def most_recent(self, sub_id: str) -> BookmarkList:
+        """The recovery point (BS6); `str()` of an unknown one is `0`."""
+        ...
+
+    @abstractmethod
+    def persisted(self, sub_id: str, bookmark: str) -> None:
+        """A persisted ack of a subscription (BS10)."""
+        ...
+
+    @abstractmethod
+    def oldest_undiscarded(self, sub_id: str) -> int:
+        """The number of the oldest entry that is not discarded; 0 when there is none."""
+        ...
+
+    @abstractmethod
+    def purge(self, sub_id: str | None = None) -> None:
+        """Forget one subscription, or all of them."""
+        ...
+
+    @abstractmethod
+    def prune(self) -> None:
+        """Give back the space of what is finished (BS16); may be slow."""
+        ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files and locks; what is known stays known."""
+        ...

@@ -1,0 +1,532 @@
+"""The segment log: one place that is publish store, send queue and replay list at once.
+
+`append` encodes a frame straight into the active segment, a few megabytes of mapped memory. Three
+positions say everything else:
+
+* **tail**: what is at or below `last_persisted` is done with. A persisted ack moves it, and a
+  segment that lies wholly behind it is given back to its `Space`, which keeps some for reuse.
+* **cursor**: how far the kernel has taken the bytes of this connection. `peek` shows what comes
+  next without copying, `advance` moves on, `rewind` goes back after a lost link.
+* **head**: where the next frame goes.
+
+A frame is the 4-byte big-endian length of the rest, then head, decimal digits of the sequence, tail
+and body, exactly as it goes over the wire. Within a segment the sequences have no gaps: a jump in
+the numbering (a logon) starts a new segment, so the n-th frame needs no number of its own.
+
+**Order of writes.** The slot for the next length is always zero. A frame's bytes and the next zero
+slot are written first, its own length last and in one store of 4 bytes. A process that is killed
+between any two instructions leaves a whole frame or none.
+
+**Marks.** Every 64 KiB the log notes where it is (`Space.seal` adds a checksum when there is a
+file). They are the only index, so finding a sequence walks at most 64 KiB of lengths, and nothing
+is kept for each message.
+
+**Calls** come from one thread, but `sync`, which may run beside them: everything that it shares
+with `append` (marks, rolling) happens under a lock at the slow points only. Between `peek` and
+`advance` there must be no other call. A segment whose frames are all persisted stays as long as the
+cursor is inside one of its frames, since a frame that was begun has to be finished.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from abc import abstractmethod
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from haclient_stores.errors import StoreFull, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from haclient_stores.window import PublishWindow
+
+__all__ = [
+    "MARK_BYTES",
+    "MAX_FRAME_BYTES",
+    "MIN_SEGMENT_BYTES",
+    "Limits",
+    "Segment",
+    "SegmentLog",
+    "Space",
+    "walk",
+]
+
+MARK_BYTES: Final = 64 * 1024  # one checksum and one index entry for so much
+MAX_FRAME_BYTES: Final = 256 * 2**20  # the largest frame that any peer accepts
+_SLOT: Final = 4
+_PAGE: Final = 4096
+MIN_SEGMENT_BYTES: Final = 8 * _PAGE
+_EMPTY: Final = memoryview(b"")
+
+_pack_length = struct.Struct(">I").pack
+_read_length = struct.Struct(">I").unpack_from
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How a log may grow.
+
+    Attributes:
+        segment_bytes: Size of a segment; a frame that is larger gets one of its own size.
+        max_bytes: All segments together are never larger than this.
+        resize: Asked with the new size in bytes before the log grows; False refuses (PS17).
+
+    Raises:
+        UsageError: A segment would be smaller than a page and its header.
+    """
+
+    segment_bytes: int
+    max_bytes: int
+    resize: Callable[[int], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes < MIN_SEGMENT_BYTES:
+            raise UsageError(
+                f"segment_bytes is at least {MIN_SEGMENT_BYTES}, not {self.segment_bytes}"
+            )
+
+
+class Segment:
+    """One stretch of frames with consecutive sequences.
+
+    Attributes:
+        first: The sequence of the first frame.
+        begin: Offset of the first frame.
+        end: Offset behind the last frame, where a zero length stands. While the segment is the
+            active one only the log knows it.
+        next_sequence: The sequence behind the last frame; like `end`.
+        mark_offsets, mark_sequences: Known frame boundaries and the sequence that starts there.
+        released: The space has it back; whoever still holds it must look elsewhere.
+    """
+
+    __slots__ = (
+        "begin",
+        "end",
+        "first",
+        "mark_offsets",
+        "mark_sequences",
+        "next_sequence",
+        "released",
+        "size",
+    )
+
+    def __init__(self, *, first: int, begin: int, size: int) -> None:
+        self.first = first
+        self.begin = begin
+        self.end = begin
+        self.size = size
+        self.next_sequence = first
+        self.mark_offsets = [begin]
+        self.mark_sequences = [first]
+        self.released = False
+
+    @property
+    @abstractmethod
+    def view(self) -> memoryview:
+        """The memory, mapped again if it was parked."""
+
+    def mark(self, end: int, next_sequence: int) -> None:
+        """Note a frame boundary."""
+        self.mark_offsets.append(end)
+        self.mark_sequences.append(next_sequence)
+        self.end = end
+        self.next_sequence = next_sequence
+
+    def offset_of(self, sequence: int) -> int:
+        """Where a sequence starts that lies within this segment."""
+        index = bisect_right(self.mark_sequences, sequence) - 1
+        return walk(self.view, self.mark_offsets[index], sequence - self.mark_sequences[index])
+
+    def boundary_before(self, offset: int) -> int:
+        """A known frame boundary at or before an offset."""
+        return self.mark_offsets[bisect_right(self.mark_offsets, offset) - 1]
+
+
+class Space(Protocol):
+    """Where segments come from and go to: anonymous memory, or the files of a store.
+
+    Attributes:
+        begin: Offset of the first frame in each segment.
+    """
+
+    begin: int
+
+    @abstractmethod
+    def create(self, first: int, size: int) -> Segment:
+        """An empty segment of at least `size` bytes for frames from `first` on.
+
+        Raises:
+            StoreFull: There is no room; nothing has changed.
+        """
+        ...
+
+    @abstractmethod
+    def release(self, segment: Segment) -> None:
+        """Take a segment back."""
+        ...
+
+    @abstractmethod
+    def park(self, segment: Segment) -> None:
+        """The segment will not be used for a while: it may let go of its mapping."""
+        ...
+
+    @abstractmethod
+    def seal(self, segment: Segment, end: int, next_sequence: int) -> bool:
+        """Frames from `segment.end` to `end` are complete; False when this was the last seal."""
+        ...
+
+    @abstractmethod
+    def note(self, window: PublishWindow) -> None:
+        """Remember last persisted, last sequence and whether a server was asked."""
+        ...
+
+
+def walk(view: memoryview, offset: int, frames: int) -> int:
+    """The offset so many frames further."""
+    for _ in range(frames):
+        offset += _SLOT + int(_read_length(view, offset)[0])
+    return offset
+
+
+class SegmentLog:
+    """Segments, tail, cursor and head (PS1-PS5, PS7). The stores add their names to it.
+
+    Attributes:
+        unsent_bytes: How much `peek` would show, over all segments.
+    """
+
+    __slots__ = (
+        "_active",
+        "_boundary",
+        "_closed_bytes",
+        "_cursor",
+        "_cursor_segment",
+        "_end",
+        "_granted_bytes",
+        "_held_bytes",
+        "_jumped",
+        "_limit",
+        "_limits",
+        "_lock",
+        "_segments",
+        "_space",
+        "_tail_bytes",
+        "_view",
+        "_window",
+        "unsent_bytes",
+    )
+
+    def __init__(self, space: Space, window: PublishWindow, *, limits: Limits) -> None:
+        self._space = space
+        self._window = window
+        self._limits = limits
+        self._lock = threading.RLock()
+        self._segments: deque[Segment] = deque()
+        self._held_bytes = 0  # the size of all segments
+        self._granted_bytes = 0  # the most that was ever held; growing beyond asks the handler
+        self._closed_bytes = 0  # frames in all segments but the active one
+        self._tail_bytes = 0  # frames at the front that are known to be persisted
+        self._active: Segment | None = None
+        self._view = _EMPTY
+        self._end = 0
+        self._limit = 0  # an append that would end beyond takes the slow way
+        self._jumped = False  # the next number does not follow the last frame
+        self._cursor_segment: Segment | None = None
+        self._cursor = 0
+        self._boundary = 0  # a frame boundary in the cursor's segment, at or before the cursor
+        self.unsent_bytes = 0
+
+    def restore(self, segments: Iterable[Segment]) -> None:
+        """Take over the segments of an earlier process, ascending; the last one is continued."""
+        for segment in segments:
+            self._segments.append(segment)
+            self._held_bytes += segment.size
+            self._closed_bytes += segment.end - segment.begin
+        self._granted_bytes = self._held_bytes
+        if self._segments:
+            self._activate(self._segments[-1])
+            self._closed_bytes -= self._end - self._segments[-1].begin
+        self.rewind(0)
+
+    # -- head ---------------------------------------------------------------------------------
+
+    def append(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
+        """Store one frame and return its sequence (PS2, PS3).
+
+        Raises:
+            StoreFull: No room for a new segment; nothing was stored, no number used.
+            UsageError: The frame is larger than any server accepts.
+        """
+        window = self._window
+        sequence = window.last_sequence + 1
+        rest = b"%b%d%b%b\0\0\0\0" % (head, sequence, tail, body)  # type: ignore[str-format]  # any buffer will do
+        length = len(rest)  # of the frame too: its own slot is as long as the next one
+        start = self._end
+        end = start + length
+        if end > self._limit:
+            self._make_room(length)
+            return self.append(head, tail, body)
+        view = self._view
+        view[start + 4 : end + 4] = rest
+        view[start : start + 4] = _pack_length(length - 4)
+        self._end = end
+        window.last_sequence = sequence
+        self.unsent_bytes += length
+        return sequence
+
+    def _make_room(self, length: int) -> None:
+        """Let `append` write a frame of `length` bytes: mark, and roll if it must."""
+        if length > MAX_FRAME_BYTES:
+            raise UsageError(
+                f"a frame of {length} bytes is larger than the {MAX_FRAME_BYTES} that servers take"
+            )
+        with self._lock:
+            active = self._active
+            if active is not None and not self._jumped:
+                more = self._mark(active, self._end, self._window.last_sequence + 1)
+                if not more or self._end + length + _SLOT > active.size:
+                    active = None
+            if active is None or self._jumped:
+                active = self._roll(length)
+            self._limit = min(active.size - _SLOT, max(self._end + length, active.end + MARK_BYTES))
+
+    def _mark(self, active: Segment, end: int, next_sequence: int) -> bool:
+        """Seal what was appended since the last mark; False when the segment takes no more."""
+        if active.end == end:
+            return True
+        more = self._space.seal(active, end, next_sequence)
+        active.mark(end, next_sequence)
+        return more
+
+    def checkpoint(self) -> int:
+        """Seal all that is appended; returns the last sequence of it. Any thread may call this.
+
+        The frames are counted, not asked for: another thread may see the new end of an append
+        and still the old number.
+        """
+        with self._lock:
+            active = self._active
+            if active is None:
+                return self._window.last_sequence
+            offset, end, next_sequence = active.end, self._end, active.next_sequence
+            while offset < end:
+                offset += _SLOT + int(_read_length(self._view, offset)[0])
+                next_sequence += 1
+            if not self._mark(active, end, next_sequence):
+                self._limit = 0
+            return next_sequence - 1
+
+    def settle(self) -> None:
+        """Mark the head; to be called before the numbering may change."""
+        with self._lock:
+            active = self._active
+            if active is None or self._jumped:
+                return
+            if not self._mark(active, self._end, self._window.last_sequence + 1):
+                self._limit = 0
+
+    def renumbered(self) -> None:
+        """The numbering may have changed: a jump begins a new segment with the next append."""
+        active = self._active
+        if active is not None and active.next_sequence != self._window.last_sequence + 1:
+            self._jumped = True
+            self._limit = 0
+
+    def _roll(self, length: int) -> Segment:
+        size = self._segment_size(length)
+        first = self._window.last_sequence + 1
+        segment = self._space.create(first, size)
+        old = self._active
+        if old is not None and old.end == old.begin:  # nothing in it: the numbering has jumped
+            self._drop(self._segments.pop())
+        elif old is not None:
+            self._closed_bytes += old.end - old.begin
+        self._segments.append(segment)
+        self._held_bytes += segment.size
+        self._granted_bytes = max(self._granted_bytes, self._held_bytes)
+        self._active = None
+        self._activate(segment)
+        if self._cursor_segment is None or self._cursor_segment.released:
+            self._set_cursor(segment, segment.begin)
+        elif old is self._cursor_segment:
+            self._leave_finished_segment()
+        elif old is not None:
+            self._space.park(old)
+        return segment
+
+    def _segment_size(self, length: int) -> int:
+        """How large the next segment is, if it may exist at all."""
+        needed = self._space.begin + length + 2 * _SLOT
+        limits = self._limits
+        size = max(limits.segment_bytes, -(-needed // _PAGE) * _PAGE)
+        total = self._held_bytes + size
+        if total > limits.max_bytes:
+            raise StoreFull(
+                f"{self._window.count} messages wait for their persisted acks and fill the store "
+                f"(max_bytes={limits.max_bytes}): wait for acks, which a sync destination that is "
+                "down holds back, or allow more"
+            )
+        if limits.resize is not None and total > self._granted_bytes and not limits.resize(total):
+            raise StoreFull(f"the resize handler refused to let the store grow to {total} bytes")
+        return size
+
+    def _activate(self, segment: Segment) -> None:
+        self._active = segment
+        self._view = segment.view
+        self._end = segment.end
+        self._limit = 0
+        self._jumped = segment.next_sequence != self._window.last_sequence + 1
+
+    # -- tail ---------------------------------------------------------------------------------
+
+    def discard_up_to(self, sequence: int) -> None:
+        """A persisted ack: everything up to `sequence` is done with (PS5)."""
+        window = self._window
+        if sequence <= window.last_persisted:
+            return
+        jumps = sequence > window.last_sequence
+        if jumps:  # the server knows more of this publisher than we do: number above it
+            self.settle()
+        window.persist(sequence)
+        self._space.note(window)
+        if jumps:
+            self.renumbered()
+        self.trim()
+
+    def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
+        """Take over the logon ack (PS7, PS8); see `PublishWindow.reconcile` for what it raises."""
+        self.settle()
+        self._window.reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
+        self._space.note(self._window)
+        self.renumbered()
+        self.trim()
+
+    def trim(self) -> None:
+        """Give back what the window says is persisted, as far as the cursor allows."""
+        persisted = self._window.last_persisted
+        segments = self._segments
+        while len(segments) > 1 and segments[0].next_sequence - 1 <= persisted:
+            if not self._pass_by(segments[0]):
+                break
+            with self._lock:
+                self._closed_bytes -= segments[0].end - segments[0].begin
+                self._drop(segments.popleft())
+        self._tail_bytes = 0
+        for segment in segments:
+            offsets = segment.mark_offsets
+            marks = bisect_right(segment.mark_sequences, persisted + 1)
+            self._tail_bytes += offsets[max(marks, 1) - 1] - segment.begin
+            if marks < len(offsets) or segment is self._active:
+                break
+
+    def _pass_by(self, segment: Segment) -> bool:
+        """Whether the cursor is not in a segment, or could be moved out of it."""
+        if segment is not self._cursor_segment:
+            return True
+        if self.frame_remainder():
+            return False
+        self.unsent_bytes -= segment.end - self._cursor
+        self._cursor = segment.end
+        self._set_cursor(self._segments[1], self._segments[1].begin)
+        return True
+
+    def _drop(self, segment: Segment) -> None:
+        segment.released = True
+        self._held_bytes -= segment.size
+        self._space.release(segment)
+
+    @property
+    def unpersisted_bytes(self) -> int:
+        """Bytes of frames that wait for their ack.
+
+        Exact when none does; else too high by less than one mark and one frame, never too low.
+        """
+        active = self._active
+        if active is None or not self._window.count:
+            return 0
+        return self._closed_bytes + self._end - active.begin - self._tail_bytes
+
+    # -- cursor -------------------------------------------------------------------------------
+
+    def rewind(self, after: int) -> None:
+        """Set the cursor to the first unpersisted frame with a sequence above `after` (PS7)."""
+        self.settle()
+        target = max(after, self._window.last_persisted) + 1
+        unsent = 0
+        for segment in reversed(self._segments):
+            if segment.next_sequence <= target:
+                break
+            at = segment.begin if segment.first >= target else segment.offset_of(target)
+            unsent += segment.end - at
+            self._set_cursor(segment, at)
+        if not unsent and self._active is not None:
+            self._set_cursor(self._active, self._end)
+        self.unsent_bytes = unsent
+        self.trim()
+
+    def _set_cursor(self, segment: Segment, offset: int) -> None:
+        self._cursor_segment = segment
+        self._cursor = self._boundary = offset
+
+    def peek(self) -> memoryview:
+        """The unsent bytes of the cursor's segment, not copied; empty when there are none."""
+        segment = self._cursor_segment
+        if segment is None:
+            return _EMPTY
+        end = self._end if segment is self._active else segment.end
+        return segment.view[self._cursor : end]
+
+    def advance(self, count: int) -> None:
+        """The kernel has taken `count` bytes of what `peek` showed."""
+        self._cursor += count
+        self.unsent_bytes -= count
+        if self._cursor_segment is not self._active:
+            self._leave_finished_segment()
+
+    def _leave_finished_segment(self) -> None:
+        segment = self._cursor_segment
+        if segment is None or self._cursor < segment.end:
+            return
+        following = self._segments[self._segments.index(segment) + 1]
+        self._set_cursor(following, following.begin)
+        if segment.next_sequence - 1 <= self._window.last_persisted:
+            self.trim()
+        else:
+            self._space.park(segment)
+
+    def frame_remainder(self) -> int:
+        """Bytes from the cursor to the next frame boundary; 0 when it is at one."""
+        segment = self._cursor_segment
+        if segment is None or self._boundary == self._cursor:
+            return 0
+        offset = max(self._boundary, segment.boundary_before(self._cursor))
+        view, cursor = segment.view, self._cursor
+        before = offset
+        while offset < cursor:
+            before = offset
+            offset += _SLOT + int(_read_length(view, offset)[0])
+        self._boundary = offset if offset == cursor else before
+        return offset - cursor
+
+    # -- replay -------------------------------------------------------------------------------
+
+    def frames(self, after: int) -> Iterator[tuple[int, bytes]]:
+        """Whole frames above `after` that are unpersisted when they are reached, ascending."""
+        self.settle()
+        for segment in list(self._segments):
+            first = max(segment.first, after + 1, self._window.last_persisted + 1)
+            if segment.released or first >= segment.next_sequence:
+                continue
+            offset = segment.offset_of(first)
+            for sequence in range(first, segment.next_sequence):
+                if segment.released:
+                    break
+                view = segment.view
+                end = walk(view, offset, 1)
+                if sequence > self._window.last_persisted:
+                    yield sequence, bytes(view[offset:end])
+                offset = end

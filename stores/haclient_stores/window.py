@@ -1,0 +1,141 @@
+"""Which sequence numbers of a publisher still wait for a persisted ack (design 5).
+
+Numbers rise, but not always by one: after a logon the next number has to lie above everything the
+server has ever *seen* of this publisher, or the server would take new messages for duplicates. So
+the numbers in use are *runs*, and the window keeps those that are not persisted yet: closed runs
+in front, one open run at the end that grows with each `last_sequence`.
+
+* `last_sequence`: the highest number that was given away (or skipped). The next is one more.
+* `last_persisted`: the highest number acknowledged to us; it never goes back.
+* A store that never numbered anything starts at the clock in microseconds, so that neither a
+  restart with an empty store nor a replica that lags makes a number come twice.
+
+Pure: no clock, no file. The segment log asks and obeys.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from haclient_stores.errors import PublishGap, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["PublishWindow"]
+
+
+class PublishWindow:
+    """The unpersisted numbers of one publisher (PS2, PS5, PS7, PS8, PS9, PS14).
+
+    Attributes:
+        last_sequence: The highest number in use. The segment log adds one for each append.
+        last_persisted: The highest number that was acknowledged; 0 when none was.
+        reconciled: Whether a server has been asked what it has seen of this publisher.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_closed_count",
+        "_open_from",
+        "last_persisted",
+        "last_sequence",
+        "reconciled",
+    )
+
+    def __init__(self, *, last_persisted: int = 0, reconciled: bool = False) -> None:
+        self.last_sequence = 0
+        self.last_persisted = 0
+        self.reconciled = reconciled
+        self._open_from = 1
+        self._closed: deque[tuple[int, int]] = deque()
+        self._closed_count = 0
+        self.persist(last_persisted)
+
+    @classmethod
+    def recovered(
+        cls, runs: Iterable[tuple[int, int]], *, last_persisted: int, floor: int, reconciled: bool
+    ) -> PublishWindow:
+        """The window of a store that was read back.
+
+        Args:
+            runs: First and last number of each stretch that is still stored, ascending.
+            last_persisted: The highest number known to be acknowledged.
+            floor: Numbers up to here are taken even if nothing of them is stored.
+            reconciled: Whether a server was asked before.
+        """
+        window = cls(reconciled=reconciled)
+        for first, last in runs:
+            window.skip_to(first - 1)
+            window.last_sequence = last
+        window.skip_to(floor)
+        window.persist(last_persisted)
+        return window
+
+    @property
+    def count(self) -> int:
+        """How many numbers wait for their ack (PS14, PS15)."""
+        return self._closed_count + self.last_sequence - self._open_from + 1
+
+    @property
+    def lowest(self) -> int:
+        """The lowest number that waits; 0 when none does."""
+        if self._closed:
+            return self._closed[0][0]
+        return self._open_from if self._open_from <= self.last_sequence else 0
+
+    def skip_to(self, sequence: int) -> None:
+        """Take all numbers up to `sequence` out of use; lower ones are left alone."""
+        if sequence <= self.last_sequence:
+            return
+        if self._open_from <= self.last_sequence:
+            self._closed.append((self._open_from, self.last_sequence))
+            self._closed_count += self.last_sequence - self._open_from + 1
+        self.last_sequence = sequence
+        self._open_from = sequence + 1
+
+    def persist(self, sequence: int) -> bool:
+        """A persisted ack covers everything up to `sequence`; False when that was known (PS5)."""
+        if sequence <= self.last_persisted:
+            return False
+        self.last_persisted = sequence
+        closed = self._closed
+        while closed and closed[0][0] <= sequence:
+            first, last = closed.popleft()
+            self._closed_count -= min(last, sequence) - first + 1
+            if last > sequence:
+                closed.appendleft((sequence + 1, last))
+        self._open_from = max(self._open_from, min(sequence, self.last_sequence) + 1)
+        self.skip_to(sequence)
+        return True
+
+    def gap(self, persisted: int) -> PublishGap | None:
+        """What is missing on a server that has persisted only so much (PS9)."""
+        return (
+            PublishGap(self.last_persisted, persisted) if persisted < self.last_persisted else None
+        )
+
+    def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
+        """Take over what the logon ack says (design 5, numbering and trimming; PS7, PS8).
+
+        Args:
+            seen: The highest sequence that the server has seen of this publisher.
+            persisted: The highest that is persisted there and on all its sync destinations.
+            clock_us: Microseconds since 1970: the first number of a publisher without history.
+
+        Raises:
+            StoreError: Messages were stored before any server was asked, under numbers that this
+                server has seen already: it would drop them as duplicates. Nothing is changed.
+        """
+        if self.last_sequence == 0:
+            self.skip_to(max(seen, persisted, clock_us))
+        elif not self.reconciled and 0 < self.lowest <= seen:
+            raise StoreError(
+                f"messages were stored as {self.lowest}..{self.last_sequence} before the first "
+                f"logon, but the server has already seen {seen} of this publisher and would drop "
+                "them: log on before the first publish of a new store, or use a new client name"
+            )
+        self.reconciled = True
+        self.skip_to(seen)
+        self.persist(persisted)
