@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from support.engine import Peer, World, decode
 
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.journal import Cursor, records_of
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from haclient_fake_server.journal_format import RecordCommand, RecordFlag
+from support.engine import Peer, World, decode
 
 SOW = (SowTopic("orders", ("/id",)), SowTopic("named"))
 ALL = "received,processed,completed,stats"
