@@ -104,9 +104,13 @@ class Publisher:
     def acknowledged(self, sequence: int) -> None:
         """Everything up to `sequence` is persisted (PS5)."""
         log = self.log
-        if log is not None:
-            log.discard_up_to(sequence)
-            self.persisted.rise(log.last_persisted)
+        if log is None:
+            return
+        unsent_bytes = log.unsent_bytes
+        log.discard_up_to(sequence)
+        if self.writer is not None and log.unsent_bytes < unsent_bytes:
+            self.writer.passed_over(unsent_bytes - log.unsent_bytes)
+        self.persisted.rise(log.last_persisted)
 
     def refused(self, ack: Message) -> Message:
         """The publish that a failure ack is about, as it was stored; it is forgotten (PS6)."""
@@ -158,13 +162,23 @@ class Publisher:
             self.gate.look_at = log.unsent_bytes + FLUSH_BYTES
 
     async def publish(self, topic: str, body: Payload) -> int | None:
-        """Publish plainly, waiting for room first when there is none."""
-        if self.gate.attention:
+        """Publish plainly, waiting for room first when there is none.
+
+        `append` is written out here: one call less is a tenth of the whole.
+        """
+        gate, log = self.gate, self.log
+        if gate.attention:
             await self._make_room()
-        if self.log is None:
+        if log is None:
             self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
             return None
-        sequence = self.append(self._heads.get(topic) or self._head(topic), body)
+        if isinstance(body, str):
+            body = body.encode()
+        sequence = log.append(self._heads.get(topic) or self._head(topic), _TAIL, body)
+        if log.unsent_bytes >= gate.look_at:
+            self._look(log)
+        elif gate.parked and self.writer is not None:
+            self.writer.wake()
         if self._synced:
             await self._sync()
         return sequence
