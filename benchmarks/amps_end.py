@@ -18,6 +18,7 @@ __all__ = ["NO_ACKS", "serve_amps"]
 NO_ACKS = "no-acks"
 """A client with this in its name never gets a persisted ack."""
 
+_PERSISTED = b'{"c":"ack","a":"persisted","status":"success","s":%d}'
 _BUFFER_BYTES = 1 << 20
 _PUBLISH = ord("p")
 _COMMAND_AT = 6
@@ -37,7 +38,7 @@ class _Conversation:
         header = last[: last.index(b"}")]
         self._last = int(header[header.rindex(b'"s":') + 4 :]) if b'"s":' in header else 0
         if self._acks and self._last:
-            self._say({"c": "ack", "a": "persisted", "status": "success", "s": self._last})
+            self._connection.sendall(frame(_PERSISTED % self._last))
 
     def control(self, data: bytearray) -> None:
         """Answer one command that is no publish."""

@@ -19,14 +19,15 @@ from benchmarks.scenario import Scenario, Setting, module_process
 from haclient import EPOCH, Client
 from haclient.stores import MemoryBookmarkStore, MemoryPublishStore
 
-__all__ = ["SCENARIOS"]
+__all__ = ["SCENARIOS", "broker_process", "connected"]
 
 _COUNT = 100_000
 _LIMIT_S = 120.0
 
 
 @contextmanager
-def _broker(setting: Setting) -> Generator[str]:
+def broker_process(setting: Setting) -> Generator[str]:
+    """A broker with a fresh log on core 1; its URI."""
     data = tempfile.mkdtemp(dir=setting.scratch)
     process = module_process(
         "haclient", "broker", "run", "--listen", "tcp://127.0.0.1:0", "--data", data
@@ -43,7 +44,8 @@ def _broker(setting: Setting) -> Generator[str]:
         process.stdout.close()
 
 
-async def _connected(client: Client, uri: str) -> None:
+async def connected(client: Client, uri: str) -> None:
+    """Connect and log on."""
     await client.connect(uri)
     await client.logon()
 
@@ -79,7 +81,7 @@ async def _measure(uri: str, count: int) -> dict[str, float]:
         Client("bench-replay", bookmark_store=MemoryBookmarkStore()) as replayer,
     ):
         for client in (publisher, subscriber, replayer):
-            await _connected(client, uri)
+            await connected(client, uri)
         delivered = await _deliver(publisher, subscriber, count)
         start = time.perf_counter()
         await _take(replayer, count, None)
@@ -90,7 +92,7 @@ async def _measure(uri: str, count: int) -> dict[str, float]:
 
 
 def _rows(setting: Setting) -> dict[str, float]:
-    with _broker(setting) as uri:
+    with broker_process(setting) as uri:
         return trio.run(_measure, uri, max(1000, int(_COUNT * setting.scale)))
 
 

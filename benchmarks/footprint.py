@@ -70,6 +70,7 @@ async def _fill(uri: str, count: int) -> dict[str, float]:
         pauses = _Pauses()
         gc.callbacks.append(pauses)
         gc.collect()
+        await client.disconnect()  # or leaving would wait for acks that never come
     return {
         "memory per message / frame": each / frame_bytes,
         "worst collector pause ms": pauses.worst_s * 1e3,

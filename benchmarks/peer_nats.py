@@ -107,6 +107,4 @@ def _rows(label: str, setting: Setting) -> dict[str, float]:
         return asyncio.run(_measure(label, port, count))
 
 
-SCENARIOS = [
-    Scenario("nats", "messages/s or us", partial(_rows, label), _missing) for label in SIZES
-]
+SCENARIOS = [Scenario("nats", "messages/s", partial(_rows, label), _missing) for label in SIZES]

@@ -24,7 +24,7 @@ class Report:
         """Keep one round's rows."""
         for name, value in rows.items():
             self.samples.setdefault(name, []).append(value)
-            self.units[name] = unit
+            self.units[name] = "us" if name.endswith((" p50", " p99")) else unit
 
     @property
     def medians(self) -> dict[str, float]:

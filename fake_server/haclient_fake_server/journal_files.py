@@ -13,7 +13,6 @@ that acknowledged messages would be lost silently: the broker refuses to start a
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -34,12 +33,7 @@ from haclient_fake_server.journal_format import (
     SEGMENT_HEADER_BYTES,
     JournalFormatError,
     Manifest,
-    Record,
-    RecordCommand,
-    RecordFlag,
     SegmentHeader,
-    encode_block,
-    encode_record,
     find_whole_block,
     manifest_name,
     read_blocks,
@@ -47,81 +41,15 @@ from haclient_fake_server.journal_format import (
     segment_name,
     segment_number,
 )
+from haclient_fake_server.journal_segments import Knowledge, Segment, summarise
 from haclient_stores.errors import StoreCorrupt
-from haclient_stores.files import Disk, File
+from haclient_stores.files import Disk
 
 __all__ = ["JournalFiles"]
 
 LOCK_NAME: Final = "journal.lock"
 _ZEROS: Final = bytes(1024 * 1024)
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Segment:
-    """One file of the journal and what is known of it."""
-
-    manifest: Manifest
-    file: File
-    index: BlockIndex
-    capacity_bytes: int
-
-    @property
-    def end(self) -> int:
-        """Offset of the first byte that was not written."""
-        return self.manifest.data_bytes
-
-
-@dataclass(slots=True)
-class _Knowledge:
-    """What every segment repeats: definitions, and marks as `(highest sequence, flags)`."""
-
-    topics: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
-    marks: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-
-    def take(self, record: Record) -> None:
-        """Learn from a record that was read back."""
-        if record.command == RecordCommand.TOPIC:
-            names = (_text(record.key), _text(record.payload))
-            self.topics.setdefault(record.topic_id, names)
-        else:
-            known = self.marks.get(record.publisher_id, (0, 0))[0]
-            flags = record.flags & RecordFlag.ASSIGNED
-            self.marks[record.publisher_id] = (max(known, record.sequence), flags)
-
-    def take_block(self, block: Block) -> None:
-        """Learn from a block that is written now."""
-        for publisher_id, (_, high) in block.publishers.items():
-            flags = RecordFlag.ASSIGNED if publisher_id in block.assigned else 0
-            self.marks[publisher_id] = (high, flags)
-        for publisher_id, sequence in block.marks:
-            self.marks[publisher_id] = (sequence, 0)
-        for topic_id, message_type, topic in block.definitions:
-            self.topics[topic_id] = (message_type, topic)
-
-    def encode(self, *, position: int, now_us: int) -> bytes:
-        """The block that begins a segment; empty when there is nothing to repeat."""
-        records = [
-            Record(
-                0,
-                0,
-                0,
-                now_us,
-                topic_id,
-                RecordCommand.TOPIC,
-                key=_bytes(message_type),
-                payload=_bytes(topic),
-            )
-            for topic_id, (message_type, topic) in self.topics.items()
-        ]
-        records += [
-            Record(0, publisher_id, sequence, now_us, 0, RecordCommand.MARK, flags)
-            for publisher_id, (sequence, flags) in self.marks.items()
-        ]
-        if not records:
-            return b""
-        data = b"".join(map(encode_record, records))
-        return encode_block(data, count=len(records), first_position=position)
 
 
 class JournalFiles(JournalReader):
@@ -146,8 +74,8 @@ class JournalFiles(JournalReader):
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._instance_id = instance_id
-        self._known = _Knowledge()
-        self._segments: dict[int, _Segment] = {}
+        self._known = Knowledge()
+        self._segments: dict[int, Segment] = {}
         self._dirty = False
         disk.make_directory(directory)
         self._lock = disk.open_locked(directory / LOCK_NAME)
@@ -199,7 +127,7 @@ class JournalFiles(JournalReader):
         self._write_manifest(self._live)
         self._close_files()
 
-    def _roll(self, block: Block) -> _Segment:
+    def _roll(self, block: Block) -> Segment:
         old = self._live
         old.manifest.sealed = True
         self._write_manifest(old)
@@ -212,7 +140,7 @@ class JournalFiles(JournalReader):
         )
         return self._live
 
-    def _begin(self, number: int, *, first_position: int, now_us: int, room: int) -> _Segment:
+    def _begin(self, number: int, *, first_position: int, now_us: int, room: int) -> Segment:
         """Create a segment. It gets its name only when it is whole: a kill leaves none or all."""
         summary = self._known.encode(position=first_position, now_us=now_us)
         header = SegmentHeader(number, first_position, now_us, self._instance_id).encode()
@@ -232,11 +160,11 @@ class JournalFiles(JournalReader):
         end = len(header) + len(summary)
         manifest = Manifest(number, first_position, first_position, end)
         manifest.topics.update(self._known.topics)
-        segment = _Segment(manifest, self._disk.open(path), BlockIndex(manifest.index), size)
+        segment = Segment(manifest, self._disk.open(path), BlockIndex(manifest.index), size)
         self._segments[number] = segment
         return segment
 
-    def _write_manifest(self, segment: _Segment) -> None:
+    def _write_manifest(self, segment: Segment) -> None:
         path = self._directory / manifest_name(segment.manifest.number)
         self._disk.replace(path, segment.manifest.to_json().encode("ascii"))
 
@@ -274,7 +202,7 @@ class JournalFiles(JournalReader):
                     f"the one before ends before {before.manifest.next_position}",
                 )
 
-    def _open_segment(self, number: int, *, last: bool) -> _Segment:
+    def _open_segment(self, number: int, *, last: bool) -> Segment:
         path = self._directory / segment_name(number)
         file = self._disk.open(path)
         size = file.size()
@@ -285,9 +213,9 @@ class JournalFiles(JournalReader):
             raise StoreCorrupt(path, error.offset, error.what) from error
         manifest = None if last else self._read_manifest(number)
         if manifest is not None:
-            return _Segment(manifest, file, BlockIndex(manifest.index), size)
+            return Segment(manifest, file, BlockIndex(manifest.index), size)
         manifest = Manifest(number, header.first_position, header.first_position)
-        segment = _Segment(manifest, file, BlockIndex(manifest.index), size)
+        segment = Segment(manifest, file, BlockIndex(manifest.index), size)
         self._scan(segment, last=last)
         return segment
 
@@ -305,14 +233,14 @@ class JournalFiles(JournalReader):
             file.close()
         return manifest if manifest.sealed and manifest.number == number else None
 
-    def _scan(self, segment: _Segment, *, last: bool) -> None:
+    def _scan(self, segment: Segment, *, last: bool) -> None:
         """Read a segment block by block: its index, its topics, and where it ends."""
         data = segment.file.pread(segment.capacity_bytes, 0)
         manifest = segment.manifest
         try:
             for found in read_blocks(data, SEGMENT_HEADER_BYTES):
                 records = list(read_records(data, found.start, found.end))
-                block = _summarise(manifest, records)
+                block = summarise(manifest, records)
                 segment.index.add(block, found.offset)
                 for record in records:
                     self._known.take(record)
@@ -328,9 +256,7 @@ class JournalFiles(JournalReader):
             manifest.sealed = True
             self._write_manifest(segment)
 
-    def _cut(
-        self, segment: _Segment, data: bytes, error: JournalFormatError, *, last: bool
-    ) -> None:
+    def _cut(self, segment: Segment, data: bytes, error: JournalFormatError, *, last: bool) -> None:
         """Cut a torn tail (TL16), unless it is no tail."""
         if not last:
             raise StoreCorrupt(segment.file.path, error.offset, error.what) from error
@@ -385,7 +311,7 @@ class JournalFiles(JournalReader):
             segment, offset = self._segments[number], SEGMENT_HEADER_BYTES
         return self._read_blocks(segment, offset, max_bytes)
 
-    def _read_blocks(self, segment: _Segment, offset: int, max_bytes: int) -> tuple[bytes, Cursor]:
+    def _read_blocks(self, segment: Segment, offset: int, max_bytes: int) -> tuple[bytes, Cursor]:
         count = max(max_bytes, BLOCK_HEADER_BYTES)
         data = segment.file.pread(min(count, segment.end - offset), offset)
         usable = whole_blocks(data)
@@ -418,38 +344,6 @@ class JournalFiles(JournalReader):
             return following[0].position if following else segment.manifest.next_position
         return self.next_position
 
-    def _stride(self, segment: _Segment, number: int) -> bytes:
+    def _stride(self, segment: Segment, number: int) -> bytes:
         start, end = segment.index.span(number, segment.end)
         return segment.file.pread(end - start, start)
-
-
-def _summarise(manifest: Manifest, records: list[Record]) -> Block:
-    """What the index wants to know of a block that was read back."""
-    publishers: dict[int, tuple[int, int]] = {}
-    first_position = next_position = manifest.next_position
-    for record in records:
-        if record.position:
-            next_position = record.position + 1
-            low, _ = publishers.get(record.publisher_id, (record.sequence, 0))
-            publishers[record.publisher_id] = (low, record.sequence)
-    return Block(
-        b"",
-        first_position,
-        next_position,
-        records[0].timestamp_us,
-        records[-1].timestamp_us,
-        publishers,
-        tuple(
-            (record.topic_id, _text(record.key), _text(record.payload))
-            for record in records
-            if record.command == RecordCommand.TOPIC
-        ),
-    )
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

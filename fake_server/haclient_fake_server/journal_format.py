@@ -30,8 +30,8 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
 __all__ = [
@@ -185,18 +185,9 @@ class SegmentHeader:
 
     def encode(self) -> bytes:
         """The 64 bytes."""
-        packed = _SEGMENT_HEADER.pack(
-            SEGMENT_MAGIC,
-            FORMAT_VERSION,
-            SEGMENT_HEADER_BYTES,
-            0,
-            self.number,
-            self.first_position,
-            self.created_us,
-            self.instance_id,
-            bytes(12),
-            0,
-        )
+        start = (SEGMENT_MAGIC, FORMAT_VERSION, SEGMENT_HEADER_BYTES, 0)
+        fields = (self.number, self.first_position, self.created_us, self.instance_id)
+        packed = _SEGMENT_HEADER.pack(*start, *fields, bytes(12), 0)
         return packed[:-4] + struct.pack("<I", zlib.crc32(packed[:-4]))
 
     @classmethod
@@ -425,23 +416,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """One JSON object; topics that are not UTF-8 keep their bytes as surrogate escapes."""
-        return json.dumps(
-            {
-                "format": FORMAT_VERSION,
-                "segment": self.number,
-                "first_position": self.first_position,
-                "next_position": self.next_position,
-                "data_bytes": self.data_bytes,
-                "first_us": self.first_us,
-                "last_us": self.last_us,
-                "sealed": self.sealed,
-                "topics": [[number, *names] for number, names in self.topics.items()],
-                "index": [
-                    [s.position, s.offset, s.timestamp_us, _ranges(s.publishers)]
-                    for s in self.index
-                ],
-            }
-        )
+        return json.dumps({"format": FORMAT_VERSION, **asdict(self)})
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
@@ -451,29 +426,20 @@ class Manifest:
             JournalFormatError: The text is not a manifest of this version.
         """
         try:
-            return cls._from_object(cast("dict[str, Any]", json.loads(text)))
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+            fields = cast("dict[str, Any]", json.loads(text))
+            version = fields.pop("format")
+            topics = {int(number): tuple(names) for number, names in fields.pop("topics").items()}
+            index = [_stride(**entry) for entry in fields.pop("index")]
+            manifest = cls(topics=topics, index=index, **fields)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise JournalFormatError(0, f"not a journal manifest: {error}") from error
-
-    @classmethod
-    def _from_object(cls, fields: dict[str, Any]) -> Manifest:
-        if fields["format"] != FORMAT_VERSION:
-            raise JournalFormatError(0, f"manifest version {fields['format']}")
-        return cls(
-            number=int(fields["segment"]),
-            first_position=int(fields["first_position"]),
-            next_position=int(fields["next_position"]),
-            data_bytes=int(fields["data_bytes"]),
-            first_us=int(fields["first_us"]),
-            last_us=int(fields["last_us"]),
-            sealed=bool(fields["sealed"]),
-            topics={int(n): (str(kind), str(topic)) for n, kind, topic in fields["topics"]},
-            index=[
-                Stride(position, offset, time_us, {p: (low, high) for p, low, high in ranges})
-                for position, offset, time_us, ranges in fields["index"]
-            ],
-        )
+        if version != FORMAT_VERSION:
+            raise JournalFormatError(0, f"manifest version {version}, this reads {FORMAT_VERSION}")
+        return manifest
 
 
-def _ranges(publishers: Mapping[int, tuple[int, int]]) -> Iterable[list[int]]:
-    return [[publisher_id, low, high] for publisher_id, (low, high) in publishers.items()]
+def _stride(
+    *, position: int, offset: int, timestamp_us: int, publishers: dict[str, list[int]]
+) -> Stride:
+    ranges = {int(number): (low, high) for number, (low, high) in publishers.items()}
+    return Stride(position, offset, timestamp_us, ranges)

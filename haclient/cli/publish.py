@@ -50,7 +50,10 @@ _FLUSH_TIMEOUT_S: Final = 30.0
 
 
 def _open_store(request: PublishRequest) -> FilePublishStore | MemoryPublishStore:
-    return MemoryPublishStore() if request.store is None else FilePublishStore(request.store)
+    """The store of this run; a server that has lost what it once acknowledged is refused."""
+    if request.store is None:
+        return MemoryPublishStore()
+    return FilePublishStore(request.store, error_on_publish_gap=not request.from_start)
 
 
 async def _publish_all(run: PublishRun) -> None:

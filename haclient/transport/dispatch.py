@@ -16,7 +16,7 @@ from typing import Final
 import trio
 from typing_extensions import override
 
-from haclient.errors import HAClientError
+from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker, Sink
 
@@ -70,7 +70,10 @@ class Delivery(Sink):
 
     @override
     def mark(self, marker: Marker) -> None:
-        self._batches.append((marker, 0))
+        if marker is Marker.ENDED and not self._batches:
+            self._end()  # a stream that was closed is over, whether anybody asks it again or not
+        else:
+            self._batches.append((marker, 0))
         self._wake()
 
     def end(self, reason: HAClientError | None = None, *, raises: bool = False) -> None:
@@ -118,7 +121,9 @@ class Delivery(Sink):
 
         Raises:
             HAClientError: The subscription ended by an error; everything before it was handed out.
+            UsageError: Another task is waiting for the next messages.
         """
+        self._consumer = trio.lowlevel.current_task()  # known even if it never has to wait
         if self._since_checkpoint >= _CHECKPOINT_EVERY:
             self._since_checkpoint = 0
             await trio.lowlevel.checkpoint()
@@ -142,15 +147,18 @@ class Delivery(Sink):
                 case Marker.CAUGHT_UP:
                     self.caught_up.set()
                 case Marker.ENDED:
-                    self.ended = True
-                    self.caught_up.set()
-                    self._batches.clear()
-                    self._took(self.held_bytes)
+                    self._end()
                     return None
                 case _:
                     self._took(size)
                     return batch
         return None
+
+    def _end(self) -> None:
+        self.ended = True
+        self.caught_up.set()
+        self._batches.clear()
+        self._took(self.held_bytes)
 
     def _took(self, size: int) -> None:
         self.held_bytes -= size
@@ -158,8 +166,9 @@ class Delivery(Sink):
             self._drained.unpark_all()
 
     async def _arrival(self) -> None:
-        task = trio.lowlevel.current_task()
-        self._consumer = self._waiting = task
+        if self._waiting is not None:
+            raise UsageError("another task is waiting for the messages of this subscription")
+        self._waiting = trio.lowlevel.current_task()
 
         def abort(_: trio.lowlevel.RaiseCancelT) -> trio.lowlevel.Abort:
             self._waiting = None

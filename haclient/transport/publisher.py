@@ -104,9 +104,13 @@ class Publisher:
     def acknowledged(self, sequence: int) -> None:
         """Everything up to `sequence` is persisted (PS5)."""
         log = self.log
-        if log is not None:
-            log.discard_up_to(sequence)
-            self.persisted.rise(log.last_persisted)
+        if log is None:
+            return
+        unsent_bytes = log.unsent_bytes
+        log.discard_up_to(sequence)
+        if self.writer is not None and log.unsent_bytes < unsent_bytes:
+            self.writer.passed_over(unsent_bytes - log.unsent_bytes)
+        self.persisted.rise(log.last_persisted)
 
     def refused(self, ack: Message) -> Message:
         """The publish that a failure ack is about, as it was stored; it is forgotten (PS6)."""

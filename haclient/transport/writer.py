@@ -95,6 +95,11 @@ class Writer:
             except OSError:
                 self.wake()  # a broken link is not the publisher's error: the task meets it too
 
+    def passed_over(self, count: int) -> None:
+        """So many bytes of the log will never be sent: an ack came before their repetition."""
+        self._log_sent_bytes += count
+        self.wake()
+
     def pump(self) -> bool:
         """Send what the socket takes; whether all of it has left.
 

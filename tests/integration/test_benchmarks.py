@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.process import python_environment
 
 ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("benchmarks") is None, reason="benchmarks are not part of the wheel"
+)
 
 
 def test_a_small_run_gives_rows_and_ratios(tmp_path: Path) -> None:

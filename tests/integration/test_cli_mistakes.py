@@ -312,3 +312,18 @@ def test_a_store_that_is_not_ours_is_refused_untouched(
     result = haclient(command, "--server", alice, "--topic", "logged", "--store", store)
     assert_one_line(result, 1, str(store))
     assert store.read_bytes() == before
+
+
+@pytest.mark.row("CLI9", "PS9")
+def test_a_server_that_lost_what_it_acknowledged_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    file.write_bytes(b"one\ntwo\n")
+    with running_broker(tmp_path / "first") as broker:
+        common = ("publish", "--topic", "t", "--file", file, "--store", tmp_path / "store")
+        assert haclient(*common, "--server", broker.uri).code == 0
+    with running_broker(tmp_path / "second") as broker:
+        gone = haclient(*common, "--server", broker.uri)
+        assert_one_line(gone, 1, "already acknowledged")
+        anew = haclient(*common, "--server", broker.uri, "--from-start")
+        assert anew.code == 0, anew.err
+        assert_all_arrived(("--server", broker.uri, "--topic", "t"), file)

@@ -59,7 +59,7 @@ class Peer:
             "c": "subscribe",
             "cid": sub_id,
             "sub_id": sub_id,
-            "t": topic,
+            "t": "orders",
             "a": acks,
         }
         self.send(**{**message, **fields})

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 
 import pytest
+from typing_extensions import override
 
 from haclient.cli.progress import progress_bar
 
 
 class Terminal(io.StringIO):
+    @override
     def isatty(self) -> bool:
         return True
 
