@@ -1,1 +1,142 @@
-"""haclient."""
+"""A high-availability AMPS client for Python, built on trio.
+
+Names are loaded when they are first used, so that `import haclient.protocol` loads no trio.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from haclient._version import __version__
+
+if TYPE_CHECKING:
+    from haclient.auth import Authenticator, DefaultAuthenticator
+    from haclient.client import Client
+    from haclient.errors import (
+        AuthenticationError,
+        BadFilter,
+        BadRegexTopic,
+        BadSowKey,
+        BookmarkNotFound,
+        CommandError,
+        ConnectionRefused,
+        DisconnectedError,
+        HAClientError,
+        HeartbeatLost,
+        InvalidBookmark,
+        InvalidOptions,
+        InvalidOrderBy,
+        InvalidTopic,
+        NameInUse,
+        NotEntitled,
+        ProtocolError,
+        PublishFailed,
+        PublishGap,
+        ReconnectGaveUp,
+        StoreCorrupt,
+        StoreError,
+        StoreFull,
+        StoreLocked,
+        SubIdInUse,
+        TimedOut,
+        UsageError,
+        WouldBlock,
+    )
+    from haclient.protocol.commands import Command
+    from haclient.protocol.messages import Message
+    from haclient.protocol.options import Options
+    from haclient.protocol.uri import Uri
+    from haclient.session.states import ConnectionState
+    from haclient.streams import MessageStream
+    from haclient_stores.bookmarks import (
+        EPOCH,
+        MOST_RECENT,
+        NOW,
+        Bookmark,
+        BookmarkList,
+        BookmarkRange,
+        Timestamp,
+    )
+
+__all__ = [
+    "EPOCH",
+    "MOST_RECENT",
+    "NOW",
+    "AuthenticationError",
+    "Authenticator",
+    "BadFilter",
+    "BadRegexTopic",
+    "BadSowKey",
+    "Bookmark",
+    "BookmarkList",
+    "BookmarkNotFound",
+    "BookmarkRange",
+    "Client",
+    "Command",
+    "CommandError",
+    "ConnectionRefused",
+    "ConnectionState",
+    "DefaultAuthenticator",
+    "DisconnectedError",
+    "HAClientError",
+    "HeartbeatLost",
+    "InvalidBookmark",
+    "InvalidOptions",
+    "InvalidOrderBy",
+    "InvalidTopic",
+    "Message",
+    "MessageStream",
+    "NameInUse",
+    "NotEntitled",
+    "Options",
+    "ProtocolError",
+    "PublishFailed",
+    "PublishGap",
+    "ReconnectGaveUp",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreLocked",
+    "SubIdInUse",
+    "TimedOut",
+    "Timestamp",
+    "Uri",
+    "UsageError",
+    "WouldBlock",
+    "__version__",
+]
+
+_ERRORS = "haclient.errors"
+_BOOKMARKS = "haclient_stores.bookmarks"
+_HOMES = {
+    "Authenticator": "haclient.auth",
+    "DefaultAuthenticator": "haclient.auth",
+    "Client": "haclient.client",
+    "Command": "haclient.protocol.commands",
+    "Message": "haclient.protocol.messages",
+    "Options": "haclient.protocol.options",
+    "Uri": "haclient.protocol.uri",
+    "ConnectionState": "haclient.session.states",
+    "MessageStream": "haclient.streams",
+    "EPOCH": _BOOKMARKS,
+    "MOST_RECENT": _BOOKMARKS,
+    "NOW": _BOOKMARKS,
+    "Bookmark": _BOOKMARKS,
+    "BookmarkList": _BOOKMARKS,
+    "BookmarkRange": _BOOKMARKS,
+    "Timestamp": _BOOKMARKS,
+}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its module; every other public name is an error class."""
+    if name.startswith("_") or name not in __all__:
+        raise AttributeError(f"module 'haclient' has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES.get(name, _ERRORS)), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -85,7 +85,7 @@ class AuthenticationError(DisconnectedError):
 
 
 class NameInUse(DisconnectedError):
-    """The client name belongs to a connection of another user, or a newer one took it over (ID5)."""
+    """The client name belongs to another user's connection, or a newer one took it (ID5)."""
 
 
 class HeartbeatLost(DisconnectedError):

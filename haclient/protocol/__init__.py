@@ -1,1 +1,1 @@
-"""protocol."""
+"""The AMPS wire protocol: pure functions and values, without input, output or clock."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PUBLISH_TAIL",
+    "check_correlation_id",
     "encode_frame",
     "encode_header",
     "encode_string",
@@ -140,6 +141,18 @@ def sow_batch(
     return _frame(encode_header({**outer, "bs": len(parts) // 2}), b"".join(parts))
 
 
+def check_correlation_id(correlation_id: str) -> None:
+    """Refuse what the protocol does not allow as a correlation id (protocol 2.1).
+
+    Raises:
+        UsageError: It has other characters than those of the Base64 alphabet.
+    """
+    if not _BASE64.fullmatch(correlation_id):
+        raise UsageError(
+            f"a correlation id has letters, digits, '+', '/' and '=', not {correlation_id!r}"
+        )
+
+
 def _value(value: str | int) -> bytes:
     return encode_string(value) if isinstance(value, str) else b"%d" % value
 
@@ -162,10 +175,7 @@ def _publish_fields(
     if sow_key:
         fields["k"] = sow_key
     if correlation_id:
-        if not _BASE64.fullmatch(correlation_id):
-            raise UsageError(
-                f"a correlation id has letters, digits, '+', '/' and '=', not {correlation_id!r}"
-            )
+        check_correlation_id(correlation_id)
         fields["x"] = correlation_id
     if expiration is not None:
         fields["e"] = expiration

@@ -91,7 +91,7 @@ def _number(text: str) -> int | None:
         number = int(digits) if len(digits) <= _MOST_DIGITS else _LARGEST + 1
         return number if number <= _LARGEST else None
     try:  # 12.0 and 1e3 are what the typed decoder takes for 12 and 1000
-        return msgspec.convert(text, Unsigned | None, strict=False)  # type: ignore[return-value, call-overload, unused-ignore]
+        return msgspec.convert(text, Unsigned | None, strict=False)
     except (msgspec.MsgspecError, ValueError):
         return None
 

@@ -149,8 +149,12 @@ def test_records_are_expanded_among_other_messages_in_order() -> None:
     assert [m.kind for m in decode(data)] == ["group_begin", "sow", "sow", "group_end"]
     odd = encode_frame({"cmd": "group_end"})
     assert [m.kind for m in decode(data + odd)] == [
-        "group_begin", "sow", "sow", "group_end", "group_end",
-    ]  # fmt: skip
+        "group_begin",
+        "sow",
+        "sow",
+        "group_end",
+        "group_end",
+    ]
 
 
 def test_an_empty_batch_gives_no_message() -> None:

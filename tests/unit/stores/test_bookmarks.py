@@ -73,11 +73,12 @@ def test_the_three_words_are_different_values() -> None:
         ("1|2|, 3|4|", BookmarkList((Bookmark(1, 2), Bookmark(3, 4)))),
         ("1|2|,,3|4|,", BookmarkList((Bookmark(1, 2), Bookmark(3, 4)))),
         ("1|2|,", Bookmark(1, 2)),
-        ("[20200604T000000:20200605T000000)", BookmarkRange(
-            Timestamp.parse("20200604T000000"), Timestamp.parse("20200605T000000")
-        )),
+        (
+            "[20200604T000000:20200605T000000)",
+            BookmarkRange(Timestamp.parse("20200604T000000"), Timestamp.parse("20200605T000000")),
+        ),
     ],
-)  # fmt: skip
+)
 def test_reading_is_lenient_where_the_protocol_asks_for_it(text: str, value: StartPoint) -> None:
     assert parse_bookmark(text) == value
 

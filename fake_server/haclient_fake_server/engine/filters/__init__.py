@@ -1,1 +1,22 @@
-"""filters."""
+"""Content filters, the order of queries, and the documents that both look at (protocol 12)."""
+
+from __future__ import annotations
+
+from haclient_fake_server.engine.filters.compiler import Filter, compile_filter
+from haclient_fake_server.engine.filters.document import Document, Path, Step
+from haclient_fake_server.engine.filters.errors import FilterError
+from haclient_fake_server.engine.filters.lexer import parse_path
+from haclient_fake_server.engine.filters.ordering import OrderBy, OrderByError, parse_order_by
+
+__all__ = [
+    "Document",
+    "Filter",
+    "FilterError",
+    "OrderBy",
+    "OrderByError",
+    "Path",
+    "Step",
+    "compile_filter",
+    "parse_order_by",
+    "parse_path",
+]

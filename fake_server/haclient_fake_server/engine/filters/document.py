@@ -1,0 +1,137 @@
+"""A message body as the filter language sees it: paths that hold values (protocol 12.4).
+
+The body is parsed once, when the first filter asks, and each path is looked up once; all filters,
+keys and orders of one message share its `Document`. JSON only: a body that is something else, or
+a message type other than `json`, has no fields, so all its paths are NULL.
+
+Nested objects become paths. Arrays have no level of their own: `{"C": [{"x": 1}, {"x": 2}]}` holds
+`/C/x` = 1, 2. A subscript picks from what its own step has gathered, so `/C[1]/x` and `/C/x[1]` are
+both 2. An object has no value; true and false are 1 and 0. A key that is given twice in one object
+counts once, with its last value.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from haclient_fake_server.engine.filters.values import Value, integer_from, normal
+
+__all__ = ["Document", "Path", "Step"]
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
+class Step(NamedTuple):
+    """One level of a path: a field name and the subscript behind it, if any."""
+
+    name: str
+    subscript: int | None = None
+
+
+class Path(NamedTuple):
+    """An absolute path: its canonical text, which identifies it, and its levels."""
+
+    text: str
+    steps: tuple[Step, ...]
+
+
+class _NotYet:
+    """What stands for a body that nobody has asked about."""
+
+
+_NOT_YET: Final = _NotYet()
+
+
+class Document:
+    """One message body, parsed when the first path is asked for.
+
+    Attributes:
+        body: The bytes as they were published.
+    """
+
+    __slots__ = ("_root", "_values", "body")
+
+    def __init__(self, body: bytes, message_type: str = "json") -> None:
+        self.body: Final = body
+        self._root: Json | _NotYet = _NOT_YET if message_type == "json" else None
+        self._values: Final[dict[str, tuple[Value, ...]]] = {}
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether the body is a JSON object or array; all paths of another are NULL."""
+        return isinstance(self._parsed(), dict | list)
+
+    def values(self, path: Path) -> tuple[Value, ...]:
+        """All values at `path` in document order; empty when it is missing or an empty array."""
+        found = self._values.get(path.text)
+        if found is None:
+            found = self._values[path.text] = _gather(self._parsed(), path.steps)
+        return found
+
+    def first(self, path: Path) -> Value:
+        """The first value at `path`, or NULL; what arithmetic and functions use."""
+        values = self.values(path)
+        return values[0] if values else None
+
+    def _parsed(self) -> Json:
+        if isinstance(self._root, _NotYet):
+            self._root = _parse(self.body)
+        return self._root
+
+
+def _parse(body: bytes) -> Json:
+    """The JSON value of `body`; None when it is not JSON."""
+    try:
+        fast: Json = msgspec.json.decode(body)
+    except (ValueError, RecursionError):  # also undecodable text and numbers out of range
+        return _parse_leniently(body)
+    return fast
+
+
+def _parse_leniently(body: bytes) -> Json:
+    """As `_parse`, for lone surrogates, foreign bytes and numbers of any size."""
+    try:
+        slow: Json = json.loads(
+            body.decode("utf-8", "surrogateescape"),
+            parse_int=integer_from,
+            parse_constant=_refuse,
+        )
+    except (ValueError, RecursionError):  # not JSON, or deeper than this process can follow
+        return None
+    return slow
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _gather(root: Json, steps: tuple[Step, ...]) -> tuple[Value, ...]:
+    nodes = _flatten([root])
+    for step in steps:
+        nodes = _flatten(_children(nodes, step.name))
+        if step.subscript is not None:
+            nodes = nodes[step.subscript : step.subscript + 1]
+    return tuple(normal(node) for node in nodes if not isinstance(node, dict | list))
+
+
+def _children(nodes: list[Json], name: str) -> list[Json]:
+    return [node[name] for node in nodes if isinstance(node, dict) and name in node]
+
+
+def _flatten(nodes: list[Json]) -> list[Json]:
+    """The same nodes with arrays replaced by their elements, however deep.
+
+    Arrays on arrays can be as deep as the JSON parser allows, hence no recursion.
+    """
+    flat: list[Json] = []
+    waiting = nodes[::-1]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting.extend(reversed(node))
+        else:
+            flat.append(node)
+    return flat

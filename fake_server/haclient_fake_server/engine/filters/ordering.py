@@ -1,0 +1,124 @@
+"""The order of query results: `order_by` of protocol 8.3.
+
+A comma list of paths, each with ASC (the default) or DESC behind it. Comparison of strings with
+numbers is not an order (`'10' < '9'`, but `9 < 10`), so sorting has one of its own: NULL, then
+numbers, then strings by their bytes; DESC turns all of that around. Records that compare equal stay
+as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from haclient.errors import HAClientError
+from haclient_fake_server.engine.filters.document import Document, Path
+from haclient_fake_server.engine.filters.errors import FilterError
+from haclient_fake_server.engine.filters.lexer import Kind, Token, parse_path, tokenize
+from haclient_fake_server.engine.filters.values import Number, Value
+
+__all__ = ["OrderBy", "OrderByError", "parse_order_by"]
+
+T = TypeVar("T")
+SortKey: TypeAlias = tuple[int, Number, str]
+
+
+class OrderByError(HAClientError):
+    """An `order_by` cannot be understood (protocol 8.3).
+
+    Attributes:
+        reason: What a failure ack says (protocol 3.15).
+        position: Where in the text, in characters from 0.
+        expected: What would have been right there.
+        found: What is there instead.
+    """
+
+    reason: Final = "invalid orderby"
+
+    def __init__(self, position: int, *, expected: str, found: str) -> None:
+        super().__init__(
+            f"invalid orderby at character {position}: expected {expected}, found {found}"
+        )
+        self.position = position
+        self.expected = expected
+        self.found = found
+
+
+class Term(NamedTuple):
+    """One path of an order."""
+
+    path: Path
+    descending: bool
+
+
+class OrderBy(NamedTuple):
+    """A parsed order; false when it asks for none."""
+
+    terms: tuple[Term, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.terms)
+
+    def sort(self, items: Iterable[T], *, document: Callable[[T], Document]) -> list[T]:
+        """The items in this order; `document` gives the body of each, and is asked once."""
+        rows = [(document(item), item) for item in items]
+        for path, descending in reversed(self.terms):
+            rows.sort(key=lambda row: _sort_key(row[0].first(path)), reverse=descending)
+        return [item for _, item in rows]
+
+
+def parse_order_by(text: str) -> OrderBy:
+    """The order that `text` describes; blank text asks for none.
+
+    Raises:
+        OrderByError: The text is not a comma list of paths with ASC or DESC.
+    """
+    if not text.strip():
+        return OrderBy()
+    try:
+        tokens = tokenize(text)
+    except FilterError as error:
+        raise _translated(error) from error
+    return OrderBy(tuple(_terms(tokens)))
+
+
+def _terms(tokens: list[Token]) -> Iterator[Term]:
+    """Read `path [ASC|DESC]` and a comma, until the end comes in place of a comma."""
+    waiting = iter(tokens)
+    while True:
+        first = next(waiting)
+        if first.kind is not Kind.PATH:
+            raise _wrong(first, "a path such as /a/b")
+        path = _path(first)
+        token = next(waiting)
+        descending = token.word == "DESC"
+        if descending or token.word == "ASC":
+            token = next(waiting)
+        yield Term(path, descending)
+        if token.kind is Kind.END:
+            return
+        if token.word != ",":
+            raise _wrong(token, "ASC, DESC, a comma or the end")
+
+
+def _path(token: Token) -> Path:
+    try:
+        return parse_path(token.text, token.position)
+    except FilterError as error:
+        raise _translated(error) from error
+
+
+def _translated(error: FilterError) -> OrderByError:
+    return OrderByError(error.position, expected=error.expected, found=error.found)
+
+
+def _wrong(token: Token, expected: str) -> OrderByError:
+    return OrderByError(token.position, expected=expected, found=str(token))
+
+
+def _sort_key(value: Value) -> SortKey:
+    if value is None:
+        return (0, 0, "")
+    if isinstance(value, str):
+        return (2, 0, value)
+    return (1, value, "")

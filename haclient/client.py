@@ -1,0 +1,463 @@
+"""The client: one connection to one server, with stores (seed S4; rows CC1-CC18).
+
+`Client` does each step apart: connect, logon, work, disconnect. It does not reconnect: after a loss
+its streams end, what waits for an ack raises, and `connect` may be called again; what the stores
+keep is then replayed and resumed. `HAClient` does all of that by itself.
+
+The client owns a nursery, opened by `async with`; leaving the block drains, closes the connection
+and the stores, and leaves no task behind. An error of a background task (a handler that raised, a
+bookmark store that is full) cancels the block and leaves it as itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Self
+
+from haclient.auth import Authenticator, DefaultAuthenticator
+from haclient.errors import HAClientError, UsageError
+from haclient.protocol.commands import Command
+from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
+from haclient.protocol.uri import Uri
+from haclient.session.heartbeat import Heartbeat
+from haclient.session.states import ConnectionState
+from haclient.streams import MessageStream
+from haclient.subscribing import Subscriber
+from haclient.transport.core import TIMEOUT_S, Core, Settings
+from haclient.transport.dispatch import DEFAULT_CAP_BYTES
+from haclient.transport.handling import Handler, HandlerErrorPolicy, check_policy
+from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Payload
+from haclient_stores.bookmarks import MOST_RECENT, StartPoint
+from haclient_stores.interfaces import BookmarkStore, PublishStore
+
+__all__ = ["Client"]
+
+
+class Client:
+    """An AMPS client for one server at a time.
+
+    Args:
+        name: Identifies this client and its publishes; the same in every run, unlike all others.
+        publish_store: Keeps publishes until they are persisted. The client owns it and closes it.
+        bookmark_store: Remembers what subscriptions have finished with. Owned and closed likewise.
+        heartbeat: Seconds between beats; `None` for none (HB1).
+        idle_limit: Silence in seconds after which the server is given up; two beats by default.
+        authenticator: Turns the URI's password into what is sent.
+        logon_options: Options of the logon, such as `ack_conflation=100ms` (CC4).
+        logon_correlation_id: Shown by the server's administration.
+        on_failed_write: Called with the message and the reason when a publish is refused (PS6).
+        on_duplicate: Called with each message that a bookmark store filtered out (BS12).
+        on_last_chance: Called with each message that belongs to no subscription.
+        on_disconnect: Called with the reason when the connection is lost.
+        on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
+            `"continue"` goes on, `"discard"` goes on and discards; a callable decides itself.
+        max_queued_bytes: How much a subscription may hold before reading stops (MS5).
+        max_unpersisted_bytes: Where `publish` begins to wait for acks.
+
+    Raises:
+        UsageError: The name or a limit can never work.
+        StoreLocked: A store belongs to another client, or is in use by another process.
+    """
+
+    def __init__(  # noqa: PLR0913  # the extension points of seed S4, all by keyword
+        self,
+        name: str,
+        *,
+        publish_store: PublishStore | None = None,
+        bookmark_store: BookmarkStore | None = None,
+        heartbeat: float | None = None,
+        idle_limit: float | None = None,
+        authenticator: Authenticator | None = None,
+        logon_options: str | Options = "",
+        logon_correlation_id: str = "",
+        on_failed_write: Callable[[Message, str], object] | None = None,
+        on_duplicate: Callable[[Message], object] | None = None,
+        on_last_chance: Callable[[Message], object] | None = None,
+        on_disconnect: Callable[[HAClientError], object] | None = None,
+        on_handler_error: HandlerErrorPolicy = "raise",
+        max_queued_bytes: int = DEFAULT_CAP_BYTES,
+        max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
+    ) -> None:
+        check_policy(on_handler_error)
+        self._core = Core(
+            Settings(
+                name=name,
+                publish_store=publish_store,
+                bookmark_store=bookmark_store,
+                heartbeat=None if heartbeat is None else Heartbeat(heartbeat, idle_limit),
+                authenticator=authenticator or DefaultAuthenticator(),
+                logon_options=str(logon_options),
+                logon_correlation_id=logon_correlation_id,
+                on_failed_write=on_failed_write,
+                on_duplicate=on_duplicate,
+                on_last_chance=on_last_chance,
+                on_disconnect=on_disconnect,
+                max_queued_bytes=max_queued_bytes,
+                max_unpersisted_bytes=max_unpersisted_bytes,
+            )
+        )
+        self._subscriber = Subscriber(self._core, on_handler_error)
+        # Looked up once: `publish` is the hot path.
+        self._publish = self._core.publisher.publish
+        self._publish_nowait = self._core.publisher.publish_nowait
+
+    # -- life ---------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self._core.enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._core.leave(kind, error, traceback)
+
+    async def connect(self, uri: str | Uri, *, timeout: float | None = TIMEOUT_S) -> None:
+        """Open a connection (CC2); `logon` comes next.
+
+        Raises:
+            UsageError: The URI is wrong, or there is a connection already.
+            ConnectionRefused: Nobody listens there.
+            TimedOut: It took longer than `timeout` seconds.
+        """
+        await self._core.connect(uri, timeout=timeout)
+
+    async def logon(self, *, timeout: float | None = TIMEOUT_S) -> None:
+        """Say who we are; then trim and replay the publish store (PS7, PS8) and start the beats.
+
+        Raises:
+            AuthenticationError: The server refused user or password.
+            NameInUse: The client name belongs to a connection of another user.
+            PublishGap: The server lacks what was acknowledged, and the store minds.
+            TimedOut: The server did not answer in time.
+        """
+        await self._core.logon(timeout=timeout)
+
+    async def disconnect(self) -> None:
+        """Close the connection; what the stores keep stays kept. The client may connect again."""
+        await self._core.disconnect()
+
+    async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
+        """Beat every `interval` seconds, now if logged on, else from the next logon (HB1, HB3).
+
+        Raises:
+            UsageError: A limit can never work.
+        """
+        await self._core.set_heartbeat(interval, idle_limit)
+
+    @property
+    def name(self) -> str:
+        """The client name."""
+        return self._core.name
+
+    @property
+    def state(self) -> ConnectionState:
+        """How far the connection is."""
+        return self._core.state
+
+    @property
+    def server_version(self) -> str:
+        """The server's version as it writes it; empty before the first logon (CC5)."""
+        server = self._core.server
+        return "" if server is None else server.server_version
+
+    @property
+    def publish_store(self) -> PublishStore | None:
+        """The publish store that this client was made with."""
+        return self._core.publisher.store
+
+    @property
+    def bookmark_store(self) -> BookmarkStore | None:
+        """The bookmark store that this client was made with."""
+        return self._core.commander.bookmark_store
+
+    @property
+    def unpersisted_count(self) -> int:
+        """Publishes in the store that are not persisted yet; 0 without a store."""
+        log = self._core.publisher.log
+        return 0 if log is None else log.unpersisted_count
+
+    # -- publishing -----------------------------------------------------------
+
+    def publish(
+        self,
+        topic: str,
+        data: Payload,
+        *,
+        expiration: int | None = None,
+        correlation_id: str = "",
+        sow_key: str = "",
+    ) -> Coroutine[object, None, int | None]:
+        """Publish one message; returns when it is stored and on its way, not when acked (CC6).
+
+        With a store, a lost connection is not an error: the message is sent after the next logon.
+
+        Args:
+            topic: A literal topic.
+            data: The body; text is sent as UTF-8.
+            expiration: Lifetime of the SOW record in seconds.
+            correlation_id: Passed on to subscribers; characters of the Base64 alphabet.
+            sow_key: The key, for topics that want one from the publisher.
+
+        Returns:
+            The sequence number under which it is stored, `None` without a store.
+
+        Raises:
+            DisconnectedError: There is no store and no connection; or the store is at its cap and
+                no ack can come.
+            StoreFull: The store has no room; nothing was stored.
+        """
+        if expiration is None and not correlation_id and not sow_key:
+            return self._publish(topic, data)  # the coroutine itself: one await less per message
+        return self._core.publisher.publish_with(
+            topic,
+            data,
+            expiration=expiration,
+            correlation_id=correlation_id,
+            sow_key=sow_key,
+        )
+
+    def publish_nowait(self, topic: str, data: Payload) -> int | None:
+        """Like `publish`, without ever suspending.
+
+        Raises:
+            WouldBlock: It would have to wait for room; nothing was stored.
+            UsageError: The store's durability is `fsync`.
+        """
+        return self._publish_nowait(topic, data)
+
+    async def delta_publish(
+        self,
+        topic: str,
+        data: Payload,
+        *,
+        expiration: int | None = None,
+        correlation_id: str = "",
+        sow_key: str = "",
+    ) -> int | None:
+        """Publish only what changed of a SOW record; otherwise like `publish` (CC7)."""
+        return await self._core.publisher.publish_with(
+            topic,
+            data,
+            command="delta_publish",
+            expiration=expiration,
+            correlation_id=correlation_id,
+            sow_key=sow_key,
+        )
+
+    async def publish_flush(self, *, timeout: float | None = None) -> None:
+        """Wait until everything published so far is persisted (CC9, PS15).
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds; what is left stays in the store.
+            DisconnectedError: There is no connection, or it was lost.
+        """
+        await self._core.flush_persisted(timeout=timeout)
+
+    async def wait_empty(self, *, timeout: float | None = None) -> None:
+        """Wait until the store holds nothing unpersisted, also of what is published meanwhile."""
+        await self._core.wait_empty(timeout=timeout)
+
+    async def flush(self, *, timeout: float | None = TIMEOUT_S) -> None:
+        """Wait until the server has processed every command sent so far (CC10)."""
+        await self._core.flush(timeout=timeout)
+
+    async def sow_delete(
+        self,
+        topic: str,
+        *,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        keys: Sequence[str] = (),
+        data: Payload = b"",
+        timeout: float | None = TIMEOUT_S,
+    ) -> Message:
+        """Delete SOW records by filter, by keys or by data, exactly one of them (CC16).
+
+        Returns:
+            The `stats` ack: `records_deleted`, `matches`, `topic_matches`.
+
+        Raises:
+            UsageError: Not exactly one of the three was given.
+            CommandError: The server refused it.
+        """
+        if sum(map(bool, (filter, keys, data))) != 1:
+            raise UsageError("sow_delete takes exactly one of filter, keys and data")
+        command = Command(
+            "sow_delete", topic=topic, filter=filter, sow_keys=",".join(keys), timeout=timeout
+        )
+        return await self._core.sow_delete(command.to_fields(), data, timeout=timeout)
+
+    # -- subscribing ----------------------------------------------------------
+
+    async def subscribe(
+        self,
+        topic: str,
+        *,
+        handler: Handler,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        options: str | Options = "",
+        sub_id: str = "",
+        timeout: float | None = TIMEOUT_S,
+    ) -> str:
+        """Subscribe; `handler` gets each message, in order, one at a time (CC11).
+
+        Returns:
+            The subscription id, for `unsubscribe`.
+
+        Raises:
+            CommandError: The server refused it: `BadFilter`, `BadRegexTopic`, `NotEntitled`, ...
+            SubIdInUse: The id is active on this connection.
+            TimedOut: The server did not answer within `timeout` seconds.
+        """
+        command = Command(
+            "subscribe", topic=topic, filter=filter, options=options, sub_id=sub_id, timeout=timeout
+        )
+        return await self._subscriber.handle(command, handler)
+
+    def stream(
+        self,
+        topic: str,
+        *,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        options: str | Options = "",
+        sub_id: str = "",
+    ) -> MessageStream:
+        """The stream form of `subscribe`: `async with client.stream("orders") as messages`."""
+        command = Command("subscribe", topic=topic, filter=filter, options=options, sub_id=sub_id)
+        return self._subscriber.stream(command)
+
+    async def bookmark_subscribe(  # noqa: PLR0913  # the parts of one command
+        self,
+        topic: str,
+        *,
+        sub_id: str,
+        handler: Handler,
+        bookmark: StartPoint | str = MOST_RECENT,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        options: str | Options = "",
+        timeout: float | None = TIMEOUT_S,
+    ) -> str:
+        """Replay the transaction log from `bookmark`, then follow it live (CC13).
+
+        `MOST_RECENT` resumes where the bookmark store says this `sub_id` has got to; from the start
+        of the log when it knows nothing. Any other bookmark begins anew and forgets what the store
+        knew of this `sub_id`.
+
+        Raises:
+            InvalidTopic: The topic is not recorded in the transaction log.
+            CommandError: The server refused it for another reason.
+        """
+        command = Command(
+            "subscribe",
+            topic=topic,
+            filter=filter,
+            options=options,
+            sub_id=sub_id,
+            bookmark=bookmark,
+            timeout=timeout,
+        )
+        return await self._subscriber.handle(command, handler)
+
+    def bookmark_stream(
+        self,
+        topic: str,
+        *,
+        sub_id: str,
+        bookmark: StartPoint | str = MOST_RECENT,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        options: str | Options = "",
+    ) -> MessageStream:
+        """The stream form of `bookmark_subscribe`; `message.discard()` when it is finished with."""
+        command = Command(
+            "subscribe",
+            topic=topic,
+            filter=filter,
+            options=options,
+            sub_id=sub_id,
+            bookmark=bookmark,
+        )
+        return self._subscriber.stream(command)
+
+    def sow(  # the parts of one command
+        self,
+        topic: str,
+        *,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        order_by: str = "",
+        top_n: int | None = None,
+        batch_size: int = 10,
+        options: str | Options = "",
+    ) -> MessageStream:
+        """Query the State of the World; the stream ends with the result (CC15)."""
+        command = Command(
+            "sow",
+            topic=topic,
+            filter=filter,
+            order_by=order_by,
+            top_n=top_n,
+            batch_size=batch_size,
+            options=options,
+        )
+        return self._subscriber.stream(command)
+
+    def sow_and_stream(
+        self,
+        topic: str,
+        *,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        batch_size: int = 10,
+        options: str | Options = "",
+        sub_id: str = "",
+    ) -> MessageStream:
+        """Query, then follow: nothing lost or doubled between the two (CC15)."""
+        command = Command(
+            "sow_and_subscribe",
+            topic=topic,
+            filter=filter,
+            batch_size=batch_size,
+            options=options,
+            sub_id=sub_id,
+        )
+        return self._subscriber.stream(command)
+
+    async def sow_and_subscribe(  # noqa: PLR0913  # the parts of one command
+        self,
+        topic: str,
+        *,
+        handler: Handler,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        batch_size: int = 10,
+        options: str | Options = "",
+        sub_id: str = "",
+        timeout: float | None = TIMEOUT_S,
+    ) -> str:
+        """The handler form of `sow_and_stream`; it also gets `group_begin` and `group_end`."""
+        command = Command(
+            "sow_and_subscribe",
+            topic=topic,
+            filter=filter,
+            batch_size=batch_size,
+            options=options,
+            sub_id=sub_id,
+            timeout=timeout,
+        )
+        return await self._subscriber.handle(command, handler)
+
+    async def unsubscribe(
+        self, sub_ids: str | Sequence[str] = "all", *, timeout: float | None = TIMEOUT_S
+    ) -> None:
+        """End one subscription, several, or all; their streams end (CC17)."""
+        await self._subscriber.unsubscribe(sub_ids, timeout=timeout)
+
+    async def execute(self, command: Command) -> MessageStream:
+        """Send any command; its messages, and the acks it asks for, as an open stream (CC18)."""
+        return await self._subscriber.execute(command)
+
+    async def execute_async(self, command: Command, handler: Handler | None = None) -> str:
+        """Send any command; its messages, and the acks it asks for, go to `handler` (CC18)."""
+        return await self._subscriber.execute_async(command, handler)

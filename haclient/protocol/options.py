@@ -1,0 +1,313 @@
+"""The option string of a command, as a value (CC20, protocol 7.3).
+
+`Options(oof=True, conflation="100ms")` is what an application writes, `oof,conflation=100ms` what
+goes out; `Options.parse` is the way back, which the broker goes. An option string is a comma list
+of `name` and `name=value`; a value in square brackets may hold commas. Empty tokens, spaces and
+`none` mean nothing, since official constants end with a comma and are joined by concatenation; of
+an option given twice the last wins.
+
+What can be refused without knowing the server is refused when the value is made, by either side
+(CC21): unknown options, values that cannot be read, and options that exclude or need each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from typing_extensions import override
+
+from haclient.errors import UsageError
+from haclient.protocol.units import (
+    Rate,
+    RateUnit,
+    format_interval,
+    parse_interval,
+    parse_size,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "MAX_OPTIONS_LENGTH",
+    "Options",
+    "Rate",
+    "RateUnit",
+    "format_interval",
+    "parse_interval",
+    "parse_size",
+]
+
+MAX_OPTIONS_LENGTH: Final = 128 * 1024
+"""Longest option string that is read: twice the longest projection there may be."""
+
+_LONGEST_PROJECTION: Final = 64 * 1024
+_FLAGS: Final = frozenset(
+    {"bookmark", "cancel", "expire", "fully_durable", "live", "no_empties", "no_sowkey"}
+    | {"non_regex_topic", "oof", "pause", "pretty", "replace", "resume", "send_empties"}
+    | {"send_keys", "timestamp"}
+)
+_NUMBERS: Final = frozenset({"max_backlog", "top_n", "skip_n"})
+_INTERVALS: Final = frozenset({"conflation", "rate_max_gap", "ack_conflation", "lease_extension"})
+_LISTS: Final = frozenset({"conflation_key", "select", "projection", "grouping"})
+_DEPTH: Final = {"[": 1, "(": 1, "]": -1, ")": -1}
+_MOST_DIGITS: Final = 18
+_SHOWN: Final = 200
+_CONFLATION_WORDS: Final = frozenset({"auto", "none"})
+_BOOKMARK_NOT_FOUND: Final = frozenset({"epoch", "now", "fail"})
+_EXCLUDE_EACH_OTHER: Final = (
+    ("live", "rate"),
+    ("live", "pause"),
+    ("live", "resume"),
+    ("pause", "resume"),
+    ("projection", "select"),
+    ("cancel", "expire"),
+    ("cancel", "lease_extension"),
+    ("expire", "lease_extension"),
+)
+_NEED: Final = (
+    ("rate_max_gap", "rate"),
+    ("conflation_key", "conflation"),
+    ("skip_n", "top_n"),
+    ("grouping", "projection"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of a command, a logon or a queue acknowledgement.
+
+    Intervals are seconds or text like `100ms`; the property with `_s` at its end gives seconds.
+
+    Attributes:
+        bookmark: Add a bookmark to each message.
+        bookmark_not_found: Where to start if no given bookmark is known: `epoch`, `now` or `fail`.
+        conflation: Hold back for so long and deliver the newest of each key; `auto` or `none`.
+        conflation_key: Fields that make the key, where it is not the SOW key.
+        fully_durable: After the replay deliver only what all sync destinations have acknowledged.
+        live: After the replay deliver before it is persisted.
+        max_backlog: Most unacknowledged messages of a queue.
+        no_empties: No delta without a changed field.
+        no_sowkey: No SOW keys.
+        non_regex_topic: The topic is literal whatever it holds.
+        oof: Tell when a record goes out of focus.
+        pause: Begin paused; or pause.
+        rate: Most messages a second, or text: `1000`, `64KB`, `2X`.
+        rate_max_gap: Longest pause of a replay in the original speed.
+        replace: Replace the subscription of this id.
+        resume: Resume what is paused.
+        select: Which fields to deliver: `-/`, `+/id`, ...
+        send_keys: Key fields in deltas.
+        timestamp: Add the time of processing to each message.
+        top_n: Most records.
+        skip_n: Records to leave out first.
+        projection: Fields to compute.
+        grouping: Fields to group by.
+        ack_conflation: Of a logon: how long persisted acks may be held back.
+        pretty: Of a logon: binary types as formatted text.
+        cancel: Of a queue acknowledgement: give the message back.
+        expire: Of a queue acknowledgement: remove it as expired.
+        lease_extension: Of a queue acknowledgement: keep it for so much longer.
+        send_empties: Seen from servers; the default.
+
+    Raises:
+        UsageError: A value cannot be read, or options exclude or need each other.
+    """
+
+    bookmark: bool = False
+    bookmark_not_found: str | None = None
+    conflation: float | str | None = None
+    conflation_key: tuple[str, ...] = ()
+    fully_durable: bool = False
+    live: bool = False
+    max_backlog: int | None = None
+    no_empties: bool = False
+    no_sowkey: bool = False
+    non_regex_topic: bool = False
+    oof: bool = False
+    pause: bool = False
+    rate: float | str | None = None
+    rate_max_gap: float | str | None = None
+    replace: bool = False
+    resume: bool = False
+    select: tuple[str, ...] = ()
+    send_keys: bool = False
+    timestamp: bool = False
+    top_n: int | None = None
+    skip_n: int | None = None
+    projection: tuple[str, ...] = ()
+    grouping: tuple[str, ...] = ()
+    ack_conflation: float | str | None = None
+    pretty: bool = False
+    cancel: bool = False
+    expire: bool = False
+    lease_extension: float | str | None = None
+    send_empties: bool = False
+
+    def __post_init__(self) -> None:
+        _check_values(self)
+        for one, other in _EXCLUDE_EACH_OTHER:
+            if _is_set(self, one) and _is_set(self, other):
+                raise UsageError(f"the options {one} and {other} exclude each other")
+        for one, other in _NEED:
+            if _is_set(self, one) and not _is_set(self, other):
+                raise UsageError(f"the option {one} needs {other}")
+
+    @classmethod
+    def parse(cls, text: str) -> Options:
+        """Read an option string.
+
+        Raises:
+            UsageError: An option is unknown (the message names it) or cannot be read.
+        """
+        if len(text) > MAX_OPTIONS_LENGTH:
+            raise UsageError(
+                f"an option string has at most {MAX_OPTIONS_LENGTH} characters, not {len(text)}"
+            )
+        values: dict[str, Any] = {}
+        for item in _split(text):
+            if item == "none":
+                continue
+            name, equals, value = (part.strip() for part in item.partition("="))
+            values[name] = _read(name, value if equals else None)
+        return cls(**values)
+
+    @property
+    def conflation_s(self) -> float | None:
+        """The conflation interval in seconds; `None` for `auto`, `none` and without the option."""
+        return None if self.conflation in _CONFLATION_WORDS else _seconds(self.conflation)
+
+    @property
+    def rate_max_gap_s(self) -> float | None:
+        """The longest gap in seconds."""
+        return _seconds(self.rate_max_gap)
+
+    @property
+    def ack_conflation_s(self) -> float | None:
+        """How long persisted acks may be held back, in seconds."""
+        return _seconds(self.ack_conflation)
+
+    @property
+    def lease_extension_s(self) -> float | None:
+        """How much longer the lease shall last, in seconds."""
+        return _seconds(self.lease_extension)
+
+    @property
+    def rate_limit(self) -> Rate | None:
+        """The replay rate as a value."""
+        if self.rate is None or isinstance(self.rate, str):
+            return None if self.rate is None else Rate.parse(self.rate)
+        if self.rate <= 0:
+            raise UsageError(f"a rate is more than 0, not {self.rate!r}; use the option pause")
+        return Rate(self.rate, RateUnit.MESSAGES)
+
+    @override
+    def __str__(self) -> str:
+        names = (name for name in _NAMES if _is_set(self, name))
+        return ",".join(_written(self, name) for name in names)
+
+    @override
+    def __repr__(self) -> str:
+        shown = (f"{name}={getattr(self, name)!r}" for name in _NAMES if _is_set(self, name))
+        return f"Options({', '.join(shown)})"
+
+    def __bool__(self) -> bool:
+        return any(_is_set(self, name) for name in _NAMES)
+
+
+_NAMES: Final = tuple(field.name for field in fields(Options))
+
+
+def _is_set(options: Options, name: str) -> bool:
+    value: object = getattr(options, name)
+    return value is not None and value is not False and value != ()
+
+
+def _written(options: Options, name: str) -> str:
+    if name in _FLAGS:
+        return name
+    if name in _LISTS:
+        items: tuple[str, ...] = getattr(options, name)
+        return f"{name}=[{','.join(items)}]"
+    value: float | str = getattr(options, name)
+    if name in _INTERVALS and not isinstance(value, str):
+        return f"{name}={format_interval(value)}"
+    return f"{name}={value}"
+
+
+def _check_values(options: Options) -> None:
+    for name in sorted(_LISTS):
+        _check_list(name, getattr(options, name))
+    for name in sorted(_NUMBERS):
+        number = getattr(options, name)
+        if number is not None and number < (1 if name == "max_backlog" else 0):
+            raise UsageError(f"the option {name} is too small: {number}")
+    for name in sorted(_INTERVALS):
+        interval = getattr(options, name)
+        if name != "conflation" or interval not in _CONFLATION_WORDS:
+            _seconds(interval)
+    if options.bookmark_not_found not in {None, *_BOOKMARK_NOT_FOUND}:
+        raise UsageError(
+            f"bookmark_not_found is epoch, now or fail, not {options.bookmark_not_found!r}"
+        )
+    _ = options.rate_limit  # raises what cannot be read
+
+
+def _check_list(name: str, items: tuple[str, ...] | str) -> None:
+    if isinstance(items, str) or not all(map(str.strip, items)):
+        raise UsageError(f"the option {name} is a tuple of texts that are not empty, not {items!r}")
+    if name == "select":
+        for item in items:
+            if not item.startswith(("+/", "-/")):
+                raise UsageError(f"a select directive is +/path or -/path, not {item!r}")
+    if name == "projection" and len(",".join(items)) > _LONGEST_PROJECTION:
+        raise UsageError(f"a projection has at most {_LONGEST_PROJECTION} characters")
+
+
+def _seconds(interval: float | str | None) -> float | None:
+    if interval is None:
+        return None
+    if isinstance(interval, str):
+        return parse_interval(interval)
+    format_interval(interval)  # raises what is no interval
+    return interval
+
+
+def _read(name: str, value: str | None) -> object:
+    if name in _FLAGS:
+        if value is not None:
+            raise UsageError(f"the option {name} takes no value, found {value!r}")
+        return True
+    if name not in _NAMES:
+        raise UsageError(f"there is no option {name!r}")
+    if not value:
+        raise UsageError(f"the option {name} needs a value: {name}=...")
+    if name in _LISTS:
+        inner = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+        return tuple(_split(inner))
+    if name in _NUMBERS:
+        if not (value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS):
+            raise UsageError(f"the option {name} is a number, not {value!r}")
+        return int(value)
+    return value
+
+
+def _split(text: str) -> Iterator[str]:
+    """Tokens between commas, but for commas in brackets and quotes; stripped, none empty."""
+    depth = 0
+    quote = ""
+    start = 0
+    for position, character in enumerate(text):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character == "," and depth == 0:
+            yield from filter(None, [text[start:position].strip()])
+            start = position + 1
+        else:
+            depth += _DEPTH.get(character, 0)
+    if depth or quote:
+        raise UsageError(f"brackets or quotes do not match in the options {text[:_SHOWN]!r}")
+    yield from filter(None, [text[start:].strip()])

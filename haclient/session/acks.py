@@ -1,0 +1,92 @@
+"""Commands that wait for the server's word (protocol 4).
+
+A command is *pending* from its sending until the ack that confirms it has come, a failure ack has
+come instead, or the connection is lost. Acks are matched by command id first; what the user did not
+ask for is swallowed here, what the user asked for also goes to the command's subscription.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from haclient.errors import HAClientError, command_error
+from haclient.protocol.messages import Message
+
+__all__ = ["PendingCommand", "PendingCommands"]
+
+
+class PendingCommand:
+    """One command on its way; either `ack` or `error` is set when `wake` is called.
+
+    Attributes:
+        what: The command in words, for error messages.
+        awaited: The ack type that confirms the command.
+        waiter: Who waits, as an identity only: a subscription that is full refuses its own waiter.
+    """
+
+    __slots__ = ("ack", "awaited", "command_id", "error", "waiter", "wake", "what")
+
+    def __init__(
+        self,
+        command_id: str,
+        what: str,
+        *,
+        awaited: str,
+        wake: Callable[[], None],
+        waiter: object = None,
+    ) -> None:
+        self.command_id = command_id
+        self.what = what
+        self.awaited = awaited
+        self.wake = wake
+        self.waiter = waiter
+        self.ack: Message | None = None
+        self.error: HAClientError | None = None
+
+
+class PendingCommands:
+    """Every pending command of one connection, by command id."""
+
+    __slots__ = ("_by_id",)
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, PendingCommand] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def add(self, pending: PendingCommand) -> None:
+        """The command is about to be sent."""
+        self._by_id[pending.command_id] = pending
+
+    def forget(self, command_id: str) -> None:
+        """Its caller no longer waits; a late ack is swallowed."""
+        self._by_id.pop(command_id, None)
+
+    def on_ack(self, ack: Message) -> None:
+        """Confirm or refuse the command that this ack belongs to, if one waits for it."""
+        pending = self._by_id.get(ack.command_id)
+        if pending is None:
+            return
+        if ack.status == "failure":
+            pending.error = command_error(pending.what, ack.reason)
+        elif ack.ack_type == pending.awaited:
+            pending.ack = ack
+        else:
+            return
+        del self._by_id[ack.command_id]
+        pending.wake()
+
+    def fail_all(self, error: Callable[[PendingCommand], HAClientError]) -> None:
+        """The connection is lost: nobody will be confirmed any more."""
+        lost, self._by_id = self._by_id, {}
+        for pending in lost.values():
+            pending.error = error(pending)
+            pending.wake()
+
+    def fail_waiter(self, waiter: object, error: Callable[[PendingCommand], HAClientError]) -> None:
+        """One task must not wait any longer: its commands fail."""
+        for pending in [p for p in self._by_id.values() if p.waiter is waiter]:
+            del self._by_id[pending.command_id]
+            pending.error = error(pending)
+            pending.wake()

@@ -1,0 +1,208 @@
+"""Stores of the user's own making, behind the two fast interfaces (design 2.2, 4).
+
+A custom `PublishStore` keeps messages but does not send them: `SendingStore` builds the frames
+again and stands in for the send queue, and on a reconnect asks the store to `replay`. A custom
+`BookmarkStore` works message by message: `StoreSubscription` is its view of one subscription.
+Neither is as fast as the stores of this project; both keep every promise.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from typing_extensions import override
+
+from haclient_stores.bookmarks import BookmarkList
+from haclient_stores.errors import PublishGap
+from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore, SubscriptionLog
+
+__all__ = ["SendingStore", "StoreSubscription"]
+
+_LENGTH_BYTES: Final = 4
+
+
+class SendingStore(FrameLog):
+    """A `PublishStore` with a send queue in front of it."""
+
+    def __init__(self, store: PublishStore) -> None:
+        self._store = store
+        self._frames: deque[bytes] = deque()
+        self._offset = 0  # bytes of the first frame that have left
+        self.unsent_bytes = 0
+
+    @override
+    def append(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
+        sequence = self._store.store(head, tail, body)
+        rest = b"".join((head, b"%d" % sequence, tail, body))
+        self._push(len(rest).to_bytes(_LENGTH_BYTES, "big") + rest)
+        return sequence
+
+    @override
+    def store(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
+        return self.append(head, tail, body)
+
+    def _push(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self.unsent_bytes += len(frame)
+
+    @override
+    def rewind(self, after: int) -> None:
+        self._frames.clear()
+        self._offset = 0
+        self.unsent_bytes = 0
+        for _, frame in self._store.replay(after):
+            self._push(frame)
+
+    @override
+    def peek(self) -> memoryview:
+        if not self._frames:
+            return memoryview(b"")
+        return memoryview(self._frames[0])[self._offset :]
+
+    @override
+    def advance(self, count: int) -> None:
+        self._offset += count
+        self.unsent_bytes -= count
+        if self._offset == len(self._frames[0]):
+            self._frames.popleft()
+            self._offset = 0
+
+    @override
+    def frame_remainder(self) -> int:
+        return len(self._frames[0]) - self._offset if self._offset else 0
+
+    @override
+    def discard_up_to(self, sequence: int) -> None:
+        self._store.discard_up_to(sequence)
+
+    @override
+    def replay(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        return self._store.replay(after)
+
+    @override
+    def replay_single(self, sequence: int) -> bytes | None:
+        return self._store.replay_single(sequence)
+
+    @override
+    def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
+        self._store.reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
+
+    @property
+    @override
+    def unpersisted_count(self) -> int:
+        return self._store.unpersisted_count
+
+    @property
+    @override
+    def unpersisted_bytes(self) -> int:
+        return self._store.unpersisted_bytes
+
+    @property
+    @override
+    def lowest_unpersisted(self) -> int:
+        return self._store.lowest_unpersisted
+
+    @property
+    @override
+    def last_persisted(self) -> int:
+        return self._store.last_persisted
+
+    @property
+    @override
+    def last_sequence(self) -> int:
+        return self._store.last_sequence
+
+    @property
+    @override
+    def client_name(self) -> str:
+        return self._store.client_name
+
+    @property
+    @override
+    def gap(self) -> PublishGap | None:
+        return self._store.gap
+
+    @override
+    def open_for(self, client_name: str) -> None:
+        self._store.open_for(client_name)
+
+    @override
+    def sync(self) -> None:
+        self._store.sync()
+
+    @override
+    def close(self) -> None:
+        self._store.close()
+
+
+class StoreSubscription(SubscriptionLog):
+    """One subscription of a `BookmarkStore` that knows only single messages."""
+
+    def __init__(self, store: BookmarkStore, sub_id: str) -> None:
+        self._store = store
+        self._sub_id = sub_id
+
+    @override
+    def begin(self, *, acked: bool, start: str | None, conflated: bool = False) -> None:
+        if start is not None:
+            self._store.purge(self._sub_id)
+
+    @override
+    def log_batch(self, bookmarks: list[str]) -> list[int]:
+        return [self.log(bookmark) for bookmark in bookmarks]
+
+    @override
+    def log(self, bookmark: str) -> int:
+        if not bookmark:
+            return -1
+        if self._store.is_discarded(self._sub_id, bookmark):
+            return 0
+        return self._store.log(self._sub_id, bookmark)
+
+    @override
+    def discard(self, number: int) -> None:
+        self._store.discard(self._sub_id, number)
+
+    @override
+    def persisted(self, bookmark: str) -> None:
+        self._store.persisted(self._sub_id, bookmark)
+
+    @override
+    def completed(self, bookmark: str) -> None:
+        return
+
+    @override
+    def link_lost(self, first_queued: int) -> None:
+        return
+
+    @override
+    def ended(self) -> None:
+        return
+
+    @override
+    def discard_up_to(self, number: int) -> None:
+        self._store.discard_up_to(self._sub_id, number)
+
+    @override
+    def is_discarded(self, bookmark: str) -> bool:
+        return self._store.is_discarded(self._sub_id, bookmark)
+
+    @override
+    def resume(self) -> str:
+        return str(self.recovery_point())
+
+    @property
+    @override
+    def oldest_undiscarded(self) -> int:
+        return self._store.oldest_undiscarded(self._sub_id)
+
+    @property
+    @override
+    def undiscarded_count(self) -> int:
+        return int(self.oldest_undiscarded != 0)  # a custom store says no more than that
+
+    @override
+    def recovery_point(self) -> BookmarkList:
+        return self._store.most_recent(self._sub_id)

@@ -1,0 +1,208 @@
+"""The session: what the messages of one chunk mean (design 2.1, protocol 2.5 and 4).
+
+`receive` takes every message of one read from the socket and answers with `Received`: batches for
+subscriptions in the order of arrival, and what the acks among them say. It sends nothing, waits for
+nothing and knows no clock. The order that the shell keeps when it acts on the answer is contract:
+
+1. `persisted` moves the publish store's tail, after the failed writes below it were looked up;
+2. batches and markers go to the sinks in order;
+3. confirmed commands wake (that has happened already: waking is only a mark in the scheduler).
+
+A message of a bookmark subscription is logged in the bookmark store *here*, before any sink sees it
+(BS2); one that the store has seen before is a duplicate and goes nowhere else (BS11).
+
+The loop of `receive` is the hot path: neighbours with the same `sids` text form a run and are
+handled as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from haclient.errors import HAClientError, ProtocolError, UsageError
+from haclient.protocol.messages import Message
+from haclient.session.acks import PendingCommand, PendingCommands
+from haclient.session.subscriptions import Marker, Router, Subscription
+
+__all__ = ["Received", "Session"]
+
+
+class Received:
+    """What one chunk of messages asks the shell to do.
+
+    Attributes:
+        deliveries: Batches and markers in the order of arrival.
+        persisted: The highest publish sequence acknowledged in this chunk, 0 when none was.
+        failed: Failure acks for single publishes, in order, each with the sequence up to which
+            everything before it was acknowledged.
+        duplicates: Messages that the bookmark stores have seen before.
+        unrouted: Messages for nobody.
+        beat: Whether the server's heartbeat wants an answer.
+        farewell: Why the server is about to close the connection, or empty.
+    """
+
+    __slots__ = ("beat", "deliveries", "duplicates", "failed", "farewell", "persisted", "unrouted")
+
+    def __init__(self) -> None:
+        self.deliveries: list[tuple[Subscription, list[Message] | Marker]] = []
+        self.persisted = 0
+        self.failed: list[Message] = []
+        self.duplicates: list[Message] = []
+        self.unrouted: list[Message] = []
+        self.beat = False
+        self.farewell = ""
+
+
+class Session:
+    """The state of one connection above its frames."""
+
+    def __init__(self) -> None:
+        self.pending = PendingCommands()
+        self.router = Router()
+        self._last_command_id = 0
+
+    def next_command_id(self) -> str:
+        """An id that no other command of this session has."""
+        self._last_command_id += 1
+        return str(self._last_command_id)
+
+    def receive(self, messages: Sequence[Message]) -> Received:
+        """Sort one chunk.
+
+        Raises:
+            ProtocolError: A bookmark of the server cannot be read.
+            StoreError: The bookmark store cannot remember a message; it was not delivered.
+        """
+        out = Received()
+        run: list[Message] = []
+        run_key = ""
+        for message in messages:
+            key = message.sids
+            if key and key == run_key:
+                run.append(message)
+                continue
+            if run:
+                self._deliver(run_key, run, out)
+            if key:
+                run, run_key = [message], key
+            else:
+                run, run_key = self._without_sids(message, out)
+        if run:
+            self._deliver(run_key, run, out)
+        return out
+
+    def _without_sids(self, message: Message, out: Received) -> tuple[list[Message], str]:
+        """Handle a message that names no `sids`; a run of its own, if it is to be delivered."""
+        match message.kind:
+            case "ack":
+                self._ack(message, out)
+            case "heartbeat":
+                out.beat = True
+            case "group_begin" | "group_end":
+                self._group(message, out)
+            case _:
+                key = message.query_id or message.sub_id or message.command_id
+                if key:
+                    return [message], key
+                out.unrouted.append(message)
+        return [], ""
+
+    # -- messages ---------------------------------------------------------
+
+    def _deliver(self, ids: str, run: list[Message], out: Received) -> None:
+        receivers = self.router.route(ids)
+        if not receivers:
+            out.unrouted.extend(run)
+            return
+        for subscription in receivers[1:]:  # values that two handlers can keep apart (CC27)
+            self._log(subscription, [message.copy() for message in run], out)
+        self._log(receivers[0], run, out)
+
+    @staticmethod
+    def _log(subscription: Subscription, run: list[Message], out: Received) -> None:
+        sub_id, log = subscription.sub_id, subscription.log
+        if log is None:
+            for message in run:
+                message.sub_id = sub_id
+            out.deliveries.append((subscription, run))
+            return
+        try:
+            numbers = log.log_batch([message.bookmark for message in run])
+        except UsageError as error:
+            raise ProtocolError(
+                f"the server sent a bookmark that cannot be read: {error}"
+            ) from error
+        for message, number in zip(run, numbers, strict=True):
+            message.sub_id = sub_id
+            message.owner = log
+            message.number = number
+        if 0 in numbers:
+            out.duplicates.extend(message for message in run if not message.number)
+            run = [message for message in run if message.number]
+        if run:
+            out.deliveries.append((subscription, run))
+
+    def _group(self, message: Message, out: Received) -> None:
+        subscription = self.router.get(message.query_id or message.sub_id or message.command_id)
+        if subscription is None:
+            out.unrouted.append(message)
+            return
+        if subscription.markers:
+            message.sub_id = subscription.sub_id
+            out.deliveries.append((subscription, [message]))
+        if message.kind == "group_end":
+            self._progress(subscription, "group_end", out)
+
+    def _progress(self, subscription: Subscription, what: str, out: Received) -> None:
+        """`group_end` or an ack has come: the query or the replay has got so far."""
+        if what in {"group_end", "completed"}:
+            out.deliveries.append((subscription, Marker.CAUGHT_UP))
+        if subscription.saw(what):
+            self.router.remove(subscription)
+            out.deliveries.append((subscription, Marker.ENDED))
+
+    # -- acks -------------------------------------------------------------
+
+    def _ack(self, ack: Message, out: Received) -> None:
+        if ack.ack_type == "persisted" and ack.sequence is not None:
+            self._publish_ack(ack, out)
+        elif ack.status == "failure" and not ack.command_id and not ack.sub_id:
+            out.farewell = ack.reason  # a last word before the server closes (ID7)
+        subscription = self.router.of_ack(ack.command_id, ack.query_id, ack.sub_id)
+        if subscription is not None:
+            self._subscription_ack(subscription, ack, out)
+        self.pending.on_ack(ack)
+
+    @staticmethod
+    def _publish_ack(ack: Message, out: Received) -> None:
+        sequence = ack.sequence or 0
+        if ack.status == "failure" and ack.reason != "duplicate":  # protocol 13, question 23
+            out.failed.append(ack)
+        elif sequence > out.persisted:
+            out.persisted = sequence
+
+    def _subscription_ack(self, subscription: Subscription, ack: Message, out: Received) -> None:
+        kind = ack.ack_type
+        if ack.status == "success" and subscription.log is not None and ack.bookmark:
+            if kind == "persisted":
+                subscription.log.persisted(ack.bookmark)
+            elif kind == "completed":
+                subscription.log.completed(ack.bookmark)
+        if kind in subscription.user_acks:
+            ack.sub_id = subscription.sub_id
+            out.deliveries.append((subscription, [ack]))
+        self._progress(subscription, kind, out)
+
+    # -- the end ----------------------------------------------------------
+
+    def lost(self, error: Callable[[PendingCommand | None], HAClientError]) -> list[Subscription]:
+        """The connection is gone: fail what waits; the subscriptions that end with it.
+
+        Args:
+            error: Makes a new error for one command, or for the connection as a whole.
+        """
+        self.pending.fail_all(error)
+        ended = self.router.all()
+        for subscription in ended:
+            self.router.remove(subscription)
+        return ended

@@ -1,0 +1,138 @@
+"""Messages as an async iterator (rows MS1, MS2, MS5, MS7, MS8).
+
+A stream is a class, not an async generator: it can be closed from another task, and a `break`
+leaves nothing half finished. It draws from its subscription's queue batch by batch; taking a
+message that has already arrived costs a fraction of a microsecond and does not suspend, except
+about every 1 024 messages, so that a cancel is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from haclient.errors import HAClientError, UsageError
+from haclient.protocol.messages import Message
+from haclient.transport.dispatch import Delivery
+
+__all__ = ["Batches", "MessageStream"]
+
+
+class MessageStream:
+    """The messages of one command, in order.
+
+    It ends when the query is complete, when it is closed, or with the connection (MS1). A stream
+    that has ended stays ended (MS2). When the connection is lost, what had arrived is still handed
+    out; then a query raises the error, since its result is incomplete, while a subscription ends
+    and tells why in `end_reason`.
+
+    Use it as a context manager; leaving the block unsubscribes (MS8)::
+
+        async with client.stream("orders") as messages:
+            async for message in messages:
+                ...
+    """
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        *,
+        open_: Callable[[], Awaitable[str]],
+        close: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._delivery = delivery
+        self._open = open_
+        self._close = close
+        self._opened = False
+        self._current: Iterator[Message] = iter(())
+        self.sub_id = ""
+
+    async def open(self) -> Self:
+        """Send the command and wait until the server has accepted it; `async with` does this.
+
+        Raises:
+            CommandError: The server refused it.
+            DisconnectedError: There is no connection.
+            TimedOut: The server did not answer in time.
+        """
+        if self._opened:
+            raise UsageError("this stream was opened before: make a new one for a new command")
+        self._opened = True
+        self.sub_id = await self._open()
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self if self._opened else await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
+        self._current = iter(())
+        await self._close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        for message in self._current:
+            return message
+        return await self._from_next_batch()
+
+    async def _from_next_batch(self) -> Message:
+        batch = await self._delivery.next_batch()
+        if batch is None:
+            raise StopAsyncIteration
+        self._current = iter(batch)
+        return next(self._current)
+
+    def batches(self) -> Batches:
+        """The same messages in lists, as they arrive: the fast path (MS9)."""
+        return Batches(self._next_list)
+
+    async def _next_list(self) -> list[Message]:
+        if rest := list(self._current):
+            return rest
+        batch = await self._delivery.next_batch()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the query or the replay is complete and all of it was handed out (MS7)."""
+        return self._delivery.caught_up.is_set()
+
+    async def wait_caught_up(self) -> None:
+        """Wait for `caught_up`; another task has to take the messages meanwhile."""
+        await self._delivery.caught_up.wait()
+
+    @property
+    def ended(self) -> bool:
+        """Whether no message will follow."""
+        return self._delivery.ended
+
+    @property
+    def end_reason(self) -> HAClientError | None:
+        """Why the stream ended early; `None` while it runs and after an ordinary end."""
+        return self._delivery.end_reason
+
+
+class Batches:
+    """An async iterator of non-empty lists of messages."""
+
+    def __init__(self, take: Callable[[], Awaitable[list[Message]]]) -> None:
+        self._take = take
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[Message]:
+        return await self._take()

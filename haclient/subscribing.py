@@ -1,0 +1,141 @@
+"""Subscriptions and queries: from a command to a stream or a handler (rows CC11-CC18, MS1-MS8).
+
+Both forms are the same queue: a stream is consumed by whoever iterates, a handler by a task of its
+own. What the server is asked for beyond the user's command (`processed`, `completed`, `persisted`)
+is decided in `haclient.transport.commander`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Final
+
+from haclient.errors import DisconnectedError, UsageError
+from haclient.protocol.commands import Command, CommandName
+from haclient.session.subscriptions import Marker, Subscription
+from haclient.streams import MessageStream
+from haclient.transport.commander import Fields
+from haclient.transport.core import TIMEOUT_S, Core
+from haclient.transport.dispatch import Delivery
+from haclient.transport.handling import Handler, HandlerErrorPolicy, serve
+from haclient_stores.bookmarks import EPOCH, MOST_RECENT
+
+__all__ = ["Subscriber"]
+
+_PUBLISHES: Final = frozenset({CommandName.PUBLISH, CommandName.DELTA_PUBLISH})
+
+
+class Subscriber:
+    """The receiving half of a client's public API."""
+
+    def __init__(self, core: Core, on_handler_error: HandlerErrorPolicy) -> None:
+        self._core = core
+        self._on_handler_error: HandlerErrorPolicy = on_handler_error
+
+    def stream(self, command: Command, *, markers: bool = False) -> MessageStream:
+        """A stream that sends `command` when it is opened."""
+        delivery = Delivery(self._core.settings.max_queued_bytes)
+        opened: list[Subscription] = []
+
+        async def open_stream() -> str:
+            self._core.running()
+            opened.append(await self._open(command, delivery, markers=markers))
+            return opened[0].sub_id
+
+        async def close_stream() -> None:
+            delivery.drop()
+            delivery.end()
+            for subscription in opened:
+                _released(subscription)
+            with contextlib.suppress(DisconnectedError):  # then it is over without our word
+                await self._leave(opened)
+
+        return MessageStream(delivery, open_=open_stream, close=close_stream)
+
+    async def handle(self, command: Command, handler: Handler) -> str:
+        """Send `command` and give its messages to `handler`, in order; the subscription id."""
+        nursery = self._core.running()
+        delivery = Delivery(self._core.settings.max_queued_bytes)
+        subscription = await self._open(command, delivery, markers=True)
+
+        async def serve_until_ended() -> None:
+            await serve(delivery, handler, self._on_handler_error)
+            _released(subscription)
+
+        nursery.start_soon(serve_until_ended)
+        return subscription.sub_id
+
+    async def execute(self, command: Command) -> MessageStream:
+        """Send any command; its messages and the acks it asks for as an open stream (CC18)."""
+        if command.name in _PUBLISHES:
+            raise UsageError("a publish has no messages to stream: use execute_async or publish")
+        return await self.stream(command, markers=True).open()
+
+    async def execute_async(self, command: Command, handler: Handler | None) -> str:
+        """Send any command; its messages and the acks it asks for go to `handler` (CC18)."""
+        if command.name in _PUBLISHES:
+            await self._core.publisher.publish_with(
+                command.topic,
+                command.body,
+                command=command.name.wire,
+                expiration=command.expiration,
+                correlation_id=command.correlation_id,
+                sow_key=command.sow_key,
+            )
+            return ""
+        if handler is None:
+            raise UsageError(f"{command.name} needs a handler for its messages")
+        return await self.handle(command, handler)
+
+    async def unsubscribe(self, ids: str | Iterable[str], *, timeout: float | None) -> None:
+        """End subscriptions by id, or all of them; unknown ids are over already (CC17)."""
+        router = self._core.session.router
+        if ids == "all":
+            chosen = router.all()
+        else:
+            wanted = [ids] if isinstance(ids, str) else list(ids)
+            found = (router.get(one_id) for one_id in wanted)
+            chosen = [one for one in found if one is not None]
+        for one in chosen:
+            if isinstance(one.sink, Delivery):
+                one.sink.drop()
+            one.sink.mark(Marker.ENDED)
+        await self._leave(chosen, timeout=timeout)
+
+    async def _open(self, command: Command, delivery: Delivery, *, markers: bool) -> Subscription:
+        timeout = TIMEOUT_S if command.timeout is None else command.timeout
+        fields = _fields(command)
+        return await self._core.commander.open(
+            fields, delivery, body=command.body, markers=markers, timeout=timeout
+        )
+
+    async def _leave(
+        self, subscriptions: list[Subscription], *, timeout: float | None = TIMEOUT_S
+    ) -> None:
+        router = self._core.session.router
+        active = [one for one in subscriptions if router.get(one.sub_id) is one]
+        if active:
+            await self._core.commander.unsubscribe(active, timeout=timeout)
+
+
+def _released(subscription: Subscription) -> None:
+    """Nobody holds its messages any more: what is not discarded comes again."""
+    if subscription.log is not None:
+        subscription.log.ended()
+
+
+def _fields(command: Command) -> Fields:
+    """The command's header; `MOST_RECENT` stays for the commander to resolve.
+
+    Raises:
+        UsageError: No server could carry it out.
+    """
+    recent = str(command.bookmark) == str(MOST_RECENT)
+    if recent:
+        command = command.copy().set_bookmark(EPOCH)
+    command.validate()
+    fields = command.to_fields()
+    if recent:
+        fields["bm"] = str(MOST_RECENT)
+    return fields

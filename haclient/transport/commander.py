@@ -1,0 +1,235 @@
+"""Commands and their confirmation (protocol 3, 4.5; rows CC9-CC18, BS8).
+
+Every command but a publish asks for `processed` and waits for it; a refusal is raised as the error
+its reason names. The receiver of a command's messages is entered in the router before the command
+is sent, and taken out again when the command fails or its caller gives up, in which case the server
+is told to stop as well.
+
+`MOST_RECENT` is resolved here, from the bookmark store, and never reaches the wire (BS8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import trio
+
+from haclient.errors import DisconnectedError, HAClientError, TimedOut
+from haclient.protocol.codec import encode_frame
+from haclient.protocol.messages import Message
+from haclient.session.acks import PendingCommand
+from haclient.session.custom_stores import StoreSubscription
+from haclient.session.machine import Session
+from haclient.session.subscriptions import Sink, Subscription
+from haclient.transport.connection import Connection
+from haclient_stores.bookmarks import EPOCH, MOST_RECENT
+from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
+
+__all__ = ["Commander", "Fields"]
+
+Fields: TypeAlias = dict[str, str | int]
+"""A command's header by wire name."""
+
+_QUERIES: Final = frozenset({"sow", "sow_and_subscribe", "sow_and_delta_subscribe"})
+_LASTING: Final = frozenset(
+    {"subscribe", "delta_subscribe", "sow_and_subscribe", "sow_and_delta_subscribe"}
+)
+
+
+class Commander:
+    """The commanding half of a client.
+
+    Args:
+        session: Where receivers and waiting commands are entered.
+        bookmark_store: Remembers what bookmark subscriptions have seen, or `None`.
+    """
+
+    def __init__(self, session: Session, bookmark_store: BookmarkStore | None) -> None:
+        self.session = session
+        self.bookmark_store = bookmark_store
+        self.connection: Connection | None = None
+        self.logged_on = False
+
+    # -- confirmation -------------------------------------------------------
+
+    def connected(self) -> Connection:
+        """The connection in use.
+
+        Raises:
+            DisconnectedError: There is none, or it has not logged on.
+        """
+        if self.connection is None:
+            raise DisconnectedError("not connected: call connect and logon first")
+        if not self.logged_on:
+            raise DisconnectedError("not logged on: call logon first")
+        return self.connection
+
+    async def confirm(
+        self,
+        send: Callable[[], object],
+        pending: PendingCommand,
+        event: trio.Event,
+        *,
+        timeout: float | None,
+    ) -> Message:
+        """Send, then wait for the ack that confirms the command.
+
+        Raises:
+            CommandError: The server refused it.
+            DisconnectedError: The connection was lost first.
+            TimedOut: No ack came within `timeout` seconds.
+        """
+        pending.waiter = trio.lowlevel.current_task()
+        self.session.pending.add(pending)
+        try:
+            send()
+            with trio.move_on_after(float("inf") if timeout is None else timeout):
+                await event.wait()
+        finally:
+            self.session.pending.forget(pending.command_id)
+        if pending.error is not None:
+            raise pending.error
+        if pending.ack is None:
+            raise TimedOut(f"{pending.what}: the server did not answer within {timeout:g} s")
+        return pending.ack
+
+    async def command(
+        self,
+        fields: Fields,
+        body: bytes = b"",
+        *,
+        what: str,
+        awaited: str = "processed",
+        timeout: float | None,
+    ) -> Message:
+        """Send one command and return the ack that confirms it."""
+        connection = self.connected()
+        frame = encode_frame(fields, body)
+        event = trio.Event()
+        pending = PendingCommand(str(fields["cid"]), what, awaited=awaited, wake=event.set)
+        return await self.confirm(
+            lambda: connection.writer.send(frame), pending, event, timeout=timeout
+        )
+
+    # -- receivers ----------------------------------------------------------
+
+    async def open(
+        self,
+        fields: Fields,
+        sink: Sink,
+        *,
+        body: bytes = b"",
+        markers: bool,
+        timeout: float | None,
+    ) -> Subscription:
+        """Send a command and return its receiver once the server has accepted it.
+
+        Args:
+            fields: The command; ids and acks that are missing are added.
+            sink: Where its messages go.
+            body: The command's body.
+            markers: Whether `group_begin` and `group_end` are delivered like messages.
+            timeout: Seconds to wait for the server's word.
+
+        Raises:
+            SubIdInUse: The id is active on this connection; nothing was sent.
+        """
+        connection = self.connected()
+        subscription = self._receiver(fields, sink, markers=markers)
+        what = f"{fields['c']} on {fields.get('t', '')!r}"
+        self.session.router.add(subscription)
+        try:
+            await self.command(fields, body, what=what, timeout=timeout)
+        except BaseException as error:
+            self.session.router.remove(subscription)
+            if isinstance(error, TimedOut | trio.Cancelled) and connection is self.connection:
+                connection.writer.send(encode_frame(self._unsubscribe(subscription.sub_id)))
+            raise
+        return subscription
+
+    def _receiver(self, fields: Fields, sink: Sink, *, markers: bool) -> Subscription:
+        command = str(fields["c"])
+        asked = frozenset(filter(None, str(fields.get("a", "")).replace(" ", "").split(",")))
+        asked -= {"none"}
+        acks = {"processed", *asked}
+        fields.setdefault("cid", self.session.next_command_id())
+        ends_after: frozenset[str] = frozenset()
+        if command in _QUERIES:
+            acks.add("completed")
+        if command == "sow":
+            ends_after = frozenset({"group_end", "completed"}) | (asked & {"stats"})
+        elif command not in _LASTING:
+            ends_after = asked or frozenset({"processed"})
+        log = self._remember(fields, acks) if command in _LASTING and "bm" in fields else None
+        sub_id = str(fields.get("sub_id") or fields.get("query_id") or fields["cid"])
+        query_id = str(fields.get("query_id") or sub_id) if command in _QUERIES else ""
+        if command in _LASTING:
+            fields["sub_id"] = sub_id
+        if query_id:
+            fields["query_id"] = query_id
+        fields["a"] = ",".join(sorted(acks))
+        return Subscription(
+            sub_id,
+            sink,
+            command_id=str(fields["cid"]),
+            query_id=query_id,
+            log=log,
+            user_acks=asked,
+            ends_after=ends_after,
+            markers=markers,
+        )
+
+    def _remember(self, fields: Fields, acks: set[str]) -> SubscriptionLog | None:
+        """Resolve the bookmark of a subscribe, and open its memory in the bookmark store."""
+        acks.add("completed")
+        bookmark = str(fields["bm"])
+        recent = bookmark == str(MOST_RECENT)
+        store = self.bookmark_store
+        if store is None:
+            fields["bm"] = str(EPOCH) if recent else bookmark
+            return None
+        acks.add("persisted")
+        sub_id = str(fields.get("sub_id") or fields["cid"])
+        log = subscription_log(store, sub_id)
+        conflated = "conflation=" in str(fields.get("opts", ""))
+        log.begin(acked=True, start=None if recent else bookmark, conflated=conflated)
+        if recent:
+            fields["bm"] = log.resume()
+        return log
+
+    # -- leaving ------------------------------------------------------------
+
+    def _unsubscribe(self, sub_ids: str) -> Fields:
+        return {"c": "unsubscribe", "cid": self.session.next_command_id(), "sub_id": sub_ids}
+
+    async def unsubscribe(
+        self, subscriptions: list[Subscription], *, timeout: float | None
+    ) -> None:
+        """End these at the server; late messages for them are dropped (CC17)."""
+        ids = list(dict.fromkeys(one.sub_id for one in subscriptions))
+        for one in subscriptions:
+            self.session.router.remove(one)
+        if ids and self.connection is not None and self.logged_on:
+            fields = self._unsubscribe(",".join(ids))
+            fields["a"] = "processed"
+            queries = list(dict.fromkeys(one.query_id for one in subscriptions if one.query_id))
+            if queries:
+                fields["query_id"] = ",".join(queries)
+            await self.command(fields, what="unsubscribe", timeout=timeout)
+
+
+def subscription_log(store: BookmarkStore, sub_id: str) -> SubscriptionLog:
+    """The store's own fast handle for one subscription, or one made of its public methods."""
+    own = getattr(store, "subscription", None)
+    handle: SubscriptionLog = own(sub_id) if own is not None else StoreSubscription(store, sub_id)
+    return handle
+
+
+def lost_error(pending: PendingCommand | None, reason: HAClientError) -> HAClientError:
+    """The error for one command that was waiting when the connection was lost."""
+    if pending is None:
+        return reason
+    error = DisconnectedError(f"{pending.what}: not confirmed: {reason}")
+    error.__cause__ = reason
+    return error

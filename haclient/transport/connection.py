@@ -1,0 +1,270 @@
+"""One connection: a link, the tasks that read, write and beat on it, and its end.
+
+`run` lasts exactly as long as the link. It returns the reason when the *peer* or the network ended
+it (a lost link is an event, not an error of ours) and raises what is our own failure, such as a
+bookmark store whose disk is full: that has to leave the client's `async with`.
+
+The reading task is the hot path: read what has arrived into one persistent buffer, split it, decode
+all headers at once, let the session sort them, hand whole batches over. It suspends once per chunk,
+not per message.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, Protocol
+
+import trio
+
+from haclient.errors import (
+    DisconnectedError,
+    HAClientError,
+    HeartbeatLost,
+    NameInUse,
+    ProtocolError,
+    UsageError,
+)
+from haclient.protocol.codec import MessageDecoder, encode_frame
+from haclient.protocol.framing import FrameReader
+from haclient.session.acks import PendingCommand
+from haclient.session.heartbeat import Due, Heartbeat
+from haclient.session.machine import Received, Session
+from haclient.session.subscriptions import Marker, Subscription
+from haclient.transport.dispatch import Delivery
+from haclient.transport.link import Link
+from haclient.transport.writer import Writer
+
+__all__ = ["Connection"]
+
+_TINY_READ_BYTES: Final = 1024
+_TINY_READ_STORM: Final = 8  # tiny reads in a row after which nobody can be in a hurry
+_TINY_READ_PAUSE_S: Final = 0.000_2
+
+_BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
+
+
+class Obstacle(Protocol):
+    """A full queue: the reader leaves the socket alone until it has drained."""
+
+    @property
+    @abstractmethod
+    def full(self) -> bool:
+        """Whether more is held than the cap allows."""
+
+    @property
+    @abstractmethod
+    def consumer(self) -> trio.lowlevel.Task | None:
+        """Who empties it."""
+
+    @abstractmethod
+    async def drained(self) -> None:
+        """Wait until there is room again."""
+
+
+class Connection:
+    """A link in use.
+
+    Args:
+        link: Connected and not yet used.
+        session: The state that this connection feeds.
+        writer: Sends over the same link.
+        on_received: Called for every chunk with what it means; must not wait.
+        events: The queue in front of the application's callbacks.
+        hurried: Whether someone waits for an ack right now; no read is delayed then.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        session: Session,
+        *,
+        writer: Writer,
+        on_received: Callable[[Received], None],
+        events: Obstacle,
+        hurried: Callable[[], bool],
+    ) -> None:
+        self.link = link
+        self.session = session
+        self.writer = writer
+        self._on_received = on_received
+        self._events = events
+        self._hurried = hurried
+        self._heartbeat: Heartbeat | None = None
+        self._heartbeat_changed = trio.Event()
+        self._farewell = ""
+        self._closed_by_us = False
+        self.reading_stopped_by: Obstacle | None = None
+
+    # -- for the client ---------------------------------------------------
+
+    def set_heartbeat(self, heartbeat: Heartbeat | None) -> None:
+        """Begin, change or end the timers; telling the server is the caller's part."""
+        if heartbeat is not None:
+            heartbeat.start(trio.current_time())
+        self._heartbeat = heartbeat
+        self._heartbeat_changed.set()
+
+    def close(self) -> None:
+        """End the connection now; `run` returns soon after."""
+        self._closed_by_us = True
+        self.link.close()
+
+    async def run(self) -> HAClientError:
+        """Serve the link until it ends; the reason, as an error to raise to those who wait.
+
+        Raises:
+            StoreError: A store cannot remember what arrived; nothing was delivered of it.
+        """
+        reasons: list[HAClientError] = []
+
+        async def guard(task: Callable[[], Awaitable[None]]) -> None:
+            reasons.append(await self._until_lost(task))
+            nursery.cancel_scope.cancel()
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(guard, self._read)
+                nursery.start_soon(guard, self.writer.run)
+                nursery.start_soon(guard, self._beat)
+        finally:
+            self.link.close()
+            self.writer.log_open = False
+            self.writer.release()
+        return reasons[0]
+
+    async def _until_lost(self, task: Callable[[], Awaitable[None]]) -> HAClientError:
+        try:
+            await task()
+        except (HAClientError, OSError, trio.ClosedResourceError) as error:
+            return self._reason(error)
+        raise AssertionError("a connection's task never returns")
+
+    def _reason(self, error: Exception) -> HAClientError:
+        """Translate what ended the link; store errors are ours and pass."""
+        if self._closed_by_us:
+            return DisconnectedError("the connection was closed by this client")
+        if "name in use" in self._farewell:
+            return NameInUse(
+                f"{self.link.peer} closed the connection: {self._farewell}: "
+                "another connection has taken this client name"
+            )
+        if isinstance(error, ProtocolError | DisconnectedError):
+            return error
+        if isinstance(error, HAClientError):
+            raise error
+        why = self._farewell or str(error) or type(error).__name__
+        lost = DisconnectedError(f"the connection to {self.link.peer} was lost: {why}")
+        lost.__cause__ = error
+        return lost
+
+    # -- reading ----------------------------------------------------------
+
+    async def _read(self) -> None:
+        link, frames, decode = self.link, FrameReader(), MessageDecoder().decode
+        tiny_reads = 0  # in a row that did not have to be waited for
+        while True:
+            count = link.recv_into(frames.writable())
+            if count is None:
+                tiny_reads = 0
+                await link.wait_readable()
+                continue
+            if count == 0:
+                raise DisconnectedError(self._end_of_stream())
+            frames.received(count)
+            heads, bodies = frames.split()
+            if self._heartbeat is not None:
+                self._heartbeat.heard(trio.current_time())
+            if heads:
+                self._handle(self.session.receive(decode(heads, bodies)), count, len(heads))
+                if self.reading_stopped_by is not None:
+                    await self._drain()
+            tiny_reads = tiny_reads + 1 if count < _TINY_READ_BYTES else 0
+            if tiny_reads > _TINY_READ_STORM and not self._hurried():
+                await trio.sleep(_TINY_READ_PAUSE_S)  # gather acks that come one by one
+            else:
+                await trio.lowlevel.checkpoint()
+
+    def _end_of_stream(self) -> str:
+        why = f": {self._farewell}" if self._farewell else ""
+        return f"{self.link.peer} closed the connection{why}"
+
+    def _handle(self, received: Received, size: int, count: int) -> None:
+        """Act on one chunk; the order is the session's contract."""
+        self._on_received(received)
+        if received.farewell:
+            self._farewell = received.farewell
+        if received.beat:
+            self.writer.send_urgent(_BEAT)
+        for subscription, batch in received.deliveries:
+            if isinstance(batch, Marker):
+                subscription.sink.mark(batch)
+            else:
+                subscription.sink.put(batch, size * len(batch) // count)
+                if (sink := _queue(subscription)) is not None and sink.full:
+                    self.reading_stopped_by = sink
+        if self._events.full:
+            self.reading_stopped_by = self._events
+
+    async def _drain(self) -> None:
+        """Leave the socket alone until the full queue has drained (MS5); our beats go on."""
+        heartbeat = self._heartbeat
+        if heartbeat is not None:
+            heartbeat.reading(trio.current_time(), active=False)
+            self._heartbeat_changed.set()
+        while (full := self.reading_stopped_by) is not None:
+            self._refuse_deadlock(full)
+            await full.drained()
+            self.reading_stopped_by = next(self._full_queues(), None)
+        if self._heartbeat is not None:
+            self._heartbeat.reading(trio.current_time(), active=True)
+            self._heartbeat_changed.set()
+
+    def _full_queues(self) -> Iterator[Obstacle]:
+        for subscription in self.session.router.all():
+            if (sink := _queue(subscription)) is not None and sink.full:
+                yield sink
+        if self._events.full:
+            yield self._events
+
+    def _refuse_deadlock(self, full: Obstacle) -> None:
+        """The consumer of a full queue must not wait for an ack that stands behind its messages."""
+
+        def error(pending: PendingCommand) -> HAClientError:
+            return would_deadlock(pending.what)
+
+        if full.consumer is not None:
+            self.session.pending.fail_waiter(full.consumer, error)
+
+    # -- beating ----------------------------------------------------------
+
+    async def _beat(self) -> None:
+        while True:
+            heartbeat, self._heartbeat_changed = self._heartbeat, trio.Event()
+            if heartbeat is None:
+                await self._heartbeat_changed.wait()
+                continue
+            now = trio.current_time()
+            match heartbeat.due(now):
+                case Due.LOST:
+                    raise HeartbeatLost(
+                        f"{self.link.peer} was silent for {heartbeat.idle_limit_s:g} s"
+                    )
+                case Due.BEAT:
+                    self.writer.send_urgent(_BEAT)
+                    heartbeat.beat(now)
+                case Due.NOTHING:
+                    with trio.move_on_at(heartbeat.next_at()):
+                        await self._heartbeat_changed.wait()
+
+
+def _queue(subscription: Subscription) -> Delivery | None:
+    return subscription.sink if isinstance(subscription.sink, Delivery) else None
+
+
+def would_deadlock(what: str) -> UsageError:
+    """The error for a wait that could only end after the caller itself has gone on."""
+    return UsageError(
+        f"{what} waits for an ack that stands behind messages which this task has yet to take: "
+        "its subscription is full. Issue it from another task, or take the messages first"
+    )

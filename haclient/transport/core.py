@@ -1,0 +1,380 @@
+"""The life of a client's connection: connect, logon, serve, lose, leave (protocol 5, design 5).
+
+`Core` puts the pieces together for one client: session, commander, publisher, events, and at most
+one connection at a time. It is below the public API, so that a client that reconnects by itself can
+use the same steps in another order.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final
+
+import trio
+
+from haclient.auth import Authenticator, DefaultAuthenticator
+from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
+from haclient.protocol.codec import encode_frame, encode_header
+from haclient.protocol.messages import Message
+from haclient.protocol.uri import Uri
+from haclient.session.acks import PendingCommand
+from haclient.session.heartbeat import Heartbeat
+from haclient.session.logon import LoggedOn
+from haclient.session.machine import Received, Session
+from haclient.session.states import ConnectionState
+from haclient.transport.commander import Commander, Fields, lost_error
+from haclient.transport.connection import Connection, would_deadlock
+from haclient.transport.dial import dial
+from haclient.transport.dispatch import DEFAULT_CAP_BYTES, Delivery
+from haclient.transport.events import Events
+from haclient.transport.exceptions import open_nursery
+from haclient.transport.log_on import check_client_name, log_on
+from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Payload, Publisher
+from haclient.transport.writer import Writer
+from haclient_stores.interfaces import BookmarkStore, PublishStore
+
+__all__ = ["TIMEOUT_S", "Core", "Settings"]
+
+TIMEOUT_S: Final = 10.0
+"""How long a command may take unless the call says otherwise, in seconds."""
+
+_DRAIN_S: Final = 5.0  # how long leaving the block waits for what was published to be persisted
+_logger = logging.getLogger(__name__)
+
+
+def _clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a client was made with; `haclient.client.Client` documents each."""
+
+    name: str
+    publish_store: PublishStore | None = None
+    bookmark_store: BookmarkStore | None = None
+    heartbeat: Heartbeat | None = None
+    authenticator: Authenticator = field(default_factory=DefaultAuthenticator)
+    logon_options: str = ""
+    logon_correlation_id: str = ""
+    on_failed_write: Callable[[Message, str], object] | None = None
+    on_duplicate: Callable[[Message], object] | None = None
+    on_last_chance: Callable[[Message], object] | None = None
+    on_disconnect: Callable[[HAClientError], object] | None = None
+    max_queued_bytes: int = DEFAULT_CAP_BYTES
+    max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES
+    clock_us: Callable[[], int] = _clock_us
+
+
+class Core:
+    """One client's pieces and their life."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.name = check_client_name(settings.name)
+        self.session = Session()
+        self.commander = Commander(self.session, settings.bookmark_store)
+        self.publisher = Publisher(
+            settings.publish_store,
+            max_unpersisted_bytes=settings.max_unpersisted_bytes,
+            would_deadlock=self._refuse_deadlock,
+        )
+        self.state = ConnectionState.DISCONNECTED
+        self.server: LoggedOn | None = None
+        self._events = Events(
+            failed_write=settings.on_failed_write,
+            duplicate=settings.on_duplicate,
+            last_chance=settings.on_last_chance,
+            disconnect=settings.on_disconnect,
+        )
+        self._heartbeat = settings.heartbeat
+        self._stack = AsyncExitStack()
+        self._nursery: trio.Nursery | None = None
+        self._connection: Connection | None = None
+        self._closed = trio.Event()
+        self._uri: Uri | None = None
+        self._lost_because: HAClientError | None = None
+        stores = (settings.publish_store, settings.bookmark_store)
+        self._stores = [store for store in stores if store is not None]
+        for store in self._stores:
+            store.open_for(self.name)
+
+    # -- life -----------------------------------------------------------------
+
+    async def enter(self) -> None:
+        """Open the nursery that everything of this client runs in."""
+        if self._nursery is not None or self.state is ConnectionState.SHUTDOWN:
+            raise UsageError("a client runs once: make a new one with the same stores' paths")
+        self._nursery = await self._stack.enter_async_context(open_nursery())
+        self._nursery.start_soon(self._events.run)
+
+    async def leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Drain unless an error is passing through, close everything, wait for every task (CC3)."""
+        try:
+            if error is None:
+                await self._drain()
+        finally:
+            await self._close(kind, error, traceback)
+
+    async def _close(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        nursery, self._nursery = self._nursery, None
+        self._shut()
+        if nursery is not None:
+            nursery.cancel_scope.cancel()
+        try:
+            await self._stack.__aexit__(kind, error, traceback)
+        finally:
+            for store in self._stores:
+                store.close()
+
+    async def connect(self, uri: str | Uri, *, timeout: float | None) -> None:
+        """Open a connection (CC2); `logon` comes next.
+
+        Raises:
+            UsageError: The URI is wrong, or there is a connection already.
+            ConnectionRefused: Nobody listens there.
+            TimedOut: It took longer than `timeout` seconds.
+        """
+        nursery = self.running()
+        if self._connection is not None:
+            raise UsageError("this client is connected: disconnect first, or use another client")
+        self._uri = Uri.parse(uri) if isinstance(uri, str) else uri
+        link = await dial(self._uri, timeout=timeout)
+        connection = Connection(
+            link,
+            self.session,
+            writer=Writer(link, self.publisher.log, self.publisher.gate),
+            on_received=self._received,
+            events=self._events,
+            hurried=self._hurried,
+        )
+        self._connection = self.commander.connection = connection
+        self._closed = trio.Event()
+        self._lost_because = None
+        self.publisher.connected(connection.writer)
+        self.state = ConnectionState.CONNECTED
+        nursery.start_soon(self._serve, connection)
+
+    async def logon(self, *, timeout: float | None) -> None:
+        """Say who we are; then trim and replay the publish store (PS7, PS8) and start the beats.
+
+        Raises:
+            AuthenticationError: The server refused user or password.
+            NameInUse: The client name belongs to a connection of another user.
+            PublishGap: The server lacks what was acknowledged, and the store minds.
+            TimedOut: The server did not answer in time.
+        """
+        connection, uri = self._connection, self._uri
+        if connection is None or uri is None:
+            raise self._not_connected()
+        if self.commander.logged_on:
+            raise UsageError("this connection has logged on already")
+        try:
+            self.server = await log_on(
+                connection,
+                self.commander,
+                client_name=self.name,
+                uri=uri,
+                authenticator=self.settings.authenticator,
+                options=self.settings.logon_options,
+                correlation_id=self.settings.logon_correlation_id,
+                timeout=timeout,
+            )
+            self.publisher.logged_on(self.server, self.settings.clock_us())
+        except BaseException:
+            connection.close()
+            raise
+        self.commander.logged_on = True
+        self.state = ConnectionState.LOGGED_ON
+        if self._heartbeat is not None:
+            await self._start_heartbeat(self._heartbeat, timeout=timeout)
+
+    async def disconnect(self) -> None:
+        """Close the connection; what the stores keep stays kept. The client may connect again."""
+        closed = self._closed
+        if self._connection is not None:
+            self._shut()
+            await closed.wait()
+
+    async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
+        """Beat every `interval` seconds, now if logged on, else from the next logon (HB1, HB3).
+
+        Raises:
+            UsageError: A limit can never work.
+        """
+        self._heartbeat = None if interval is None else Heartbeat(interval, idle_limit)
+        if self._connection is None or not self.commander.logged_on:
+            return
+        if self._heartbeat is None:
+            self._connection.set_heartbeat(None)
+            self._connection.writer.send(encode_frame({"c": "heartbeat", "opts": "stop"}))
+        else:
+            await self._start_heartbeat(self._heartbeat, timeout=TIMEOUT_S)
+
+    async def _start_heartbeat(self, heartbeat: Heartbeat, *, timeout: float | None) -> None:
+        fields = self.fields("heartbeat", a="processed", opts=heartbeat.options)
+        await self.commander.command(fields, what="heartbeat", timeout=timeout)
+        if self._connection is not None:
+            self._connection.set_heartbeat(heartbeat)
+
+    async def _serve(self, connection: Connection) -> None:
+        reason: HAClientError = DisconnectedError("the client was closed")
+        try:
+            reason = await connection.run()
+        finally:
+            self._lost(reason)
+
+    def _lost(self, reason: HAClientError) -> None:
+        """The connection is over: what waits fails, what streams ends."""
+        self._connection = self.commander.connection = None
+        self.commander.logged_on = False
+        self.publisher.lost()
+        self._lost_because = reason
+        if self.state is not ConnectionState.SHUTDOWN:
+            self.state = ConnectionState.DISCONNECTED
+        for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
+            sink = subscription.sink
+            if isinstance(sink, Delivery):
+                sink.end(reason, raises=subscription.finite)
+        _logger.info("client %s: %s", self.name, reason)
+        self._events.tell("disconnect", reason)
+        self._closed.set()
+
+    def _shut(self) -> None:
+        if self._nursery is None:
+            self.state = ConnectionState.SHUTDOWN
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _drain(self) -> None:
+        """Before leaving: what was published has left, and is persisted if soon (CC3)."""
+        publisher, connection = self.publisher, self._connection
+        if connection is None or not self.commander.logged_on:
+            return
+        with trio.move_on_after(_DRAIN_S):
+            while publisher.log is None and connection.writer.outbox_bytes:
+                await connection.writer.room()
+        try:
+            await self.flush_persisted(timeout=_DRAIN_S)
+        except (TimedOut, DisconnectedError) as error:
+            _logger.warning("client %s leaves with publishes not persisted: %s", self.name, error)
+
+    async def flush_persisted(self, *, timeout: float | None) -> None:
+        """Wait until everything published so far is persisted (CC9, PS15).
+
+        Without a store, wait until the server has processed it. With one, a `flush` that asks for
+        `persisted` goes along, so that the server does not wait out its ack conflation.
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds; what is left stays in the store.
+            DisconnectedError: There is no connection, or it was lost.
+        """
+        log = self.publisher.log
+        if log is None:
+            await self.flush(timeout=timeout)
+            return
+        target = log.last_sequence
+        if not log.unpersisted_count:
+            return
+        if self._connection is not None and self.commander.logged_on:
+            fields = self.fields("flush", a="persisted")
+            self._connection.writer.send(encode_frame(fields))
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            await self.publisher.wait_persisted(target, "publish_flush")
+            return
+        raise TimedOut(
+            f"publish_flush: {log.unpersisted_count} publishes are not persisted after "
+            f"{timeout:g} s; they stay in the store"
+        )
+
+    async def flush(self, *, timeout: float | None) -> None:
+        """Wait until the server has processed every command sent so far (CC10)."""
+        await self.commander.command(
+            self.fields("flush", a="processed"), what="flush", timeout=timeout
+        )
+
+    async def wait_empty(self, *, timeout: float | None) -> None:
+        """Wait until nothing is unpersisted (PS14).
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds.
+            DisconnectedError: The connection was lost.
+        """
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            while self.publisher.log is not None and self.publisher.log.unpersisted_count:
+                await self.flush_persisted(timeout=None)
+            return
+        raise TimedOut(f"wait_empty: not everything is persisted after {timeout:g} s")
+
+    async def sow_delete(self, fields: Fields, body: Payload, *, timeout: float | None) -> Message:
+        """Delete SOW records; with a store the command is kept until it is persisted (PS3)."""
+        log = self.publisher.log
+        header: Fields = {**fields, "cid": self.session.next_command_id()}
+        header["a"] = "processed,stats" if log is None else "processed,stats,persisted"
+        body = body.encode() if isinstance(body, str) else bytes(body)
+        if log is None:
+            return await self.commander.command(
+                header, body, what="sow_delete", awaited="stats", timeout=timeout
+            )
+        # A stored command may be sent again by a later process: no later id may equal its own.
+        header["cid"] = f"sow_delete-{log.last_sequence + 1}"
+        head = encode_header(header)[:-1] + b',"s":'
+        event = trio.Event()
+        pending = PendingCommand(str(header["cid"]), "sow_delete", awaited="stats", wake=event.set)
+        self.commander.connected()
+        return await self.commander.confirm(
+            lambda: self.publisher.append(head, body), pending, event, timeout=timeout
+        )
+
+    def fields(self, command: str, **others: str | int) -> Fields:
+        """The header of a command with a new id."""
+        return {"c": command, "cid": self.session.next_command_id(), **others}
+
+    def running(self) -> trio.Nursery:
+        """The nursery of this client.
+
+        Raises:
+            UsageError: The client is used outside its `async with`.
+        """
+        if self._nursery is None:
+            raise UsageError("use the client as `async with Client(...) as client:`")
+        return self._nursery
+
+    def _not_connected(self) -> HAClientError:
+        return self._lost_because or DisconnectedError("not connected: call connect first")
+
+    def _hurried(self) -> bool:
+        return bool(self.session.pending or self.publisher.persisted)
+
+    def _refuse_deadlock(self, what: str) -> None:
+        connection = self._connection
+        full = None if connection is None else connection.reading_stopped_by
+        if full is not None and full.consumer is trio.lowlevel.current_task():
+            raise would_deadlock(what)
+
+    def _received(self, received: Received) -> None:
+        for ack in received.failed:
+            message = self.publisher.refused(ack)
+            _logger.warning("publish %d was refused: %s", message.sequence, ack.reason)
+            self._events.tell("failed_write", message, ack.reason)
+        if received.persisted:
+            self.publisher.acknowledged(received.persisted)
+        for message in received.duplicates:
+            self._events.tell("duplicate", message)
+        for message in received.unrouted:
+            self._events.tell("last_chance", message)

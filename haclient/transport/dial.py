@@ -1,0 +1,104 @@
+"""From a URI to a connected link (protocol 1.3)."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from collections.abc import Iterable
+
+import trio
+
+from haclient.errors import ConnectionRefused, TimedOut, UsageError
+from haclient.protocol.uri import Uri
+from haclient.transport.link import Link
+from haclient.transport.tcp import TcpLink
+
+__all__ = ["dial"]
+
+
+async def dial(uri: Uri, *, timeout: float | None) -> Link:
+    """Connect to the server that the URI names, trying its addresses in order.
+
+    Args:
+        uri: Where to; its socket options are applied.
+        timeout: Seconds for all addresses together; `None` waits for as long as the system does.
+
+    Raises:
+        ConnectionRefused: No address could be connected to.
+        TimedOut: None was connected in time.
+        UsageError: The scheme or an option is not supported by this version.
+    """
+    _refuse_unsupported(uri)
+    with trio.move_on_after(float("inf") if timeout is None else timeout):
+        return TcpLink(await (_connect_unix(uri) if uri.scheme == "unix" else _connect_tcp(uri)))
+    raise TimedOut(f"{uri.safe} did not accept a connection within {timeout:g} s")
+
+
+def _refuse_unsupported(uri: Uri) -> None:
+    if sys.platform == "win32":
+        raise UsageError("haclient runs on Linux and macOS, not on Windows")
+    if uri.scheme not in {"tcp", "unix"}:
+        raise UsageError(f"{uri.safe}: {uri.scheme} is not supported by this version, use tcp")
+    if uri.compression or uri.http_preflight:
+        raise UsageError(
+            f"{uri.safe}: compression and http_preflight are not supported by this version"
+        )
+
+
+async def _connect_unix(uri: Uri) -> socket.socket:
+    sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        await sock.connect(uri.path)
+    except OSError as error:
+        sock.close()
+        raise _refused(uri, error) from error
+    return socket.socket(fileno=sock.detach())
+
+
+async def _connect_tcp(uri: Uri) -> socket.socket:
+    failure: OSError | None = None
+    for family, address in await _addresses(uri):
+        sock = trio.socket.socket(family, socket.SOCK_STREAM)
+        try:
+            _apply_options(sock, uri)
+            if uri.bind:
+                await sock.bind((uri.bind, 0))
+            await sock.connect(address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return socket.socket(fileno=sock.detach())
+    raise _refused(uri, failure) from failure
+
+
+async def _addresses(uri: Uri) -> Iterable[tuple[socket.AddressFamily, object]]:
+    """The host's addresses, the preferred family first; IPv4 unless the URI says otherwise."""
+    try:
+        found = await trio.socket.getaddrinfo(uri.host, uri.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise _refused(uri, error) from error
+    preferred = socket.AF_INET6 if uri.ip_protocol_prefer == "ipv6" else socket.AF_INET
+    return sorted(((f, a) for f, _, _, _, a in found), key=lambda each: each[0] != preferred)
+
+
+def _apply_options(sock: trio.socket.SocketType, uri: Uri) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(uri.tcp_nodelay is not False))
+    if uri.tcp_sndbuf is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, uri.tcp_sndbuf)
+    if uri.tcp_rcvbuf is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, uri.tcp_rcvbuf)
+    if uri.tcp_linger is not None:
+        linger = struct.pack("ii", 1, uri.tcp_linger)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    if uri.tcp_keepalive is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(uri.tcp_keepalive))
+
+
+def _refused(uri: Uri, error: OSError | None) -> ConnectionRefused:
+    why = "it has no address" if error is None else (error.strerror or str(error))
+    return ConnectionRefused(f"cannot connect to {uri.safe}: {why}")

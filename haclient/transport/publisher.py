@@ -1,0 +1,332 @@
+"""Publishing: encode once, append to the log, let the writer send (design 6, rows CC6, PS1-PS16).
+
+With a store, a publish is accepted by one append into the store's log, which is also the send
+queue and the replay buffer; a broken link is no error then. Without a store, a publish is one frame
+in the control outbox, and a broken link is an error.
+
+Every wait of `publish` comes before its append, so a cancelled publish was not stored and a
+returned one was. Waits are rare: about every 256 KiB one look at the socket, at the cap on
+unpersisted bytes and at the scheduler. Acks are cumulative; nothing is kept per message.
+
+Durability `fsync` is the exception that the name asks for: the append is followed by a shielded
+wait for the disk, so that `publish` returns only what survives a power loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import trio
+
+from haclient.errors import DisconnectedError, UsageError, WouldBlock
+from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
+from haclient.protocol.framing import FrameReader
+from haclient.protocol.messages import Message
+from haclient.session.custom_stores import SendingStore
+from haclient.session.logon import LoggedOn
+from haclient.transport.watermark import Watermark
+from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
+from haclient_stores.interfaces import FrameLog, PublishStore
+
+__all__ = ["DEFAULT_MAX_UNPERSISTED_BYTES", "Payload", "Publisher"]
+
+Payload: TypeAlias = bytes | bytearray | memoryview | str
+"""What can be published: bytes as they are, text as UTF-8."""
+
+DEFAULT_MAX_UNPERSISTED_BYTES: Final = 512 * 1024 * 1024
+"""Unpersisted bytes at which `publish` waits for acks and `publish_nowait` raises (HA18)."""
+
+_LOOK_EVERY_BYTES: Final = 64 * 1024
+_FRAME_OVERHEAD_BYTES: Final = (
+    64  # about what a header adds; only the rhythm of looks depends on it
+)
+_CACHED_HEADS: Final = 4096
+_OUTBOX_CAP_BYTES: Final = 4 * FLUSH_BYTES
+_TAIL: Final = b"}"
+
+
+class Publisher:
+    """The publishing half of a client.
+
+    Args:
+        store: Where publishes are kept until they are persisted, or `None`.
+        max_unpersisted_bytes: See `DEFAULT_MAX_UNPERSISTED_BYTES`.
+        would_deadlock: Called before a wait for acks; raises when it could never end.
+        lasting: Whether waits outlive a lost connection because another one will come.
+    """
+
+    def __init__(
+        self,
+        store: PublishStore | None,
+        *,
+        max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
+        would_deadlock: Callable[[str], None],
+        lasting: bool = False,
+    ) -> None:
+        self.store = store
+        self.log: FrameLog | None = _as_log(store)
+        self.writer: Writer | None = None
+        self.persisted = Watermark()
+        self._synced = getattr(store, "durability", "process") == "fsync"
+        self.gate = SendGate(max_unpersisted_bytes)
+        self._would_deadlock = would_deadlock
+        self._lasting = lasting
+        self._heads: dict[str, bytes] = {}
+
+    # -- the connection's life ---------------------------------------------
+
+    def connected(self, writer: Writer) -> None:
+        """A link is up; the log stays shut until the logon has said where to begin."""
+        self.writer = writer
+
+    def logged_on(self, server: LoggedOn, clock_us: int) -> None:
+        """Trim to what is persisted, number above what was seen, replay the rest (PS7, PS8).
+
+        Raises:
+            PublishGap: The server has lost what was once acknowledged, and the store minds (PS9).
+        """
+        log, writer = self.log, self.writer
+        if log is not None:
+            log.reconcile(seen=server.seen, persisted=server.persisted, clock_us=clock_us)
+            log.rewind(log.last_persisted)
+            self.persisted.rise(log.last_persisted)
+        if writer is not None:
+            writer.log_open = True
+            writer.wake()
+
+    def lost(self) -> None:
+        """The link is gone; who waits looks for itself whether waiting still makes sense."""
+        self.writer = None
+        if not self._lasting:
+            self.persisted.release()
+
+    def acknowledged(self, sequence: int) -> None:
+        """Everything up to `sequence` is persisted (PS5)."""
+        log = self.log
+        if log is None:
+            return
+        unsent_bytes = log.unsent_bytes
+        log.discard_up_to(sequence)
+        if self.writer is not None and log.unsent_bytes < unsent_bytes:
+            self.writer.passed_over(unsent_bytes - log.unsent_bytes)
+        self.persisted.rise(log.last_persisted)
+
+    def refused(self, ack: Message) -> Message:
+        """The publish that a failure ack is about, as it was stored; it is forgotten (PS6)."""
+        sequence, log = ack.sequence or 0, self.log
+        frame = None if log is None else log.replay_single(sequence)
+        message = Message(kind="p", sequence=sequence) if frame is None else _read_frame(frame)
+        message.reason = ack.reason
+        if log is not None and log.lowest_unpersisted == sequence:
+            self.acknowledged(sequence)
+        return message
+
+    # -- publishing ---------------------------------------------------------
+
+    def _head(self, topic: str) -> bytes:
+        """The constant first part of a plain publish to `topic`, up to its sequence."""
+        head = self._heads.get(topic)
+        if head is None:
+            head = publish_head(topic)
+            if len(self._heads) >= _CACHED_HEADS:
+                self._heads.clear()
+            self._heads[topic] = head
+        return head
+
+    def append(self, head: bytes, body: Payload) -> int:
+        """Store one frame and see to its sending; never waits (CC6, PS2, PS3).
+
+        Raises:
+            StoreFull: There is no room; nothing was stored.
+        """
+        log = self.log
+        if log is None:
+            raise UsageError("append needs a publish store")
+        if isinstance(body, str):
+            body = body.encode()
+        sequence = log.append(head, _TAIL, body)
+        gate = self.gate
+        if log.unsent_bytes >= gate.look_at:
+            self._look(log)
+        elif gate.parked and self.writer is not None:
+            self.writer.wake()
+        return sequence
+
+    def _look(self, log: FrameLog) -> None:
+        """Enough has gathered: send it now, and have the next publish look at the limits."""
+        self.gate.attention = True
+        if self.writer is not None and self.writer.log_open:
+            self.writer.flush()
+        else:
+            self.gate.look_at = log.unsent_bytes + FLUSH_BYTES
+
+    async def publish(self, topic: str, body: Payload) -> int | None:
+        """Publish plainly, waiting for room first when there is none.
+
+        `append` is written out here: one call less is a tenth of the whole.
+        """
+        gate, log = self.gate, self.log
+        if gate.attention:
+            await self._make_room()
+        if log is None:
+            self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
+            return None
+        if isinstance(body, str):
+            body = body.encode()
+        sequence = log.append(self._heads.get(topic) or self._head(topic), _TAIL, body)
+        if log.unsent_bytes >= gate.look_at:
+            self._look(log)
+        elif gate.parked and self.writer is not None:
+            self.writer.wake()
+        if self._synced:
+            await self._sync()
+        return sequence
+
+    async def publish_with(  # the parts of one wire frame
+        self,
+        topic: str,
+        body: Payload,
+        *,
+        command: str = "p",
+        expiration: int | None = None,
+        correlation_id: str = "",
+        sow_key: str = "",
+    ) -> int | None:
+        """Publish with more in the header than a topic."""
+        if self.log is not None:
+            head = publish_head(
+                topic,
+                command=command,
+                expiration=expiration,
+                correlation_id=correlation_id,
+                sow_key=sow_key,
+            )
+            return await self.append_durably(head, body)
+        frame = publish_frame_without_store(
+            topic,
+            _bytes(body),
+            command=command,
+            expiration=expiration,
+            correlation_id=correlation_id,
+            sow_key=sow_key,
+        )
+        await self._make_room()
+        self.send_unstored(frame)
+        return None
+
+    async def append_durably(self, head: bytes, body: Payload) -> int:
+        """`append` after a wait for room, and after it the disk where durability asks for it."""
+        await self._make_room()
+        sequence = self.append(head, body)
+        if self._synced:
+            await self._sync()
+        return sequence
+
+    def publish_nowait(self, topic: str, body: Payload) -> int | None:
+        """Publish plainly without ever suspending.
+
+        Raises:
+            WouldBlock: Over a high-water mark; nothing was stored.
+            UsageError: The store's durability is `fsync`, which has to wait.
+        """
+        if self.gate.attention:
+            self._check_room()
+        if self._synced:
+            raise UsageError("publish_nowait cannot wait for the disk: durability is fsync")
+        if self.log is None:
+            self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
+            return None
+        return self.append(self._heads.get(topic) or self._head(topic), body)
+
+    def send_unstored(self, frame: bytes) -> None:
+        """Queue a publish that no store keeps.
+
+        Raises:
+            DisconnectedError: There is no connection that has logged on.
+        """
+        writer = self.writer
+        if writer is None or not writer.log_open:
+            raise DisconnectedError("not logged on, and there is no publish store to keep it")
+        writer.send(frame)
+        if writer.outbox_bytes >= FLUSH_BYTES:
+            self.gate.attention = True
+            writer.flush()
+
+    async def _sync(self) -> None:
+        """Have the store on disk; shielded, since the publish is accepted already."""
+        store = self.store
+        if store is not None:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(store.sync)
+
+    # -- room ---------------------------------------------------------------
+
+    async def _make_room(self) -> None:
+        """Suspend once, and for as long as a limit is exceeded.
+
+        Raises:
+            DisconnectedError: The wait could only end by acks, and the connection is lost.
+            UsageError: The wait could only end after the caller itself has gone on.
+        """
+        self.gate.attention = False
+        await trio.lowlevel.checkpoint()
+        while (log := self.log) is not None and self._over_cap(log):
+            await self._until_acknowledged(log, "publish")
+        while (writer := self.writer) is not None and self._socket_is_behind(writer):
+            await writer.room()
+
+    def _check_room(self) -> None:
+        writer = self.writer
+        if self.log is not None and self._over_cap(self.log):
+            raise WouldBlock("publish_nowait: too much is unpersisted, use await publish to wait")
+        if writer is not None and self._socket_is_behind(writer):
+            raise WouldBlock("publish_nowait: the socket is full, use await publish to wait")
+        self.gate.attention = False
+
+    def _over_cap(self, log: FrameLog) -> bool:
+        return log.unpersisted_bytes >= self.gate.cap_bytes
+
+    def _socket_is_behind(self, writer: Writer) -> bool:
+        if self.log is None:
+            return writer.outbox_bytes >= _OUTBOX_CAP_BYTES
+        return writer.log_open and writer.blocked and self.log.unsent_bytes >= FLUSH_BYTES
+
+    async def _until_acknowledged(self, log: FrameLog, what: str) -> None:
+        self._would_deadlock(what)
+        if self.writer is None and not self._lasting:
+            raise DisconnectedError(
+                f"{what} waits for acks, but the connection is lost: connect again"
+            )
+        await self.persisted.reached(log.last_persisted + 1)
+
+    async def wait_persisted(self, sequence: int, what: str) -> None:
+        """Wait until everything up to `sequence` is persisted (PS14, PS15).
+
+        Raises:
+            DisconnectedError: The connection is lost and no other one will come by itself.
+        """
+        log = self.log
+        while log is not None and log.unpersisted_count and log.last_persisted < sequence:
+            self._would_deadlock(what)
+            if self.writer is None and not self._lasting:
+                raise DisconnectedError(
+                    f"{what}: {log.unpersisted_count} publishes are not persisted and the "
+                    "connection is lost: connect again, they are still in the store"
+                )
+            await self.persisted.reached(sequence)
+
+
+def _as_log(store: PublishStore | None) -> FrameLog | None:
+    if store is None:
+        return None
+    return store if isinstance(store, FrameLog) else SendingStore(store)
+
+
+def _read_frame(frame: bytes) -> Message:
+    """A stored frame as the message that it was."""
+    return MessageDecoder(expand_sow=False).decode(*FrameReader().feed(frame))[0]
+
+
+def _bytes(body: Payload) -> bytes:
+    return body.encode() if isinstance(body, str) else bytes(body)

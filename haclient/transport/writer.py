@@ -1,0 +1,195 @@
+"""The writing side of a connection: one cursor over the log, a small outbox beside it.
+
+Publishes are not queued: they stand in the publish store's log as wire frames, and the writer sends
+from there without copying (design 2.2). Everything else goes through the control outbox:
+
+* *ordered* frames (subscribe, query, flush, publishes without a store) leave exactly where they
+  were issued: after everything that the log held then, before everything appended later, so that a
+  query sees what was published before it;
+* *urgent* frames (logon, beats) leave at the next frame boundary, so that a beat never waits behind
+  a backlog.
+
+`pump` sends as much as the socket takes and never waits; the task in `run` parks until it is woken
+or until a full socket has room again. The log may only be sent while `log_open` is true: from the
+moment a logon has told where to begin until the link is lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+import trio
+
+from haclient.transport.link import Link
+from haclient_stores.interfaces import FrameLog
+
+__all__ = ["FLUSH_BYTES", "SendGate", "Writer"]
+
+FLUSH_BYTES: Final = 256 * 1024
+"""Unsent bytes at which a publish sends by itself instead of leaving it to the writer's task."""
+
+_JOIN_BYTES: Final = 256 * 1024  # small control frames leave together, in pieces of this size
+
+
+class SendGate:
+    """What a publish looks at after its append: three fields, no calls.
+
+    Attributes:
+        look_at: Unsent bytes at which the publisher stops to look at the socket.
+        parked: Whether the writer's task sleeps and has to be woken.
+        attention: Whether the next publish has to look at the limits before its append.
+        cap_bytes: Unpersisted bytes above which it has to wait for acks.
+    """
+
+    __slots__ = ("attention", "cap_bytes", "look_at", "parked")
+
+    def __init__(self, cap_bytes: int) -> None:
+        self.cap_bytes = cap_bytes
+        self.look_at = FLUSH_BYTES
+        self.parked = False
+        self.attention = False
+
+
+class Writer:
+    """Sends the control outbox and the log over one link."""
+
+    def __init__(self, link: Link, log: FrameLog | None, gate: SendGate) -> None:
+        self._link = link
+        self._log = log
+        self._gate = gate
+        self._urgent: deque[bytes] = deque()
+        self._ordered: deque[tuple[int, bytes]] = deque()  # (log bytes that leave before it, frame)
+        self._log_sent_bytes = 0
+        self._partial = memoryview(b"")  # the rest of a control piece that the socket took in part
+        self._lot = trio.lowlevel.ParkingLot()
+        self._room = trio.lowlevel.ParkingLot()
+        self.log_open = False
+        self.outbox_bytes = 0
+        self.blocked = False
+
+    def send(self, frame: bytes) -> None:
+        """Queue a frame behind everything published so far."""
+        ahead = 0 if self._log is None else self._log_sent_bytes + self._log.unsent_bytes
+        self._ordered.append((ahead, frame))
+        self.outbox_bytes += len(frame)
+        self.wake()
+
+    def send_urgent(self, frame: bytes) -> None:
+        """Queue a frame for the next frame boundary."""
+        self._urgent.append(frame)
+        self.outbox_bytes += len(frame)
+        self.wake()
+
+    def wake(self) -> None:
+        """There is something to send."""
+        if self._gate.parked:
+            self._gate.parked = False
+            self._lot.unpark()
+
+    def flush(self) -> None:
+        """Send from the caller's task, unless the socket is full."""
+        if not self.blocked:
+            try:
+                self.pump()
+            except OSError:
+                self.wake()  # a broken link is not the publisher's error: the task meets it too
+
+    def passed_over(self, count: int) -> None:
+        """So many bytes of the log will never be sent: an ack came before their repetition."""
+        self._log_sent_bytes += count
+        self.wake()
+
+    def pump(self) -> bool:
+        """Send what the socket takes; whether all of it has left.
+
+        Raises:
+            OSError: The link is broken.
+        """
+        self.blocked = False
+        while len(piece := self._next_piece()):
+            count = self._link.try_send(piece)
+            if count is None:
+                self.blocked = True
+                self.wake()  # the task waits for room, whoever called
+                break
+            self._advance(count)
+        self._set_gate()
+        return not self.blocked
+
+    def _set_gate(self) -> None:
+        """Tell the publisher when to look next; not again for what the socket does not take."""
+        log, gate = self._log, self._gate
+        if log is not None:
+            gate.look_at = FLUSH_BYTES + (log.unsent_bytes if self.blocked else 0)
+            if log.unpersisted_bytes >= gate.cap_bytes:
+                gate.attention = True
+
+    def _next_piece(self) -> memoryview:
+        """What leaves next: a control piece at its place, else the log up to that place."""
+        if len(self._partial):
+            return self._partial
+        log = self._log if self.log_open else None
+        if self._urgent:
+            if log is not None and (remainder := log.frame_remainder()):
+                return log.peek()[:remainder]
+            return self._control(self._join_urgent())
+        if self._ordered:
+            wait_for = self._ordered[0][0] - self._log_sent_bytes
+            if wait_for <= 0:
+                return self._control(self._join_ordered())
+            return memoryview(b"") if log is None else log.peek()[:wait_for]
+        return memoryview(b"") if log is None else log.peek()
+
+    def _control(self, piece: bytes) -> memoryview:
+        self._partial = memoryview(piece)
+        return self._partial
+
+    def _join_urgent(self) -> bytes:
+        piece = b"".join(self._urgent)
+        self._urgent.clear()
+        return piece
+
+    def _join_ordered(self) -> bytes:
+        """The frames whose place is here, small ones together."""
+        ordered, sent = self._ordered, self._log_sent_bytes
+        pieces = [ordered.popleft()[1]]
+        size = len(pieces[0])
+        while ordered and ordered[0][0] <= sent and size + len(ordered[0][1]) <= _JOIN_BYTES:
+            pieces.append(ordered.popleft()[1])
+            size += len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _advance(self, count: int) -> None:
+        if len(self._partial):
+            self._partial = self._partial[count:]
+            self.outbox_bytes -= count
+        elif self._log is not None:
+            self._log_sent_bytes += count
+            self._log.advance(count)
+
+    async def room(self) -> None:
+        """Wait until the writer has got further."""
+        self.wake()
+        await self._room.park()
+
+    async def run(self) -> None:
+        """Send for as long as the link lives.
+
+        Raises:
+            OSError: The link is broken.
+            trio.ClosedResourceError: The link was closed.
+        """
+        while True:
+            everything_left = self.pump()
+            self._room.unpark_all()
+            if everything_left:
+                self._gate.parked = True
+                await self._lot.park()
+            else:
+                await self._link.wait_writable()
+
+    def release(self) -> None:
+        """The link is gone: nobody waits for room any more."""
+        self._gate.parked = False
+        self._room.unpark_all()

@@ -1,0 +1,70 @@
+"""The public names are a promise: none disappears unnoticed, and each can be imported."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+import haclient
+import haclient.errors
+import haclient.stores
+
+CLIENT = {
+    "Authenticator",
+    "Bookmark",
+    "BookmarkList",
+    "BookmarkRange",
+    "Client",
+    "Command",
+    "ConnectionState",
+    "DefaultAuthenticator",
+    "EPOCH",
+    "MOST_RECENT",
+    "Message",
+    "MessageStream",
+    "NOW",
+    "Options",
+    "__version__",
+}
+STORES = {
+    "BookmarkStore",
+    "FilePublishStore",
+    "LoggedBookmarkStore",
+    "MemoryBookmarkStore",
+    "MemoryPublishStore",
+    "PublishStore",
+}
+
+
+def test_the_client_exports_what_is_documented() -> None:
+    assert CLIENT - set(haclient.__all__) == set()
+
+
+def test_the_client_exports_every_error_that_it_raises() -> None:
+    errors = {name for name in haclient.errors.__all__ if name[0].isupper()}
+    assert errors - set(haclient.__all__) == set()
+
+
+def test_the_stores_export_what_is_documented() -> None:
+    assert STORES - set(haclient.stores.__all__) == set()
+
+
+@pytest.mark.parametrize("module", ["haclient", "haclient.stores", "haclient.errors"])
+def test_every_promised_name_can_be_imported_and_is_listed(module: str) -> None:
+    package = importlib.import_module(module)
+    assert [name for name in package.__all__ if not hasattr(package, name)] == []
+    assert set(package.__all__) - set(dir(package)) == set()
+
+
+def test_names_are_sorted_and_unique() -> None:
+    assert len(set(haclient.__all__)) == len(haclient.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        getattr(haclient, "no_such_name")  # noqa: B009 - mypy would refuse the attribute itself
+
+
+def test_no_builtin_is_shadowed() -> None:
+    assert not {"ConnectionError", "TimeoutError"} & set(haclient.__all__)

@@ -1,0 +1,134 @@
+"""The documents tell the truth: commands, options, links, names and the tree of errors exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import haclient.errors
+from haclient.cli.app import commands
+from support.documents import blocks, command_lines, links
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
+NAMED = [pytest.param(path, id=path.relative_to(ROOT).as_posix()) for path in DOCUMENTS]
+TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install --quiet nox && .venv/bin/nox"
+
+
+def text(path: Path | str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def leaves(group: click.Group, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, with its full name."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, (*prefix, name))
+        else:
+            yield " ".join([*prefix, name]), command
+
+
+def unknown_in(words: list[str]) -> str:
+    """What a command line names that does not exist; empty when all of it does."""
+    command: click.Command = commands
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name, *words = words
+        if name not in command.commands:
+            return f"command {name}"
+        command = command.commands[name]
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    return " ".join(sorted(used - known))
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_every_documented_command_line_exists(path: Path) -> None:
+    wrong = [words for words in command_lines(text(path)) if unknown_in(words)]
+    assert [f"{' '.join(words)}: no {unknown_in(words)}" for words in wrong] == []
+
+
+def test_every_command_is_documented() -> None:
+    page = text("docs/command-line.md")
+    assert [name for name, _ in leaves(commands) if f"\n## {name}\n" not in page] == []
+
+
+def test_every_documented_option_of_a_command_exists() -> None:
+    _, *sections = re.split(r"^## ", text("docs/command-line.md"), flags=re.MULTILINE)
+    known = dict(leaves(commands))
+    wrong: list[str] = []
+    for section in sections:
+        name = section.partition("\n")[0]
+        if name in known:
+            options = {option for parameter in known[name].params for option in parameter.opts}
+            mentioned = re.findall(r"`(--[a-z-]+|-[a-z])\b", section)
+            wrong += [f"{name} {option}" for option in mentioned if option not in options]
+    assert wrong == []
+
+
+def test_a_wrong_command_line_would_be_found() -> None:
+    page = (
+        "```console\n$ echo x | haclient publish --topic t --no-such-option 1\n$ haclient fly\n```"
+    )
+    assert [unknown_in(words) for words in command_lines(page)] == [
+        "--no-such-option",
+        "command fly",
+    ]
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    assert [link for link in links(text(path)) if not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_python_in_the_documents_imports_names_that_exist(path: Path) -> None:
+    missing: list[str] = []
+    for block in blocks(text(path)):
+        if block.language == "python":
+            missing += [name for name in imported(block.text) if not exists(*name.split(":"))]
+    assert missing == []
+
+
+def imported(source: str) -> Iterator[str]:
+    """`module:name` of all imports of our own packages."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ImportFrom(module=str(module), names=names) if module.startswith("haclient"):
+                yield from (f"{module}:{alias.name}" for alias in names)
+            case _:
+                pass
+
+
+def exists(module: str, name: str) -> bool:
+    return hasattr(importlib.import_module(module), name)
+
+
+@pytest.mark.row("CC37")
+def test_the_tree_of_errors_is_documented_as_it_is() -> None:
+    tree = next(block.text for block in blocks(text("docs/errors.md")) if block.language == "text")
+    drawn = re.findall(r"^[| `-]*([A-Z]\w+)", tree, flags=re.MULTILINE)
+    kinds = [name for name in haclient.errors.__all__ if name[0].isupper()]
+    assert sorted(drawn) == sorted(kinds)
+    depth = {name: tree.splitlines()[i].index(name) // 4 for i, name in enumerate(drawn)}
+    for name in kinds:
+        kind = getattr(haclient.errors, name)
+        parents = [base.__name__ for base in kind.__mro__[1:] if base.__name__ in depth]
+        assert depth[name] == len(parents), name
+
+
+def test_ci_runs_the_command_of_the_readme() -> None:
+    assert f"```sh\n{TEST_COMMAND}\n```" in text("README.md")
+    assert TEST_COMMAND in text(".ci/run")
+
+
+def test_every_run_time_dependency_has_a_reason() -> None:
+    listed = tomllib.loads(text("pyproject.toml"))["project"]["dependencies"]
+    names = [re.split("[^a-z0-9-]", requirement)[0] for requirement in listed]
+    assert [name for name in names if f"\n| {name} |" not in text("CONTRIBUTING.md")] == []

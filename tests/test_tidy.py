@@ -1,0 +1,293 @@
+"""The style of this repository, as far as a machine can judge it; CONTRIBUTING.md has the words."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = {
+    "haclient": ROOT / "haclient",
+    "haclient_stores": ROOT / "stores/haclient_stores",
+    "haclient_fake_server": ROOT / "fake_server/haclient_fake_server",
+}
+UNIT_FOLDERS = {"haclient": "", "haclient_stores": "stores", "haclient_fake_server": "fake_server"}
+PURE = (
+    "haclient/protocol",
+    "haclient/session",
+    "haclient/auth.py",
+    "fake_server/haclient_fake_server/engine",
+    "fake_server/haclient_fake_server/journal_format.py",
+    "stores/haclient_stores/bookmarks.py",
+    "stores/haclient_stores/entries.py",
+    "stores/haclient_stores/finished.py",
+    "stores/haclient_stores/framing.py",
+    "stores/haclient_stores/tracking.py",
+    "stores/haclient_stores/window.py",
+)
+MAX_MODULE_LINES = 450
+MAX_FUNCTION_LINES = 60
+
+# Modules that hold no behaviour of their own, or are tested by name elsewhere.
+WITHOUT_MIRROR = {
+    "haclient/_version.py": "one constant",
+    "haclient/stores.py": "re-exports; tests/packaging checks the names",
+    "haclient/transport/link.py": "an interface; tests/unit/transport/test_tcp.py runs it",
+    "stores/haclient_stores/interfaces.py": "interfaces; their implementations are tested",
+}
+# Names of machines, registries and private folders that must not travel with the sources.
+FOREIGN = re.compile(
+    r"(?<![\w.])/(?:work|farm|root|home/\w+)/|/tmp/bash_jobs|index-url\s*=|https?://[^\s/]*pypi"
+)
+UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
+PRAGMA = re.compile(r"#\s*(?P<pragma>noqa|type:\s*ignore|pyright:\s*ignore)(?P<rest>.*)$")
+PRAGMA_REST = re.compile(
+    r"(?::\s*[A-Z]+[0-9]+(?:\s*,\s*[A-Z]+[0-9]+)*|\[[\w-]+(?:,\s*[\w-]+)*\])(?P<why>.*)"
+)
+CLOCK_CALLS = {"now", "utcnow", "today"}
+IMPURE_MODULES = {"time", "random", "secrets", "uuid", "os", "pathlib", "tempfile", "io"}
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def modules() -> list[Path]:
+    return sorted(path for folder in SOURCES.values() for path in folder.rglob("*.py"))
+
+
+def python_files() -> list[Path]:
+    return sorted(
+        ROOT / name for name in tracked_files() if name.endswith(".py") and (ROOT / name).is_file()
+    )
+
+
+@cache
+def tracked_files() -> tuple[str, ...]:
+    """What git would carry: tracked, or new and not ignored. Without git: every source file."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    try:
+        names = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return tuple(relative(path) for path in ROOT.rglob("*.py") if ".nox" not in path.parts)
+    return tuple(sorted(name for name in names if (ROOT / name).is_file()))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def check(find: Callable[[Path], Iterator[str]], paths: list[Path]) -> None:
+    """Fail with one line per finding: a list of places to mend."""
+    found = [f"{relative(path)}: {text}" for path in paths for text in find(path)]
+    assert not found, "\n".join(["", *found])
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(modules()) > len(SOURCES)
+
+
+def test_modules_stay_short() -> None:
+    def long_modules(path: Path) -> Iterator[str]:
+        count = len(path.read_text(encoding="utf-8").splitlines())
+        if count > MAX_MODULE_LINES:
+            yield f"{count} lines; the ceiling is {MAX_MODULE_LINES}"
+
+    check(long_modules, python_files())
+
+
+def test_functions_stay_short() -> None:
+    def long_functions(path: Path) -> Iterator[str]:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                count = (node.end_lineno or node.lineno) - node.lineno + 1
+                if count > MAX_FUNCTION_LINES:
+                    yield f"{node.name} has {count} lines; the ceiling is {MAX_FUNCTION_LINES}"
+
+    check(long_functions, python_files())
+
+
+def test_nothing_is_left_for_later() -> None:
+    def unfinished(path: Path) -> Iterator[str]:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if UNFINISHED.search(line):
+                yield f"line {number}: {line.strip()}"
+
+    check(unfinished, python_files())
+
+
+def test_only_the_command_line_prints() -> None:
+    def prints(path: Path) -> Iterator[str]:
+        for node in ast.walk(tree(path)):
+            match node:
+                case ast.Call(func=ast.Name(id="print" | "breakpoint" as name)):
+                    yield f"line {node.lineno}: {name}()"
+                case _:
+                    pass
+
+    quiet = [path for path in modules() if "cli" not in path.parts and path.stem != "__main__"]
+    check(prints, quiet)
+
+
+def test_a_silenced_rule_is_named_and_its_reason_given() -> None:
+    def unexplained(path: Path) -> Iterator[str]:
+        above = ""
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found = PRAGMA.search(line)
+            if found is not None:
+                rest = PRAGMA_REST.match(found["rest"])
+                if rest is None:
+                    yield f"line {number}: {found.group().strip()} needs a code"
+                elif not (rest["why"].strip(" #-:;") or above.startswith("#")):
+                    yield f"line {number}: {found.group().strip()} needs a reason"
+            above = line.strip()
+
+    others = [path for path in python_files() if path != Path(__file__)]
+    check(unexplained, others)
+
+
+def test_every_module_says_what_it_is() -> None:
+    def silent(path: Path) -> Iterator[str]:
+        if not ast.get_docstring(tree(path)):
+            yield "has no docstring"
+
+    check(silent, modules())
+
+
+def test_every_module_has_its_own_unit_test() -> None:
+    def untested(path: Path) -> Iterator[str]:
+        mirror = unit_test_of(path)
+        if not mirror.is_file():
+            yield f"has no {relative(mirror)}"
+
+    public = [path for path in modules() if path.name not in {"__init__.py", "__main__.py"}]
+    check(untested, [path for path in public if relative(path) not in WITHOUT_MIRROR])
+
+
+def unit_test_of(path: Path) -> Path:
+    for package, folder in SOURCES.items():
+        if path.is_relative_to(folder):
+            inner = path.relative_to(folder)
+            return ROOT / "tests/unit" / UNIT_FOLDERS[package] / inner.parent / f"test_{inner.name}"
+    raise AssertionError(path)
+
+
+def test_the_list_of_modules_without_a_mirror_is_not_stale() -> None:
+    assert [name for name in WITHOUT_MIRROR if unit_test_of(ROOT / name).is_file()] == []
+
+
+def test_packages_only_re_export() -> None:
+    def does_more(path: Path) -> Iterator[str]:
+        for node in tree(path).body:
+            if not is_re_export(node):
+                yield f"line {node.lineno}: {ast.unparse(node).splitlines()[0]}"
+
+    check(does_more, [path for path in modules() if path.name == "__init__.py"])
+
+
+def is_re_export(node: ast.stmt) -> bool:
+    """An import, the docstring, `__all__`, a constant table of names, or the lazy `__getattr__`."""
+    match node:
+        case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return all(is_re_export(child) for child in node.body)
+        case ast.Assign() | ast.AnnAssign():
+            return not any(isinstance(child, ast.Lambda) for child in ast.walk(node))
+        case ast.FunctionDef(name="__getattr__" | "__dir__"):
+            return True
+        case _:
+            return False
+
+
+def test_pure_packages_read_no_clock_no_file_and_no_random_number() -> None:
+    def impure(path: Path) -> Iterator[str]:
+        for node in ast.walk(tree(path)):
+            match node:
+                case ast.Import(names=names):
+                    yield from (f"import {name.name}" for name in names if is_impure(name.name))
+                case ast.ImportFrom(module=str(module)) if is_impure(module):
+                    yield f"from {module} import ..."
+                case ast.Call(func=ast.Attribute(attr=attribute)) if attribute in CLOCK_CALLS:
+                    yield f"line {node.lineno}: .{attribute}()"
+                case ast.Call(func=ast.Name(id="open")):
+                    yield f"line {node.lineno}: open()"
+                case _:
+                    pass
+
+    check(impure, [path for path in modules() if is_pure(path)])
+
+
+def is_impure(module: str) -> bool:
+    return module.partition(".")[0] in IMPURE_MODULES
+
+
+def is_pure(path: Path) -> bool:
+    return relative(path).startswith(PURE)
+
+
+def test_no_machine_or_registry_is_named_in_the_repository() -> None:
+    def foreign(path: Path) -> Iterator[str]:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            return
+        for number, line in enumerate(text.splitlines(), 1):
+            if FOREIGN.search(line):
+                yield f"line {number}: {line.strip()[:80]}"
+
+    names = [name for name in tracked_files() if ROOT / name != Path(__file__)]
+    check(foreign, [ROOT / name for name in names])
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has after `statement`."""
+    program = (
+        f"import sys\n{statement}\nprint(' '.join({{m.partition('.')[0] for m in sys.modules}}))"
+    )
+    path = [entry for entry in sys.path if entry]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {path!r}\n{program}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(done.stdout.split())
+
+
+HEAVY = {
+    "trio",
+    "sqlite3",
+    "sqlite_utils",
+    "tenacity",
+    "click",
+    "rich",
+    "numpy",
+    "pandas",
+    "pyspark",
+}
+
+
+@pytest.mark.parametrize("name", ["haclient", "haclient.protocol", "haclient.session"])
+def test_importing_a_pure_package_loads_no_trio(name: str) -> None:
+    assert not loaded_by(f"import {name}") & HEAVY
+
+
+def test_the_stores_load_neither_the_client_nor_trio() -> None:
+    assert not loaded_by("import haclient_stores") & (HEAVY | {"haclient"})
+
+
+def test_the_client_loads_trio_and_nothing_heavier() -> None:
+    loaded = loaded_by("from haclient import Client")
+    assert "trio" in loaded
+    assert not loaded & (HEAVY - {"trio"})

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+
+from haclient.errors import BadFilter, DisconnectedError, HAClientError, NotEntitled
+from haclient.protocol.messages import Message
+from haclient.session.acks import PendingCommand, PendingCommands
+
+
+class Waiter:
+    """A pending command and how often it was woken."""
+
+    def __init__(
+        self,
+        pending: PendingCommands,
+        command_id: str,
+        *,
+        awaited: str = "processed",
+        waiter: object = None,
+    ) -> None:
+        self.woken = 0
+        self.command = PendingCommand(
+            command_id, "subscribe", awaited=awaited, wake=self.wake, waiter=waiter
+        )
+        pending.add(self.command)
+
+    def wake(self) -> None:
+        self.woken += 1
+
+
+def ack(
+    command_id: str, kind: str = "processed", status: str = "success", why: str = ""
+) -> Message:
+    return Message(kind="ack", command_id=command_id, ack_type=kind, status=status, reason=why)
+
+
+def lost(_: PendingCommand) -> HAClientError:
+    return DisconnectedError("lost")
+
+
+def test_the_awaited_ack_confirms_its_command_and_no_other() -> None:
+    pending = PendingCommands()
+    first, second = Waiter(pending, "1"), Waiter(pending, "2")
+    pending.on_ack(ack("2"))
+    assert (first.woken, second.woken) == (0, 1)
+    assert second.command.ack is not None
+    assert len(pending) == 1
+
+
+def test_other_acks_of_a_command_are_swallowed_while_it_waits() -> None:
+    pending = PendingCommands()
+    waiter = Waiter(pending, "1", awaited="stats")
+    pending.on_ack(ack("1", "processed"))
+    assert waiter.woken == 0
+    pending.on_ack(ack("1", "stats"))
+    assert waiter.woken == 1
+
+
+@pytest.mark.row("CC37")
+@pytest.mark.parametrize("kind", ["processed", "stats", "completed"])
+def test_a_failure_of_any_type_refuses_the_command_with_the_servers_reason(kind: str) -> None:
+    pending = PendingCommands()
+    waiter = Waiter(pending, "1")
+    pending.on_ack(ack("1", kind, "failure", "bad filter"))
+    assert isinstance(waiter.command.error, BadFilter)
+    assert str(waiter.command.error) == "subscribe: bad filter"
+    assert len(pending) == 0
+
+
+def test_an_ack_for_nobody_is_swallowed() -> None:
+    pending = PendingCommands()
+    pending.on_ack(ack("9"))
+    pending.on_ack(ack(""))
+    assert len(pending) == 0
+
+
+def test_a_retry_is_an_answer_too() -> None:
+    pending = PendingCommands()
+    waiter = Waiter(pending, "1")
+    pending.on_ack(ack("1", status="retry"))
+    assert waiter.command.ack is not None
+
+
+def test_a_forgotten_command_is_not_woken_by_a_late_ack() -> None:
+    pending = PendingCommands()
+    waiter = Waiter(pending, "1")
+    pending.forget("1")
+    pending.forget("1")
+    pending.on_ack(ack("1"))
+    assert waiter.woken == 0
+
+
+def test_a_lost_connection_fails_everyone_once() -> None:
+    pending = PendingCommands()
+    waiters = [Waiter(pending, str(number)) for number in range(3)]
+    pending.fail_all(lost)
+    pending.fail_all(lost)
+    assert [waiter.woken for waiter in waiters] == [1, 1, 1]
+    assert all(isinstance(waiter.command.error, DisconnectedError) for waiter in waiters)
+
+
+def test_one_waiter_can_be_failed_and_the_others_go_on() -> None:
+    pending = PendingCommands()
+    me = object()
+    mine, other = Waiter(pending, "1", waiter=me), Waiter(pending, "2", waiter=object())
+    pending.fail_waiter(me, lambda _: NotEntitled("no"))
+    assert (mine.woken, other.woken) == (1, 0)
+    assert len(pending) == 1

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haclient.errors import StoreFull
+from haclient.session.custom_stores import SendingStore, StoreSubscription
+from haclient_stores.interfaces import FrameLog
+from support.custom import DictBookmarkStore, DictPublishStore
+
+HEAD, TAIL = b'{"c":"p","t":"orders","s":', b"}"
+
+
+def frame(sequence: int, body: bytes) -> bytes:
+    rest = b"%b%d%b%b" % (HEAD, sequence, TAIL, body)
+    return len(rest).to_bytes(4, "big") + rest
+
+
+def sent(log: FrameLog, count: int) -> bytes:
+    """Take up to `count` unsent bytes."""
+    taken = b""
+    while count > len(taken) and (piece := log.peek()):
+        part = bytes(piece[: count - len(taken)])
+        log.advance(len(part))
+        taken += part
+    return taken
+
+
+@pytest.mark.row("PS1")
+def test_a_custom_store_becomes_a_send_queue() -> None:
+    store = DictPublishStore()
+    log = SendingStore(store)
+    assert log.append(HEAD, TAIL, b"a") == 1
+    assert log.store(HEAD, TAIL, b"bb") == 2
+    assert log.unsent_bytes == len(frame(1, b"a") + frame(2, b"bb"))
+    assert sent(log, 10_000) == frame(1, b"a") + frame(2, b"bb")
+    assert log.unsent_bytes == 0
+    assert not log.peek()
+    assert store.frames == {1: frame(1, b"a"), 2: frame(2, b"bb")}
+
+
+def test_inside_a_frame_the_rest_of_it_is_known() -> None:
+    log = SendingStore(DictPublishStore())
+    log.append(HEAD, TAIL, b"a")
+    assert log.frame_remainder() == 0
+    whole = len(log.peek())
+    log.advance(5)
+    assert log.frame_remainder() == whole - 5
+    log.advance(whole - 5)
+    assert log.frame_remainder() == 0
+
+
+@pytest.mark.row("PS7")
+def test_after_a_lost_link_everything_unpersisted_is_sent_again_from_a_boundary() -> None:
+    log = SendingStore(DictPublishStore())
+    for body in (b"a", b"b", b"c"):
+        log.append(HEAD, TAIL, body)
+    sent(log, len(frame(1, b"a")) + 3)
+    log.reconcile(seen=2, persisted=1, clock_us=5)
+    log.rewind(log.last_persisted)
+    assert log.frame_remainder() == 0
+    assert sent(log, 10_000) == frame(2, b"b") + frame(3, b"c")
+
+
+def test_a_full_store_leaves_nothing_in_the_queue() -> None:
+    log = SendingStore(DictPublishStore(max_count=0))
+    with pytest.raises(StoreFull):
+        log.append(HEAD, TAIL, b"a")
+    assert log.unsent_bytes == 0
+
+
+def test_everything_else_is_asked_of_the_store_itself() -> None:
+    store = DictPublishStore()
+    log = SendingStore(store)
+    log.open_for("pub")
+    log.append(HEAD, TAIL, b"a")
+    log.append(HEAD, TAIL, b"b")
+    log.discard_up_to(1)
+    log.sync()
+    assert (log.client_name, log.gap, store.synced) == ("pub", None, 1)
+    assert (log.unpersisted_count, log.lowest_unpersisted) == (1, 2)
+    assert (log.last_persisted, log.last_sequence) == (1, 2)
+    assert log.unpersisted_bytes == len(frame(2, b"b"))
+    assert list(log.replay()) == [(2, frame(2, b"b"))]
+    assert log.replay_single(2) == frame(2, b"b")
+    log.close()
+    assert store.closed
+
+
+@given(st.lists(st.one_of(st.binary(max_size=30), st.integers(1, 60))))
+def test_whatever_the_pieces_the_bytes_are_the_frames_in_order(steps: list[bytes | int]) -> None:
+    log = SendingStore(DictPublishStore())
+    wire, wanted = b"", b""
+    for step in steps:
+        if isinstance(step, bytes):
+            wanted += frame(log.append(HEAD, TAIL, step), step)
+        else:
+            wire += sent(log, step)
+            assert log.unsent_bytes == len(wanted) - len(wire)
+    assert wire + sent(log, 10_000) == wanted
+
+
+@pytest.mark.row("BS1", "BS11")
+def test_a_custom_bookmark_store_works_message_by_message() -> None:
+    store = DictBookmarkStore()
+    log = StoreSubscription(store, "s")
+    assert log.log_batch(["1|1|", "1|2|", "1|1|", ""]) == [1, 2, 0, -1]
+    assert log.oldest_undiscarded == 1
+    log.discard(2)
+    assert log.resume() == "0"
+    log.discard(1)
+    assert str(log.recovery_point()) == log.resume() == "1|2|"
+    assert log.is_discarded("1|1|")
+    assert (log.oldest_undiscarded, log.undiscarded_count) == (0, 0)
+
+
+def test_a_custom_bookmark_store_gets_the_subscribers_persisted_acks() -> None:
+    store = DictBookmarkStore()
+    log = StoreSubscription(store, "s")
+    log.persisted("1|9|")
+    log.completed("1|9|")
+    log.link_lost(1)
+    log.ended()
+    assert store.acks == [("s", "1|9|")]
+
+
+@pytest.mark.row("BS7")
+def test_an_explicit_start_forgets_the_subscription_and_a_resume_does_not() -> None:
+    store = DictBookmarkStore()
+    log = StoreSubscription(store, "s")
+    log.log_batch(["1|1|", "1|2|"])
+    log.discard_up_to(1)
+    log.begin(acked=True, start=None)
+    assert log.undiscarded_count == 1
+    assert log.resume() == "1|1|"
+    log.begin(acked=True, start="0")
+    assert log.undiscarded_count == 0
+    assert log.resume() == "0"

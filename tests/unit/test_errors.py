@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+
+import pytest
+
+import haclient_stores.errors
+from haclient import errors
+from haclient.errors import (
+    AuthenticationError,
+    CommandError,
+    DisconnectedError,
+    HAClientError,
+    NameInUse,
+    PublishFailed,
+    PublishGap,
+    ReconnectGaveUp,
+    StoreCorrupt,
+    StoreError,
+    StoreLocked,
+    TimedOut,
+    UsageError,
+    command_error,
+)
+
+CLASSES = {
+    name: value
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and issubclass(value, Exception)
+}
+
+
+@pytest.mark.row("CC37")
+def test_every_error_has_one_root_and_is_exported() -> None:
+    assert all(issubclass(kind, HAClientError) for kind in CLASSES.values())
+    assert set(errors.__all__) == {*CLASSES, "command_error"}
+    assert set(haclient_stores.errors.__all__) <= set(errors.__all__)
+
+
+@pytest.mark.row("CC37")
+def test_the_tree_in_the_docstring_names_every_class() -> None:
+    text = (errors.__doc__ or "") + (haclient_stores.errors.__doc__ or "")
+    assert set(CLASSES) <= set(re.findall(r"\w+", text))
+    assert all(kind.__doc__ for kind in CLASSES.values())
+
+
+def test_a_timeout_can_be_caught_as_pythons_own() -> None:
+    with pytest.raises(TimeoutError):
+        raise TimedOut("no ack within 10 s")
+
+
+def test_misuse_refusal_and_lost_links_are_different_branches() -> None:
+    branches = [UsageError, errors.ProtocolError, CommandError, DisconnectedError, StoreError]
+    for kind in CLASSES.values():
+        assert sum(issubclass(kind, branch) for branch in branches) <= 1
+
+
+@pytest.mark.row("CC37", "AK7")
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("bad filter", errors.BadFilter),
+        ("Bad Filter near 'x'", errors.BadFilter),
+        ("bad regex", errors.BadRegexTopic),
+        ("bad regex topic", errors.BadRegexTopic),
+        ("bad sow key", errors.BadSowKey),
+        ("invalid topic", errors.InvalidTopic),
+        ("not entitled", errors.NotEntitled),
+        ("subscription already exists", errors.SubIdInUse),
+        ("subid in use", errors.SubIdInUse),
+        ("invalid options", errors.InvalidOptions),
+        ("invalid orderby", errors.InvalidOrderBy),
+        ("bookmark not found", errors.BookmarkNotFound),
+        ("invalid bookmark", errors.InvalidBookmark),
+        ("the dog ate it", CommandError),
+    ],
+)
+def test_a_reason_becomes_its_class_and_keeps_its_words(reason: str, expected: type) -> None:
+    error = command_error("subscribe to orders", reason)
+    assert type(error) is expected
+    assert isinstance(error, CommandError)
+    assert error.reason == reason
+    assert str(error) == f"subscribe to orders: {reason}"
+
+
+def test_a_refused_logon_is_a_connection_that_failed() -> None:
+    assert type(command_error("logon", "auth failure")) is AuthenticationError
+    assert type(command_error("logon", "name in use")) is NameInUse
+
+
+def test_a_refusal_without_a_reason_says_so() -> None:
+    assert str(command_error("sow", "")) == "sow: refused without a reason"
+
+
+@pytest.mark.row("CC37")
+def test_facts_are_attributes() -> None:
+    failed = PublishFailed("publish 3 refused", reason="not entitled", sequence=3)
+    assert (failed.reason, failed.sequence) == ("not entitled", 3)
+    assert CommandError("alone").reason == "alone"
+    gave_up = ReconnectGaveUp(7, "no server answers")
+    assert (gave_up.attempts, gave_up.chooser_error) == (7, "no server answers")
+    assert str(gave_up) == "gave up after 7 attempts: no server answers"
+    corrupt = StoreCorrupt("a.log", 48, "bad checksum")
+    assert (str(corrupt.path), corrupt.offset, corrupt.what) == ("a.log", 48, "bad checksum")
+    assert str(corrupt) == "a.log: corrupt at byte 48: bad checksum"
+    locked = StoreLocked("a.log", "orders-7", "held by process 3")
+    assert (str(locked.path), locked.owner) == ("a.log", "orders-7")
+    gap = PublishGap(9, 5)
+    assert (gap.acknowledged, gap.server) == (9, 5)
+    assert "sequence 5" in str(gap)
+
+
+@pytest.mark.parametrize("kind", [UsageError, TimedOut, CommandError, errors.WouldBlock])
+def test_plain_errors_survive_pickling(kind: type[Exception]) -> None:
+    assert str(pickle.loads(pickle.dumps(kind("why")))) == "why"  # noqa: S301  our own bytes

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+import trio
+
+from haclient.errors import DisconnectedError, StoreFull
+from haclient.transport.exceptions import open_nursery, unwrapped
+
+
+def test_nested_groups_with_one_error_are_that_error() -> None:
+    error = StoreFull("no room")
+    group = BaseExceptionGroup("", [BaseExceptionGroup("", [error])])
+    assert unwrapped(group) is error
+
+
+def test_several_errors_stay_together() -> None:
+    group = BaseExceptionGroup("", [StoreFull("a"), StoreFull("b")])
+    assert unwrapped(group) is group
+    assert unwrapped(BaseExceptionGroup("", [group])) is group
+
+
+@pytest.mark.row("CC37")
+async def test_an_error_of_a_task_leaves_the_block_as_itself() -> None:
+    async def fail() -> None:
+        raise DisconnectedError("lost") from OSError("reset")
+
+    with pytest.raises(DisconnectedError, match="lost") as caught:  # noqa: PT012  # the block is it
+        async with open_nursery() as nursery:
+            nursery.start_soon(fail)
+            await trio.sleep_forever()
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+async def test_an_error_of_the_body_leaves_the_block_as_itself() -> None:
+    with pytest.raises(DisconnectedError, match="lost"):  # noqa: PT012  # the block is it
+        async with open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            raise DisconnectedError("lost")
+
+
+async def test_errors_of_two_tasks_leave_as_a_group() -> None:
+    async def fail() -> None:
+        raise StoreFull("full")
+
+    with pytest.raises(BaseExceptionGroup) as caught:  # noqa: PT012  # the block is what is tested
+        async with open_nursery() as nursery:
+            nursery.start_soon(fail)
+            nursery.start_soon(fail)
+            await trio.sleep_forever()
+    assert len(caught.value.exceptions) == 2
+
+
+async def test_a_block_without_errors_is_just_a_nursery() -> None:
+    async with open_nursery() as nursery:
+        nursery.start_soon(trio.lowlevel.checkpoint)

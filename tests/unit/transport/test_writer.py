@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.protocol.framing import FrameReader
+from haclient.session.custom_stores import SendingStore
+from haclient.transport.writer import FLUSH_BYTES, Writer
+from haclient_stores.interfaces import FrameLog
+from haclient_stores.memory_publish import MemoryPublishStore
+from support.custom import DictPublishStore
+from support.links import MemoryLink, link_pair
+
+HEAD, TAIL = b'{"s":', b"}"
+
+
+def control(name: str) -> bytes:
+    rest = b"{%b}" % name.encode()
+    return len(rest).to_bytes(4, "big") + rest
+
+
+class Wire:
+    """A writer over a link in memory, and what has come out at the other end."""
+
+    def __init__(self, log: FrameLog | None = None) -> None:
+        self.link, self._far = link_pair()
+        self.writer = Writer(self.link, log)
+        self.writer.log_open = log is not None
+        self.log = log
+        self._reader = FrameReader()
+
+    def append(self, body: bytes = b"") -> None:
+        assert self.log is not None
+        self.log.append(HEAD, TAIL, body)
+        if self.writer.log_open:
+            self.writer.publish_appended()
+
+    def frames(self) -> list[str]:
+        """What has arrived since the last call: names of control frames, or sequence and body."""
+        buffer = memoryview(bytearray(1 << 20))
+        found: list[str] = []
+        while count := self._far.recv_into(buffer):
+            heads, bodies = self._reader.feed(buffer[:count])
+            found += [
+                (head[1:-1] + body).decode() for head, body in zip(heads, bodies, strict=True)
+            ]
+        assert not self._reader.pending or self.link.sending.sent_bytes
+        return [each.replace('"s":', "") for each in found]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.writer.run)
+            await wait_all_tasks_blocked()
+            yield
+            nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(params=["memory", "custom"])
+def log(request: pytest.FixtureRequest) -> FrameLog:
+    if request.param == "memory":
+        store = MemoryPublishStore(segment_bytes=2**15)
+        store.reconcile(seen=0, persisted=0, clock_us=0)
+        return store
+    return SendingStore(DictPublishStore())
+
+
+async def test_frames_leave_in_the_order_of_their_sending() -> None:
+    wire = Wire()
+    async with wire.running():
+        for name in "abc":
+            wire.writer.send(control(name))
+        await wait_all_tasks_blocked()
+    assert wire.frames() == ["a", "b", "c"]
+    assert wire.writer.outbox_bytes == 0
+
+
+async def test_a_command_leaves_after_what_was_published_before_it_and_before_the_rest(
+    log: FrameLog,
+) -> None:
+    wire = Wire(log)
+    wire.append()
+    wire.writer.send(control("query"))
+    wire.append()
+    wire.writer.send(control("flush"))
+    wire.append()
+    assert wire.writer.pump()
+    assert wire.frames() == ["1", "query", "2", "flush", "3"]
+
+
+async def test_an_urgent_frame_leaves_at_the_next_boundary(log: FrameLog) -> None:
+    wire = Wire(log)
+    for _ in range(3):
+        wire.append(b"x" * 20)
+    wire.link.sending.capacity_bytes = 10
+    assert not wire.writer.pump()
+    wire.writer.send(control("query"))
+    wire.writer.send_urgent(control("beat"))
+    wire.link.sending.capacity_bytes = 10_000
+    assert wire.writer.pump()
+    assert wire.frames() == ["1" + "x" * 20, "beat", "2" + "x" * 20, "3" + "x" * 20, "query"]
+
+
+async def test_an_urgent_frame_does_not_break_into_a_command_either() -> None:
+    wire = Wire()
+    wire.link.sending.capacity_bytes = 6
+    wire.writer.send(control("a long command"))
+    assert not wire.writer.pump()
+    wire.writer.send_urgent(control("beat"))
+    wire.link.sending.capacity_bytes = 10_000
+    wire.writer.pump()
+    assert wire.frames() == ["a long command", "beat"]
+
+
+@pytest.mark.row("PS7")
+async def test_a_closed_log_stays_and_only_urgent_frames_leave(log: FrameLog) -> None:
+    wire = Wire(log)
+    wire.writer.log_open = False
+    wire.append()
+    wire.writer.send_urgent(control("logon"))
+    assert wire.writer.pump()
+    assert wire.frames() == ["logon"]
+    wire.writer.log_open = True
+    wire.writer.pump()
+    assert wire.frames() == ["1"]
+
+
+async def test_small_frames_leave_in_one_piece_and_large_ones_alone() -> None:
+    wire = Wire()
+    for name in ("a" * 100_000, "b" * 100_000, "c" * 100_000):
+        wire.writer.send(control(name))
+    assert len(wire.writer._next_piece()) == 2 * 100_006
+    wire.writer.pump()
+    assert [len(each) for each in wire.frames()] == [100_000] * 3
+
+
+async def test_the_task_sleeps_until_it_is_woken_and_waits_while_the_socket_is_full(
+    log: FrameLog,
+) -> None:
+    wire = Wire(log)
+    wire.link.sending.capacity_bytes = 8
+    async with wire.running():
+        wire.append(b"abc")
+        await wait_all_tasks_blocked()
+        assert wire.writer.blocked
+        assert wire.frames() == []
+        await wait_all_tasks_blocked()
+        found = wire.frames()
+        await wait_all_tasks_blocked()
+        assert found + wire.frames() == ["1abc"]
+        assert not wire.writer.blocked
+
+
+async def test_enough_unsent_bytes_are_sent_by_the_publisher_itself(log: FrameLog) -> None:
+    wire = Wire(log)
+    wire.append(b"x" * (FLUSH_BYTES // 2))
+    assert wire.frames() == []
+    wire.append(b"x" * (FLUSH_BYTES // 2))
+    assert len(wire.frames()) == 2
+
+
+async def test_while_the_socket_is_full_the_publisher_leaves_it_alone(log: FrameLog) -> None:
+    wire = Wire(log)
+    wire.link.sending.capacity_bytes = 4
+    wire.append(b"x" * FLUSH_BYTES)
+    assert wire.writer.blocked
+    sent = wire.link.sending.sent_bytes
+    wire.link.sending.capacity_bytes = 8
+    wire.append(b"x" * FLUSH_BYTES)
+    assert wire.link.sending.sent_bytes == sent
+
+
+@pytest.mark.row("CC6")
+async def test_a_broken_link_is_met_by_the_task_and_not_by_the_publisher(log: FrameLog) -> None:
+    wire = Wire(log)
+    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012  # the block is what is tested
+        async with wire.running():
+            wire.link.reset()
+            wire.append(b"x" * FLUSH_BYTES)
+            assert log.unpersisted_count == 1
+            await trio.sleep_forever()
+    assert caught.group_contains(ConnectionResetError)
+
+
+async def test_whoever_waits_for_room_is_woken_by_progress() -> None:
+    wire = Wire()
+    wire.link.sending.capacity_bytes = 4
+    there_is_room = trio.Event()
+
+    async def wait() -> None:
+        while wire.writer.outbox_bytes:
+            await wire.writer.room()
+        there_is_room.set()
+
+    wire.writer.send(control("a"))
+    async with wire.running(), trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        assert not there_is_room.is_set()
+        wire.frames()
+        await there_is_room.wait()
+
+
+async def test_whoever_waits_for_room_is_woken_by_the_end_of_the_link() -> None:
+    wire = Wire()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wire.writer.room)
+        await wait_all_tasks_blocked()
+        wire.writer.release()
+
+
+@pytest.mark.row("PS7")
+async def test_what_was_persisted_before_it_was_sent_again_holds_nothing_up() -> None:
+    store = MemoryPublishStore(segment_bytes=2**15)
+    store.reconcile(seen=0, persisted=0, clock_us=0)
+    wire = Wire(store)
+    for _ in range(4):
+        wire.append(b"x" * 30_000)
+    wire.writer.send(control("query"))
+    wire.append(b"new")
+    before = store.unsent_bytes
+    store.discard_up_to(4)
+    wire.writer.passed_over(before - store.unsent_bytes)
+    wire.writer.pump()
+    found = wire.frames()
+    assert found[-2:] == ["query", "5new"]
+
+
+Step = tuple[str, int]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("publish"), st.sampled_from([0, 1, 40, 200, 30_000])),
+            st.tuples(st.sampled_from(["send", "urgent"]), st.just(0)),
+            st.tuples(st.just("pump"), st.sampled_from([1, 7, 50, 120, 29_990, 40_000])),
+            st.tuples(st.just("persist"), st.integers(0, 3)),
+        ),
+        max_size=60,
+    ),
+    st.booleans(),
+)
+def test_any_interleaving_gives_whole_frames_in_the_order_of_the_contract(
+    steps: list[Step],
+    custom: bool,  # noqa: FBT001  # drawn
+) -> None:
+    log: FrameLog = (
+        SendingStore(DictPublishStore()) if custom else MemoryPublishStore(segment_bytes=2**15)
+    )
+    log.reconcile(seen=0, persisted=0, clock_us=0)
+    wire = Wire(log)
+    arrived, issued, urgent = list[str](), list[str](), list[tuple[str, int]]()
+    for number, (what, size) in enumerate(steps):
+        match what:
+            case "publish":
+                wire.append(b"x" * size)
+                issued.append(f"{log.last_sequence}{'x' * size}")
+            case "send":
+                wire.writer.send(control(f"o{number}"))
+                issued.append(f"o{number}")
+            case "urgent":
+                urgent.append((f"u{number}", len(arrived)))
+                wire.writer.send_urgent(control(f"u{number}"))
+            case "persist":  # an ack for what has wholly arrived
+                done = [int(name.rstrip("x")) for name in arrived if name[0].isdigit()]
+                if done:
+                    log.discard_up_to(max(done) - size)
+            case _:
+                wire.link.sending.capacity_bytes = wire.link.sending.send_bytes = size
+                wire.writer.pump()
+                arrived += wire.frames()
+    wire.link.sending.capacity_bytes = wire.link.sending.send_bytes = 1 << 20
+    assert wire.writer.pump()
+    arrived += wire.frames()
+    assert [name for name in arrived if name[0] != "u"] == issued
+    assert [name for name in arrived if name[0] == "u"] == [name for name, _ in urgent]
+    assert wire.writer.outbox_bytes == log.unsent_bytes == 0
+
+
+def test_the_pair_of_links_is_what_the_tests_believe() -> None:
+    near, far = link_pair()
+    assert isinstance(near, MemoryLink)
+    assert near.try_send(b"abc") == 3
+    buffer = memoryview(bytearray(8))
+    assert far.recv_into(buffer) == 3
+    assert far.recv_into(buffer) is None
+    near.close()
+    assert far.recv_into(buffer) == 0
+    with pytest.raises(OSError, match="closed"):
+        far.try_send(b"x")
