@@ -16,7 +16,7 @@ import errno
 import logging
 import socket
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, cast
 from urllib.parse import urlsplit
 
 import trio
@@ -98,11 +98,21 @@ class BrokerServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close all connections, then the journal."""
+        """Close all connections, then the journal.
+
+        Raises:
+            StoreError: The journal could not be written, and the broker has stopped for that.
+        """
         assert self._nursery is not None  # noqa: S101 - entered
         self._nursery.cancel_scope.cancel()
         try:
             await self._nurseries.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as group:
+            alone = _only_error(group)
+            if alone is None:
+                raise
+            if alone is not error:
+                raise alone from None
         finally:
             self._close()
 
@@ -154,6 +164,16 @@ async def serve(
     async with BrokerServer(config) as server:
         task_status.started(server.uris)
         await trio.sleep_forever()
+
+
+def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """The error in a group that holds a single one: nurseries wrap what they let through."""
+    inner = group.exceptions[0]
+    if len(group.exceptions) > 1:
+        return None
+    if isinstance(inner, BaseExceptionGroup):
+        return _only_error(cast("BaseExceptionGroup[BaseException]", inner))
+    return inner
 
 
 def _listen(uri: str) -> socket.socket:

@@ -97,6 +97,14 @@ async def test_nothing_is_sent_when_the_journal_cannot_be_written() -> None:
     assert bench.diary == []
 
 
+@pytest.mark.row("TL6")
+async def test_a_lonely_message_is_written_without_waiting_for_others() -> None:
+    bench = Bench()
+    bench.send(bench.client("writer"), c="p", t="orders", s=1)
+    assert bench.diary == ["journal"]
+    assert bench.journal.next_position == 2
+
+
 async def test_last_words_are_sent_before_a_close() -> None:
     bench = Bench()
     bench.client("same")
