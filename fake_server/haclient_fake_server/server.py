@@ -15,6 +15,8 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, cast
 from urllib.parse import urlsplit
@@ -52,10 +54,18 @@ class BrokerServer:
     Args:
         config: What to run.
         disk: Where the journal is; the real file system unless a test says otherwise.
+        wall_clock_us: Microseconds since 1970, asked once at the start.
     """
 
-    def __init__(self, config: BrokerConfig, *, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        disk: Disk | None = None,
+        wall_clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
         self._config = config
+        self._wall_clock_us = wall_clock_us
         self._disk = disk or RealDisk()
         self._nurseries = trio.open_nursery()
         self._nursery: trio.Nursery | None = None
@@ -80,7 +90,7 @@ class BrokerServer:
         try:
             for uri in self._config.listen:
                 self._listeners.append(_listen(uri))
-            self._hub = Hub(self._config, self._journal)
+            self._hub = Hub(self._config, self._journal, now_us=self._wall_clock_us())
         except BaseException:
             self._close()
             raise

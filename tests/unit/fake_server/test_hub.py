@@ -66,7 +66,7 @@ class Bench:
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self.diary: list[str] = []
         self.journal = Journal(self.diary)
-        self.hub = Hub(config or BrokerConfig(ack_interval_s=0.0), self.journal)
+        self.hub = Hub(config or BrokerConfig(ack_interval_s=0.0), self.journal, now_us=1)
 
     def client(self, name: str) -> Session:
         session = Session(self.hub.next_number(), self.diary)

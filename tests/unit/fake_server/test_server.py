@@ -105,6 +105,20 @@ async def test_several_errors_leave_it_as_a_group() -> None:
             raise ExceptionGroup("two", [ValueError(), KeyError()])
 
 
+@pytest.mark.row("TL17", "ID3")
+async def test_the_wall_clock_is_asked_once_and_can_be_any() -> None:
+    async with (
+        BrokerServer(BrokerConfig(), wall_clock_us=lambda: 7_000_000) as server,
+        RawClient.connect(server.uris[0]) as client,
+    ):
+        await client.logon("pubber")
+        await client.send(c="subscribe", cid="1", t="orders", opts="bookmark,timestamp")
+        await client.send(c="p", t="orders")
+        (message,) = await client.publishes(1)
+        assert message.bookmark.split("|")[1] == "7000000001"
+        assert message.timestamp.startswith("19700101T00000")
+
+
 async def test_serve_runs_a_broker_until_it_is_cancelled() -> None:
     async with trio.open_nursery() as nursery:
         (uri,) = await nursery.start(serve, BrokerConfig())
