@@ -71,6 +71,8 @@ class Engine:
             "sow": queries.sow,
             "sow_and_subscribe": queries.sow_and_subscribe,
             "sow_delete": self._sow_delete,
+            "p": self._publishing.publish,
+            "publish": self._publishing.publish,
             "delta_publish": self._publishing.publish,
             "flush": self._flush,
             "heartbeat": self._heartbeat,
@@ -176,16 +178,16 @@ class Engine:
         return state.finish()
 
     def _command(self, connection: Connection, message: Message) -> None:
+        """Carry out a command that is no publish, or one that must be refused."""
         state = self._state
         command = self._commands.get(message.kind)
-        if command is None and message.kind not in {"p", "publish"}:
+        if command is None:
             state.close(connection, "unknown command")
             return
         if not connection.logged_on and message.kind != "logon":
             state.send(connection, failure_ack(message, "logon required"))
             state.close(connection, "auth")
             return
-        assert command is not None, "a publish before the logon was refused above"  # noqa: S101
         try:
             command(connection, message)
         except CommandError as error:
