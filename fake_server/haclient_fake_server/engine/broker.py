@@ -167,10 +167,7 @@ class Engine:
         state = self._state
         if state.batch.has_data:
             for item in state.acked.values():
-                connection = item.connection
-                if connection.ack_due == math.inf:
-                    connection.ack_due = state.now + connection.ack_interval_s
-                    state.wake_at(connection.ack_due)
+                state.collect_acks(item.connection)
         if state.next_due <= state.now:
             for connection in tuple(state.connections.values()):
                 if connection.ack_due <= state.now and not connection.closing:
