@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from haclient.protocol.messages import Message
+from haclient_fake_server.engine import queries
 from haclient_fake_server.engine.journal import Cursor, records_of
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from haclient_fake_server.journal_format import RecordCommand, RecordFlag
@@ -75,6 +76,14 @@ def test_records_come_in_batches_of_the_size_that_was_asked_for() -> None:
     peer.send(c="sow", cid="2", t="orders")
     sizes = [m.batch_size for m in peer.take(expand_sow=False) if m.kind == "sow"]
     assert sizes == [1] * 25
+
+
+def test_large_records_are_not_put_into_one_giant_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "MAX_BATCH_BYTES", 50)
+    _, peer = world_with(*records(5))
+    peer.send(c="sow", cid="1", t="orders", bs=10)
+    frames = [m for m in peer.take(expand_sow=False) if m.kind == "sow"]
+    assert [frame.batch_size for frame in frames] == [3, 2]
 
 
 @pytest.mark.row("SW2")
