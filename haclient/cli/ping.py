@@ -22,7 +22,7 @@ from haclient.cli.stopping import run_stoppable
 from haclient.errors import HAClientError
 from haclient.protocol.uri import Uri
 
-__all__ = ["ping"]
+__all__ = ["ping", "stopped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,8 @@ async def _ping_all(request: _Request) -> int:
     return worst
 
 
-def _stopped(_number: int) -> int:
+def stopped(_number: int) -> int:
+    """A signal ended the work."""
     raise Interrupted("interrupted")
 
 
@@ -97,4 +98,4 @@ def _stopped(_number: int) -> int:
 @taking(_Request)
 def ping(request: _Request) -> int:
     """Log on to each of the servers and measure a round trip; fails if one of them does (CLI1)."""
-    return run_stoppable(lambda: _ping_all(request), _stopped)
+    return run_stoppable(lambda: _ping_all(request), stopped)

@@ -43,7 +43,7 @@ from haclient.client import Client
 from haclient.errors import DisconnectedError, PublishFailed, UsageError
 from haclient.stores import FilePublishStore, MemoryPublishStore
 
-__all__ = ["publish"]
+__all__ = ["publish", "stopped"]
 
 _FLUSH_TIMEOUT_S: Final = 30.0
 """How long the server may take to persist the rest, when the command line does not say."""
@@ -97,7 +97,8 @@ async def _work(run: PublishRun) -> int:
     return ExitCode.OK
 
 
-def _stopped(run: PublishRun, _number: int) -> int:
+def stopped(run: PublishRun, _number: int) -> int:
+    """A signal ended the work; what was stored goes out with the next run."""
     told = f"interrupted after {run.summary.published} messages"
     if run.source is not None:
         told += "; run it again to publish the rest"
@@ -143,4 +144,4 @@ def publish(request: PublishRequest) -> int:
         run.summary.resent = store.unpersisted_count
         run.had_history = store.last_sequence > 0
         read_book(run)
-        return run_stoppable(partial(_work, run), partial(_stopped, run))
+        return run_stoppable(partial(_work, run), partial(stopped, run))
