@@ -71,7 +71,7 @@ class Engine:
             "sow": queries.sow,
             "sow_and_subscribe": queries.sow_and_subscribe,
             "sow_delete": self._sow_delete,
-            "delta_publish": self._delta_publish,
+            "delta_publish": self._publishing.publish,
             "flush": self._flush,
             "heartbeat": self._heartbeat,
             "logon": self._logon,
@@ -202,14 +202,6 @@ class Engine:
             self._queries.sow_delete(connection, message)
         except CommandError as error:
             self._publishing.refuse(connection, message, error.reason)
-
-    def _delta_publish(self, connection: Connection, message: Message) -> None:
-        route = self._state.table(connection.message_type).routes.get(message.topic)
-        if route is not None and route.sow is not None:
-            reason = "delta_publish to a SOW topic is not supported by this broker"
-            self._publishing.refuse(connection, message, reason)
-            return
-        self._publishing.publish(connection, message)
 
     def _flush(self, connection: Connection, message: Message) -> None:
         """All earlier commands were carried out; the block is written before any ack goes out."""
