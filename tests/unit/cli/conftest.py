@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient.cli.app import run
+from support.command_line import CommandLine
 from support.process import BrokerProcess, running_broker
 
 
@@ -25,20 +25,6 @@ def rows(tmp_path: Path) -> Path:
     path = tmp_path / "rows"
     path.write_text("".join(f"row {number}\n" for number in range(5)))
     return path
-
-
-class CommandLine:
-    """Runs the command line in this process and tells what came of it."""
-
-    def __init__(self, broker: BrokerProcess, capture: pytest.CaptureFixture[str]) -> None:
-        self._broker = broker
-        self._capture = capture
-
-    def __call__(self, command: str, *words: str | Path) -> tuple[int, list[str], str]:
-        """Exit code, lines of stdout, and stderr."""
-        code = run([command, "--server", self._broker.uri, *map(str, words)])
-        out, err = self._capture.readouterr()
-        return code, out.splitlines(), err
 
 
 @pytest.fixture

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
 from haclient.cli.exits import Interrupted
 from haclient.cli.ping import stopped
-
-if TYPE_CHECKING:
-    from conftest import CommandLine
+from support.command_line import CommandLine
 
 
 @pytest.mark.row("CLI1")

@@ -6,7 +6,6 @@ import json
 import threading
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -19,10 +18,8 @@ from haclient.cli.lines import scan_file
 from haclient.cli.publish import stopped
 from haclient.cli.publishing import Pace, PublishRequest, PublishRun, Summary
 from haclient.stores import FilePublishStore
+from support.command_line import CommandLine
 from support.process import running_broker, start_haclient
-
-if TYPE_CHECKING:
-    from conftest import CommandLine
 
 WORDS = ("publish", "--server", "tcp://127.0.0.1:1/amps", "--topic", "t")
 

@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,10 +15,8 @@ from haclient.cli.exits import Interrupted
 from haclient.cli.subscribe import SubscribeRequest, SubscribeRun, stopped
 from haclient.errors import UsageError
 from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkRange, Timestamp
+from support.command_line import CommandLine
 from support.process import running_broker
-
-if TYPE_CHECKING:
-    from conftest import CommandLine
 
 
 def request(
