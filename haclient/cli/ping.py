@@ -19,6 +19,7 @@ from haclient.cli.options import (
     timeout_option,
 )
 from haclient.cli.stopping import run_stoppable
+from haclient.cli.writing import say
 from haclient.errors import HAClientError
 from haclient.protocol.uri import Uri
 
@@ -81,7 +82,7 @@ async def _ping_all(request: _Request) -> int:
             worst = max(worst, ExitCode.FAILURE if known is None else known[0])
             complain(one_line(error))
         else:
-            click.echo(answer.told(as_json=request.as_json))
+            say(answer.told(as_json=request.as_json))
     return worst
 
 

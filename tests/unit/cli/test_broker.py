@@ -6,7 +6,6 @@ import os
 import signal
 from pathlib import Path
 
-import click
 import pytest
 
 from haclient.cli.app import run
@@ -68,7 +67,7 @@ def test_a_broker_says_where_it_listens_and_ends_on_a_signal(
         told.append(text)
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr(click, "echo", echo)
+    monkeypatch.setattr("haclient.cli.broker.say", echo)
     users = tmp_path / "users"
     users.write_text("me:secret\n")
     words = ("--listen", "tcp://127.0.0.1:0", "--data", str(tmp_path / "log"))
@@ -83,7 +82,9 @@ def test_without_data_the_log_has_a_place_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(click, "echo", lambda _text: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(
+        "haclient.cli.broker.say", lambda _text: os.kill(os.getpid(), signal.SIGTERM)
+    )
     assert run(["broker", "run", "--listen", "tcp://127.0.0.1:0"]) == 0
     [place] = tmp_path.iterdir()
     assert str(place) in capfd.readouterr().err
