@@ -79,7 +79,10 @@ class Commander:
             CommandError: The server refused it.
             DisconnectedError: The connection was lost first.
             TimedOut: No ack came within `timeout` seconds.
+            UsageError: The ack stands behind messages that the calling task has yet to take.
         """
+        if self.connection is not None:
+            self.connection.refuse_deadlock(pending.what)
         pending.waiter = trio.lowlevel.current_task()
         self.session.pending.add(pending)
         try:
@@ -101,16 +104,16 @@ class Commander:
         *,
         what: str,
         awaited: str = "processed",
+        urgent: bool = False,
         timeout: float | None,
     ) -> Message:
-        """Send one command and return the ack that confirms it."""
+        """Send one command, behind all publishes or before them; the ack that confirms it."""
         connection = self.connected()
         frame = encode_frame(fields, body)
         event = trio.Event()
         pending = PendingCommand(str(fields["cid"]), what, awaited=awaited, wake=event.set)
-        return await self.confirm(
-            lambda: connection.writer.send(frame), pending, event, timeout=timeout
-        )
+        send = connection.writer.send_urgent if urgent else connection.writer.send
+        return await self.confirm(lambda: send(frame), pending, event, timeout=timeout)
 
     # -- receivers ----------------------------------------------------------
 
