@@ -55,6 +55,11 @@ class Obstacle(Protocol):
 
     @property
     @abstractmethod
+    def draining(self) -> bool:
+        """Whether `drained` would still wait."""
+
+    @property
+    @abstractmethod
     def consumer(self) -> trio.lowlevel.Task | None:
         """Who empties it."""
 
@@ -122,7 +127,9 @@ class Connection:
             UsageError: Reading has stopped until the calling task takes its messages.
         """
         full = self.reading_stopped_by
-        if full is not None and full.consumer is trio.lowlevel.current_task():
+        if full is None or not full.draining:  # the reader may not have noticed yet
+            return
+        if full.consumer is trio.lowlevel.current_task():
             raise would_deadlock(what)
 
     async def run(self) -> HAClientError:
