@@ -19,7 +19,7 @@ from haclient.transport.commander import Fields
 from haclient.transport.core import TIMEOUT_S, Core
 from haclient.transport.dispatch import Delivery
 from haclient.transport.handling import Handler, HandlerErrorPolicy, serve
-from haclient_stores.bookmarks import MOST_RECENT
+from haclient_stores.bookmarks import EPOCH, MOST_RECENT
 
 __all__ = ["Subscriber"]
 
@@ -84,6 +84,12 @@ class Subscriber:
                 sow_key=command.sow_key,
             )
             return ""
+        if command.name is CommandName.UNSUBSCRIBE:
+            command.validate()
+            ids = command.sub_id or command.query_id
+            chosen = ids if ids == "all" else ids.split(",")
+            await self.unsubscribe(chosen, timeout=_timeout(command))
+            return ""
         if handler is None:
             raise UsageError(f"{command.name} needs a handler for its messages")
         return await self.handle(command, handler)
@@ -104,7 +110,7 @@ class Subscriber:
         await self._leave(chosen, timeout=timeout)
 
     async def _open(self, command: Command, delivery: Delivery, *, markers: bool) -> Subscription:
-        timeout = TIMEOUT_S if command.timeout is None else command.timeout
+        timeout = _timeout(command)
         fields = _fields(command)
         return await self._core.commander.open(
             fields, delivery, body=command.body, markers=markers, timeout=timeout
@@ -119,6 +125,10 @@ class Subscriber:
             await self._core.commander.unsubscribe(active, timeout=timeout)
 
 
+def _timeout(command: Command) -> float:
+    return TIMEOUT_S if command.timeout is None else command.timeout
+
+
 def _released(subscription: Subscription) -> None:
     """Nobody holds its messages any more: what is not discarded comes again."""
     if subscription.log is not None:
@@ -131,9 +141,11 @@ def _fields(command: Command) -> Fields:
     Raises:
         UsageError: No server could carry it out.
     """
+    recent = str(command.bookmark) == str(MOST_RECENT)
+    if recent:
+        command = command.copy().set_bookmark(EPOCH)
     command.validate()
-    if str(command.bookmark) != str(MOST_RECENT):
-        return command.to_fields()
-    fields = command.copy().set_bookmark("").to_fields()
-    fields["bm"] = str(MOST_RECENT)
+    fields = command.to_fields()
+    if recent:
+        fields["bm"] = str(MOST_RECENT)
     return fields

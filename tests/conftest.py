@@ -1,69 +1,15 @@
-"""What every test run shares: the index of requirement rows, and no skip that hides a gap in CI."""
+"""What every test run shares."""
 
-from __future__ import annotations
+from support.house_rules import (
+    pytest_addoption,
+    pytest_collection_finish,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+)
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
-from support.rows import read_rows, row_index
-
-# A skip that begins so is a property of the platform. Every other one hides a missing tool.
-ALLOWED_SKIP = "not applicable:"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("haclient")
-    group.addoption(
-        "--rows", action="store_true", help="print which tests show which row; run none"
-    )
-    group.addoption(
-        "--strict-skips",
-        action="store_true",
-        default=bool(os.environ.get("CI")),
-        help="fail when a test was skipped for want of a tool (default where CI is set)",
-    )
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Print the index instead of running the tests."""
-    if not session.config.getoption("--rows"):
-        return
-    words = read_rows(Path(__file__).parent / "rows.txt")
-    lines: list[str] = []
-    for row, nodeids in row_index(session.items).items():
-        lines += [
-            f"{row}  {words.get(row, '(not listed as done)')}",
-            *(f"    {n}" for n in nodeids),
-        ]
-    reporter = session.config.pluginmanager.getplugin("terminalreporter")
-    reporter.write_line("\n".join(["", *lines]))
-    session.items.clear()
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A hidden gap is a failure."""
-    if session.config.getoption("--rows"):
-        session.exitstatus = pytest.ExitCode.OK
-    elif session.exitstatus == pytest.ExitCode.OK and list(hidden_gaps(session.config)):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    for gap in hidden_gaps(config):
-        terminalreporter.write_line(f"SKIPPED, which --strict-skips forbids: {gap}", red=True)
-
-
-def hidden_gaps(config: pytest.Config) -> Iterator[str]:
-    """The reasons of all skips that are not a property of the platform."""
-    reporter = config.pluginmanager.getplugin("terminalreporter")
-    if reporter is None or not config.getoption("--strict-skips"):
-        return
-    for report in reporter.stats.get("skipped", ()):
-        reason = report.longrepr[2].removeprefix("Skipped: ")
-        if not reason.startswith(ALLOWED_SKIP):
-            yield f"{report.nodeid}: {reason}"
+__all__ = [
+    "pytest_addoption",
+    "pytest_collection_finish",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+]

@@ -185,7 +185,7 @@ _DEFAULTS: Final[dict[str, object]] = {
 }
 
 
-class _Malformed(Exception):  # noqa: N818  never leaves this module
+class _Malformed(Exception):
     """What is wrong, in words that hold nothing secret."""
 
 

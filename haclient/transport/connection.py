@@ -34,7 +34,6 @@ from haclient.session.subscriptions import Marker, Subscription
 from haclient.transport.dispatch import Delivery
 from haclient.transport.link import Link
 from haclient.transport.writer import Writer
-from haclient_stores.interfaces import FrameLog
 
 __all__ = ["Connection"]
 
@@ -74,7 +73,7 @@ class Connection:
     Args:
         link: Connected and not yet used.
         session: The state that this connection feeds.
-        log: The publish log to send from, if there is one.
+        writer: Sends over the same link.
         on_received: Called for every chunk with what it means; must not wait.
         events: The queue in front of the application's callbacks.
         hurried: Whether someone waits for an ack right now; no read is delayed then.
@@ -87,7 +86,7 @@ class Connection:
         link: Link,
         session: Session,
         *,
-        log: FrameLog | None,
+        writer: Writer,
         on_received: Callable[[Received], None],
         events: Obstacle,
         hurried: Callable[[], bool],
@@ -95,7 +94,7 @@ class Connection:
     ) -> None:
         self.link = link
         self.session = session
-        self.writer = Writer(link, log)
+        self.writer = writer
         self._on_received = on_received
         self._events = events
         self._hurried = hurried
@@ -190,10 +189,11 @@ class Connection:
 
     async def _read(self) -> None:
         link, frames, decode = self.link, FrameReader(), MessageDecoder().decode
-        tiny_reads = 0
+        tiny_reads = 0  # in a row that did not have to be waited for
         while True:
             count = link.recv_into(frames.writable())
             if count is None:
+                tiny_reads = 0
                 await link.wait_readable()
                 continue
             if count == 0:

@@ -35,6 +35,7 @@ from haclient.transport.events import Events
 from haclient.transport.exceptions import open_nursery
 from haclient.transport.log_on import check_client_name, log_on
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Payload, Publisher
+from haclient.transport.writer import Writer
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["TIMEOUT_S", "Core", "Settings"]
@@ -157,7 +158,7 @@ class Core:
         connection = Connection(
             link,
             self.session,
-            log=self.publisher.log,
+            writer=Writer(link, self.publisher.log, self.publisher.gate),
             on_received=self._received,
             events=self._events,
             hurried=self._hurried,

@@ -5,7 +5,7 @@ queue and the replay buffer; a broken link is no error then. Without a store, a 
 in the control outbox, and a broken link is an error.
 
 Every wait of `publish` comes before its append, so a cancelled publish was not stored and a
-returned one was. Waits are rare: about every 64 KiB one look at the socket, at the cap on
+returned one was. Waits are rare: about every 256 KiB one look at the socket, at the cap on
 unpersisted bytes and at the scheduler. Acks are cumulative; nothing is kept per message.
 
 Durability `fsync` is the exception that the name asks for: the append is followed by a shielded
@@ -21,12 +21,12 @@ import trio
 
 from haclient.errors import DisconnectedError, UsageError, WouldBlock
 from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
-from haclient.protocol.framing import MAX_FRAME_BYTES, FrameReader
+from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
 from haclient.transport.watermark import Watermark
-from haclient.transport.writer import FLUSH_BYTES, Writer
+from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog, PublishStore
 
 __all__ = ["DEFAULT_MAX_UNPERSISTED_BYTES", "Payload", "Publisher"]
@@ -44,7 +44,6 @@ _FRAME_OVERHEAD_BYTES: Final = (
 _CACHED_HEADS: Final = 4096
 _OUTBOX_CAP_BYTES: Final = 4 * FLUSH_BYTES
 _TAIL: Final = b"}"
-_LARGEST_BODY_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024  # the header has room beside it
 
 
 class Publisher:
@@ -70,12 +69,11 @@ class Publisher:
         self.writer: Writer | None = None
         self.persisted = Watermark()
         self._synced = getattr(store, "durability", "process") == "fsync"
-        self._max_unpersisted_bytes = max_unpersisted_bytes
+        self.gate = SendGate(max_unpersisted_bytes)
         self._would_deadlock = would_deadlock
         self._lasting = lasting
         self._heads: dict[str, bytes] = {}
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
-        self._credit = _LOOK_EVERY_BYTES
 
     # -- the connection's life ---------------------------------------------
 
@@ -164,20 +162,39 @@ class Publisher:
         if isinstance(body, str):
             body = body.encode()
         sequence = log.append(head, _TAIL, body)
-        writer = self.writer
-        if writer is not None and writer.log_open:
-            writer.publish_appended()
+        gate = self.gate
+        if log.unsent_bytes >= gate.look_at:
+            self._look(log)
+        elif gate.parked and self.writer is not None:
+            self.writer.wake()
         return sequence
 
+    def _look(self, log: FrameLog) -> None:
+        """Enough has gathered: send it now, and have the next publish look at the limits."""
+        self.gate.attention = True
+        if self.writer is not None and self.writer.log_open:
+            self.writer.flush()
+        else:
+            self.gate.look_at = log.unsent_bytes + FLUSH_BYTES
+
     async def publish(self, topic: str, body: Payload) -> int | None:
-        """Publish plainly, waiting for room first when there is none."""
-        self._credit -= len(body) + _FRAME_OVERHEAD_BYTES
-        if self._credit < 0:
-            await self._make_room(len(body))
-        if self.log is None:
+        """Publish plainly, waiting for room first when there is none.
+
+        `append` is written out here: one call less is a tenth of the whole.
+        """
+        gate, log = self.gate, self.log
+        if gate.attention:
+            await self._make_room()
+        if log is None:
             self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
             return None
-        sequence = self.append(self._heads.get(topic) or self._head(topic), body)
+        if isinstance(body, str):
+            body = body.encode()
+        sequence = log.append(self._heads.get(topic) or self._head(topic), _TAIL, body)
+        if log.unsent_bytes >= gate.look_at:
+            self._look(log)
+        elif gate.parked and self.writer is not None:
+            self.writer.wake()
         if self._synced:
             await self._sync()
         return sequence
@@ -210,13 +227,13 @@ class Publisher:
             correlation_id=correlation_id,
             sow_key=sow_key,
         )
-        await self._make_room(len(body))
+        await self._make_room()
         self.send_unstored(frame)
         return None
 
     async def append_durably(self, head: bytes, body: Payload) -> int:
         """`append` after a wait for room, and after it the disk where durability asks for it."""
-        await self._make_room(len(body))
+        await self._make_room()
         sequence = self.append(head, body)
         if self._synced:
             await self._sync()
@@ -229,9 +246,8 @@ class Publisher:
             WouldBlock: Over a high-water mark; nothing was stored.
             UsageError: The store's durability is `fsync`, which has to wait.
         """
-        self._credit -= len(body) + _FRAME_OVERHEAD_BYTES
-        if self._credit < 0:
-            self._check_room(len(body))
+        if self.gate.attention:
+            self._check_room()
         if self._synced:
             raise UsageError("publish_nowait cannot wait for the disk: durability is fsync")
         if self.log is None:
@@ -249,7 +265,9 @@ class Publisher:
         if writer is None or not writer.log_open:
             raise DisconnectedError("not logged on, and there is no publish store to keep it")
         writer.send(frame)
-        writer.flush_if(enough=writer.outbox_bytes >= FLUSH_BYTES)
+        if writer.outbox_bytes >= FLUSH_BYTES:
+            self.gate.attention = True
+            writer.flush()
 
     async def _sync(self) -> None:
         """Have the store on disk; shielded, since the publish is accepted already."""
@@ -260,33 +278,34 @@ class Publisher:
 
     # -- room ---------------------------------------------------------------
 
-    async def _make_room(self, size: int) -> None:
+    async def _make_room(self) -> None:
         """Suspend once, and for as long as a limit is exceeded.
 
         Raises:
-            UsageError: No server would accept a body of this size.
             DisconnectedError: The wait could only end by acks, and the connection is lost.
             UsageError: The wait could only end after the caller itself has gone on.
         """
-        _check_size(size)
-        self._credit = _LOOK_EVERY_BYTES
-        await trio.lowlevel.checkpoint()
-        while (log := self.log) is not None and self._over_cap(log):
-            await self._until_acknowledged(log, "publish")
-        while (writer := self.writer) is not None and self._socket_is_behind(writer):
-            await writer.room()
+        self.gate.attention = False
+        try:
+            await trio.lowlevel.checkpoint()
+            while (log := self.log) is not None and self._over_cap(log):
+                await self._until_acknowledged(log, "publish")
+            while (writer := self.writer) is not None and self._socket_is_behind(writer):
+                await writer.room()
+        except BaseException:
+            self.gate.attention = True  # the next publish stands before the same limit
+            raise
 
-    def _check_room(self, size: int) -> None:
-        _check_size(size)
+    def _check_room(self) -> None:
         writer = self.writer
         if self.log is not None and self._over_cap(self.log):
             raise WouldBlock("publish_nowait: too much is unpersisted, use await publish to wait")
         if writer is not None and self._socket_is_behind(writer):
             raise WouldBlock("publish_nowait: the socket is full, use await publish to wait")
-        self._credit = _LOOK_EVERY_BYTES
+        self.gate.attention = False
 
     def _over_cap(self, log: FrameLog) -> bool:
-        return log.unpersisted_bytes >= self._max_unpersisted_bytes
+        return log.unpersisted_bytes >= self.gate.cap_bytes
 
     def _socket_is_behind(self, writer: Writer) -> bool:
         if self.log is None:
@@ -322,14 +341,6 @@ def _as_log(store: PublishStore | None) -> FrameLog | None:
     if store is None:
         return None
     return store if isinstance(store, FrameLog) else SendingStore(store)
-
-
-def _check_size(size: int) -> None:
-    if size > _LARGEST_BODY_BYTES:
-        raise UsageError(
-            f"a body of {size} bytes is too large: no server accepts more than "
-            f"{_LARGEST_BODY_BYTES}"
-        )
 
 
 def _read_frame(frame: bytes) -> Message:

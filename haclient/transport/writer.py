@@ -24,7 +24,7 @@ import trio
 from haclient.transport.link import Link
 from haclient_stores.interfaces import FrameLog
 
-__all__ = ["FLUSH_BYTES", "Writer"]
+__all__ = ["FLUSH_BYTES", "SendGate", "Writer"]
 
 FLUSH_BYTES: Final = 256 * 1024
 """Unsent bytes at which a publish sends by itself instead of leaving it to the writer's task."""
@@ -32,19 +32,38 @@ FLUSH_BYTES: Final = 256 * 1024
 _JOIN_BYTES: Final = 256 * 1024  # small control frames leave together, in pieces of this size
 
 
+class SendGate:
+    """What a publish looks at after its append: three fields, no calls.
+
+    Attributes:
+        look_at: Unsent bytes at which the publisher stops to look at the socket.
+        parked: Whether the writer's task sleeps and has to be woken.
+        attention: Whether the next publish has to look at the limits before its append.
+        cap_bytes: Unpersisted bytes above which it has to wait for acks.
+    """
+
+    __slots__ = ("attention", "cap_bytes", "look_at", "parked")
+
+    def __init__(self, cap_bytes: int) -> None:
+        self.cap_bytes = cap_bytes
+        self.look_at = FLUSH_BYTES
+        self.parked = False
+        self.attention = False
+
+
 class Writer:
     """Sends the control outbox and the log over one link."""
 
-    def __init__(self, link: Link, log: FrameLog | None) -> None:
+    def __init__(self, link: Link, log: FrameLog | None, gate: SendGate) -> None:
         self._link = link
         self._log = log
+        self._gate = gate
         self._urgent: deque[bytes] = deque()
         self._ordered: deque[tuple[int, bytes]] = deque()  # (log bytes that leave before it, frame)
         self._log_sent_bytes = 0
         self._partial = memoryview(b"")  # the rest of a control piece that the socket took in part
         self._lot = trio.lowlevel.ParkingLot()
         self._room = trio.lowlevel.ParkingLot()
-        self._parked = False
         self.log_open = False
         self.outbox_bytes = 0
         self.blocked = False
@@ -64,21 +83,13 @@ class Writer:
 
     def wake(self) -> None:
         """There is something to send."""
-        if self._parked:
-            self._parked = False
+        if self._gate.parked:
+            self._gate.parked = False
             self._lot.unpark()
 
-    def publish_appended(self) -> None:
-        """A frame was appended to the open log: send now when enough has gathered, else soon."""
-        log = self._log
-        if log is not None and log.unsent_bytes >= FLUSH_BYTES:
-            self.flush_if(enough=True)
-        elif self._parked:
-            self.wake()
-
-    def flush_if(self, *, enough: bool) -> None:
-        """Send from the caller's task when enough has gathered and the socket is not full."""
-        if enough and not self.blocked:
+    def flush(self) -> None:
+        """Send from the caller's task, unless the socket is full."""
+        if not self.blocked:
             try:
                 self.pump()
             except OSError:
@@ -95,15 +106,24 @@ class Writer:
         Raises:
             OSError: The link is broken.
         """
+        self.blocked = False
         while len(piece := self._next_piece()):
             count = self._link.try_send(piece)
             if count is None:
                 self.blocked = True
                 self.wake()  # the task waits for room, whoever called
-                return False
+                break
             self._advance(count)
-        self.blocked = False
-        return True
+        self._set_gate()
+        return not self.blocked
+
+    def _set_gate(self) -> None:
+        """Tell the publisher when to look next; not again for what the socket does not take."""
+        log, gate = self._log, self._gate
+        if log is not None:
+            gate.look_at = FLUSH_BYTES + (log.unsent_bytes if self.blocked else 0)
+            if log.unpersisted_bytes >= gate.cap_bytes:
+                gate.attention = True
 
     def _next_piece(self) -> memoryview:
         """What leaves next: a control piece at its place, else the log up to that place."""
@@ -164,12 +184,12 @@ class Writer:
             everything_left = self.pump()
             self._room.unpark_all()
             if everything_left:
-                self._parked = True
+                self._gate.parked = True
                 await self._lot.park()
             else:
                 await self._link.wait_writable()
-                self.blocked = False
 
     def release(self) -> None:
         """The link is gone: nobody waits for room any more."""
+        self._gate.parked = False
         self._room.unpark_all()

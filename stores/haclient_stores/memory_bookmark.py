@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from haclient_stores.bookmarks import BookmarkList
+from haclient_stores.entries import Publishers
 from haclient_stores.errors import StoreLocked
 from haclient_stores.interfaces import BookmarkStore
-from haclient_stores.tracking import Publishers, SubscriptionTracker
+from haclient_stores.tracking import SubscriptionTracker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from typing_extensions import override
 from haclient_stores.errors import StoreLocked
 from haclient_stores.files import anonymous_region
 from haclient_stores.publish_log import PublishLog, owned_text
-from haclient_stores.segments import Limits, Segment, Space
+from haclient_stores.segment import Limits, Segment, Space
 from haclient_stores.window import PublishWindow
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class _MemorySpace(Space):
         return True
 
     @override
-    def note(self, window: PublishWindow) -> None:
+    def note(self, window: PublishWindow, *, numbering: bool) -> None:
         """The window is in the same memory."""
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from haclient_stores.interfaces import FrameLog
-from haclient_stores.segments import Limits, SegmentLog, Space
+from haclient_stores.segments import SegmentLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from haclient_stores.errors import PublishGap
+    from haclient_stores.segment import Limits, Space
     from haclient_stores.window import PublishWindow
 
 __all__ = ["PublishLog", "owned_text"]

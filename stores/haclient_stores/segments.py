@@ -31,165 +31,26 @@ from __future__ import annotations
 
 import struct
 import threading
-from abc import abstractmethod
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from haclient_stores.errors import StoreFull, UsageError
+from haclient_stores.segment import PAGE_BYTES, SLOT_BYTES, frame_length, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
+    from haclient_stores.segment import Limits, Segment, Space
     from haclient_stores.window import PublishWindow
 
-__all__ = [
-    "MARK_BYTES",
-    "MAX_FRAME_BYTES",
-    "MIN_SEGMENT_BYTES",
-    "Limits",
-    "Segment",
-    "SegmentLog",
-    "Space",
-    "walk",
-]
+__all__ = ["MARK_BYTES", "MAX_FRAME_BYTES", "SegmentLog"]
 
 MARK_BYTES: Final = 64 * 1024  # one checksum and one index entry for so much
 MAX_FRAME_BYTES: Final = 256 * 2**20  # the largest frame that any peer accepts
-_SLOT: Final = 4
-_PAGE: Final = 4096
-MIN_SEGMENT_BYTES: Final = 8 * _PAGE
 _EMPTY: Final = memoryview(b"")
 
 _pack_length = struct.Struct(">I").pack
-_read_length = struct.Struct(">I").unpack_from
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How a log may grow.
-
-    Attributes:
-        segment_bytes: Size of a segment; a frame that is larger gets one of its own size.
-        max_bytes: All segments together are never larger than this.
-        resize: Asked with the new size in bytes before the log grows; False refuses (PS17).
-
-    Raises:
-        UsageError: A segment would be smaller than a page and its header.
-    """
-
-    segment_bytes: int
-    max_bytes: int
-    resize: Callable[[int], bool] | None = None
-
-    def __post_init__(self) -> None:
-        if self.segment_bytes < MIN_SEGMENT_BYTES:
-            raise UsageError(
-                f"segment_bytes is at least {MIN_SEGMENT_BYTES}, not {self.segment_bytes}"
-            )
-
-
-class Segment:
-    """One stretch of frames with consecutive sequences.
-
-    Attributes:
-        first: The sequence of the first frame.
-        begin: Offset of the first frame.
-        end: Offset behind the last frame, where a zero length stands. While the segment is the
-            active one only the log knows it.
-        next_sequence: The sequence behind the last frame; like `end`.
-        mark_offsets, mark_sequences: Known frame boundaries and the sequence that starts there.
-        released: The space has it back; whoever still holds it must look elsewhere.
-    """
-
-    __slots__ = (
-        "begin",
-        "end",
-        "first",
-        "mark_offsets",
-        "mark_sequences",
-        "next_sequence",
-        "released",
-        "size",
-    )
-
-    def __init__(self, *, first: int, begin: int, size: int) -> None:
-        self.first = first
-        self.begin = begin
-        self.end = begin
-        self.size = size
-        self.next_sequence = first
-        self.mark_offsets = [begin]
-        self.mark_sequences = [first]
-        self.released = False
-
-    @property
-    @abstractmethod
-    def view(self) -> memoryview:
-        """The memory, mapped again if it was parked."""
-
-    def mark(self, end: int, next_sequence: int) -> None:
-        """Note a frame boundary."""
-        self.mark_offsets.append(end)
-        self.mark_sequences.append(next_sequence)
-        self.end = end
-        self.next_sequence = next_sequence
-
-    def offset_of(self, sequence: int) -> int:
-        """Where a sequence starts that lies within this segment."""
-        index = bisect_right(self.mark_sequences, sequence) - 1
-        return walk(self.view, self.mark_offsets[index], sequence - self.mark_sequences[index])
-
-    def boundary_before(self, offset: int) -> int:
-        """A known frame boundary at or before an offset."""
-        return self.mark_offsets[bisect_right(self.mark_offsets, offset) - 1]
-
-
-class Space(Protocol):
-    """Where segments come from and go to: anonymous memory, or the files of a store.
-
-    Attributes:
-        begin: Offset of the first frame in each segment.
-    """
-
-    begin: int
-
-    @abstractmethod
-    def create(self, first: int, size: int) -> Segment:
-        """An empty segment of at least `size` bytes for frames from `first` on.
-
-        Raises:
-            StoreFull: There is no room; nothing has changed.
-        """
-        ...
-
-    @abstractmethod
-    def release(self, segment: Segment) -> None:
-        """Take a segment back."""
-        ...
-
-    @abstractmethod
-    def park(self, segment: Segment) -> None:
-        """The segment will not be used for a while: it may let go of its mapping."""
-        ...
-
-    @abstractmethod
-    def seal(self, segment: Segment, end: int, next_sequence: int) -> bool:
-        """Frames from `segment.end` to `end` are complete; False when this was the last seal."""
-        ...
-
-    @abstractmethod
-    def note(self, window: PublishWindow) -> None:
-        """Remember last persisted, last sequence and whether a server was asked."""
-        ...
-
-
-def walk(view: memoryview, offset: int, frames: int) -> int:
-    """The offset so many frames further."""
-    for _ in range(frames):
-        offset += _SLOT + int(_read_length(view, offset)[0])
-    return offset
 
 
 class SegmentLog:
@@ -287,20 +148,23 @@ class SegmentLog:
         with self._lock:
             active = self._active
             if active is not None and not self._jumped:
-                more = self._mark(active, self._end, self._window.last_sequence + 1)
-                if not more or self._end + length + _SLOT > active.size:
+                self._mark(active, self._end, self._window.last_sequence + 1)
+                if active.full or self._end + length + SLOT_BYTES > active.size:
                     active = None
             if active is None or self._jumped:
                 active = self._roll(length)
-            self._limit = min(active.size - _SLOT, max(self._end + length, active.end + MARK_BYTES))
+            self._limit = min(
+                active.size - SLOT_BYTES, max(self._end + length, active.end + MARK_BYTES)
+            )
 
-    def _mark(self, active: Segment, end: int, next_sequence: int) -> bool:
-        """Seal what was appended since the last mark; False when the segment takes no more."""
+    def _mark(self, active: Segment, end: int, next_sequence: int) -> None:
+        """Seal what was appended since the last mark."""
         if active.end == end:
-            return True
-        more = self._space.seal(active, end, next_sequence)
+            return
+        active.full = not self._space.seal(active, end, next_sequence)
         active.mark(end, next_sequence)
-        return more
+        if active.full:
+            self._limit = 0  # the next append begins another segment
 
     def checkpoint(self) -> int:
         """Seal all that is appended; returns the last sequence of it. Any thread may call this.
@@ -314,10 +178,9 @@ class SegmentLog:
                 return self._window.last_sequence
             offset, end, next_sequence = active.end, self._end, active.next_sequence
             while offset < end:
-                offset += _SLOT + int(_read_length(self._view, offset)[0])
+                offset += SLOT_BYTES + int(frame_length(self._view, offset)[0])
                 next_sequence += 1
-            if not self._mark(active, end, next_sequence):
-                self._limit = 0
+            self._mark(active, end, next_sequence)
             return next_sequence - 1
 
     def settle(self) -> None:
@@ -326,8 +189,7 @@ class SegmentLog:
             active = self._active
             if active is None or self._jumped:
                 return
-            if not self._mark(active, self._end, self._window.last_sequence + 1):
-                self._limit = 0
+            self._mark(active, self._end, self._window.last_sequence + 1)
 
     def renumbered(self) -> None:
         """The numbering may have changed: a jump begins a new segment with the next append."""
@@ -360,9 +222,9 @@ class SegmentLog:
 
     def _segment_size(self, length: int) -> int:
         """How large the next segment is, if it may exist at all."""
-        needed = self._space.begin + length + 2 * _SLOT
+        needed = self._space.begin + length + 2 * SLOT_BYTES
         limits = self._limits
-        size = max(limits.segment_bytes, -(-needed // _PAGE) * _PAGE)
+        size = max(limits.segment_bytes, -(-needed // PAGE_BYTES) * PAGE_BYTES)
         total = self._held_bytes + size
         if total > limits.max_bytes:
             raise StoreFull(
@@ -392,7 +254,7 @@ class SegmentLog:
         if jumps:  # the server knows more of this publisher than we do: number above it
             self.settle()
         window.persist(sequence)
-        self._space.note(window)
+        self._space.note(window, numbering=jumps)
         if jumps:
             self.renumbered()
         self.trim()
@@ -401,7 +263,7 @@ class SegmentLog:
         """Take over the logon ack (PS7, PS8); see `PublishWindow.reconcile` for what it raises."""
         self.settle()
         self._window.reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
-        self._space.note(self._window)
+        self._space.note(self._window, numbering=True)
         self.renumbered()
         self.trim()
 
@@ -468,6 +330,16 @@ class SegmentLog:
         self.unsent_bytes = unsent
         self.trim()
 
+    def detach(self) -> list[Segment]:
+        """Let go of all segments, for good, because the space is about to be closed."""
+        with self._lock:
+            segments = list(self._segments)
+            self._segments.clear()
+            self._active = self._cursor_segment = None
+            self._view = _EMPTY
+            self._limit = self._end = self._cursor = self._boundary = self.unsent_bytes = 0
+            return segments
+
     def _set_cursor(self, segment: Segment, offset: int) -> None:
         self._cursor_segment = segment
         self._cursor = self._boundary = offset
@@ -508,7 +380,7 @@ class SegmentLog:
         before = offset
         while offset < cursor:
             before = offset
-            offset += _SLOT + int(_read_length(view, offset)[0])
+            offset += SLOT_BYTES + int(frame_length(view, offset)[0])
         self._boundary = offset if offset == cursor else before
         return offset - cursor
 

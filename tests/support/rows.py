@@ -61,13 +61,16 @@ def marked_rows_in(source: str) -> Iterator[str]:
 
 
 def row_index(items: Iterable[pytest.Item]) -> dict[str, list[str]]:
-    """Row -> the collected tests that carry it, both in a reader's order."""
-    index: dict[str, list[str]] = {}
+    """Row -> the collected tests that carry it, both in a reader's order.
+
+    The cases of one parametrized test are one test here.
+    """
+    index: dict[str, dict[str, None]] = {}
     for item in items:
         for marker in item.iter_markers("row"):
             for row in marker.args:
-                index.setdefault(row, []).append(item.nodeid)
-    return {row: index[row] for row in sorted(index, key=row_order)}
+                index.setdefault(row, {})[item.nodeid.partition("[")[0]] = None
+    return {row: list(index[row]) for row in sorted(index, key=row_order)}
 
 
 def row_order(row: str) -> tuple[str, int]:

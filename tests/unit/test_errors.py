@@ -57,7 +57,7 @@ def test_misuse_refusal_and_lost_links_are_different_branches() -> None:
         assert sum(issubclass(kind, branch) for branch in branches) <= 1
 
 
-@pytest.mark.row("CC37")
+@pytest.mark.row("CC37", "AK7")
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [

@@ -17,21 +17,18 @@ from haclient_stores.errors import (
 )
 
 
-@pytest.mark.row("PS21")
 def test_a_corrupt_file_is_named_with_the_place_of_the_damage() -> None:
     error = StoreCorrupt("orders.pub", 4096, "the checksum of a block is wrong")
     assert (error.path, error.offset) == (Path("orders.pub"), 4096)
     assert str(error) == "orders.pub: corrupt at byte 4096: the checksum of a block is wrong"
 
 
-@pytest.mark.row("PS12")
 def test_a_locked_file_is_named_with_its_owner() -> None:
     error = StoreLocked(Path("orders.pub"), "orders-7", "in use by process 42")
     assert (error.path, error.owner) == (Path("orders.pub"), "orders-7")
     assert str(error) == "orders.pub: in use by process 42"
 
 
-@pytest.mark.row("PS9")
 def test_a_gap_says_what_was_acknowledged_and_what_the_server_has() -> None:
     error = PublishGap(acknowledged=20, server=10)
     assert (error.acknowledged, error.server) == (20, 10)

@@ -1,0 +1,72 @@
+"""Acks as frames: built only when asked for, failures told to whoever asked for anything (AK1).
+
+One frame per ack type (protocol 4.1). The fields stand in the order of published samples. A failure
+is told in the `processed` ack, or in the first type that was asked for when that is none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from haclient.protocol.encoding import encode_frame
+from haclient.protocol.messages import Message
+
+__all__ = ["BEAT", "ack", "failure_ack", "name_in_use_ack", "requested"]
+
+BEAT: Final = encode_frame({"c": "heartbeat"})
+"""The heartbeat that the server sends once per interval (protocol 3.12)."""
+
+_NOTHING: Final[frozenset[str]] = frozenset()
+_COMMON: Final = {
+    "persisted": frozenset({"persisted"}),
+    "processed": frozenset({"processed"}),
+    "": _NOTHING,
+}
+
+
+def requested(ack_type: str) -> frozenset[str]:
+    """The ack types in a command's `a`: spaces, empty tokens and `none` are tolerated (14.2)."""
+    known = _COMMON.get(ack_type)
+    if known is not None:
+        return known
+    tokens = {token.strip().lower() for token in ack_type.split(",")}
+    return frozenset(tokens - {"", "none"})
+
+
+def ack(
+    kind: str,
+    cid: str = "",
+    *,
+    status: str = "success",
+    reason: str = "",
+    more: Mapping[str, str | int] | None = None,
+) -> bytes:
+    """An ack frame; `more` holds the fields that only some commands have (protocol 4.2)."""
+    fields: dict[str, str | int] = {"c": "ack"}
+    if cid:
+        fields["cid"] = cid
+    if more:
+        fields.update(more)
+    fields["a"] = kind
+    fields["status"] = status
+    if reason:
+        fields["reason"] = reason
+    return encode_frame(fields)
+
+
+def failure_ack(
+    message: Message, reason: str, *, more: Mapping[str, str | int] | None = None
+) -> bytes | None:
+    """The ack that tells a command's failure; `None` when it asked for no ack at all."""
+    wanted = requested(message.ack_type)
+    if not wanted:
+        return None
+    kind = next((name for name in ("processed", "persisted") if name in wanted), min(wanted))
+    return ack(kind, message.command_id, status="failure", reason=reason, more=more)
+
+
+def name_in_use_ack(client_name: str) -> bytes:
+    """The last words to a connection that a newer one of the same name displaces (ID5, ID7)."""
+    more = {"client_name": client_name}
+    return ack("processed", status="failure", reason="name in use", more=more)

@@ -1,0 +1,176 @@
+"""The block that a batch is building: records are packed as they come and joined once.
+
+Nothing here is kept between batches but the two counters: the next position and the next topic id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from haclient_fake_server.engine.journal import Block
+from haclient_fake_server.journal_format import (
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    Record,
+    RecordCommand,
+    RecordFlag,
+    encode_block,
+    encode_record,
+    read_records,
+)
+
+if TYPE_CHECKING:
+    from haclient_fake_server.engine.identity import Publisher
+    from haclient_fake_server.engine.routes import Route
+
+__all__ = ["ASSIGNED", "NO_EXTRAS", "BatchBuilder", "Extras"]
+
+
+class Extras(NamedTuple):
+    """What few messages carry: the parts of a record between its header and its payload."""
+
+    key: bytes = b""
+    correlation_id: bytes = b""
+    expiration: bytes = b""
+    flags: int = 0
+    command: int = RecordCommand.PUBLISH
+
+
+NO_EXTRAS: Final = Extras()
+ASSIGNED: Final = Extras(flags=RecordFlag.ASSIGNED)
+"""The extras of a plain publish that has no sequence of its own (ID3)."""
+
+
+class BatchBuilder:
+    """Collects the records of one batch after another (TL3).
+
+    Attributes:
+        position: The position of the next data record.
+        now_us: Time of the records; never falls (TL17).
+    """
+
+    def __init__(self, *, next_position: int, next_topic_id: int, now_us: int) -> None:
+        self.position = next_position
+        self.now_us = now_us
+        self._next_topic_id = next_topic_id
+        self._first_position = next_position
+        self._parts: list[bytes] = []
+        self._records = 0
+        self._touched: list[Publisher] = []
+        self._assigned: set[int] = set()
+        self._marks: list[tuple[int, int]] = []
+        self._definitions: list[tuple[int, str, str]] = []
+
+    def append(
+        self, route: Route, publisher: Publisher, sequence: int, *, body: bytes, extras: Extras
+    ) -> None:
+        """Add a data record; the position of the record is `position` before the call."""
+        if not route.topic_id:
+            self._define(route)
+        key, correlation_id, expiration, flags, command = extras
+        parts = self._parts
+        parts.append(
+            RECORD_HEADER.pack(
+                RECORD_HEADER_BYTES + len(key) + len(correlation_id) + len(expiration) + len(body),
+                flags,
+                command,
+                len(expiration),
+                self.position,
+                publisher.id,
+                sequence,
+                self.now_us,
+                route.topic_id,
+                len(key),
+                len(correlation_id),
+            )
+        )
+        if extras is not NO_EXTRAS:
+            parts += (key, correlation_id, expiration)
+        parts.append(body)
+        self.position += 1
+        self._records += 1
+        publisher.noted = sequence
+        if not publisher.batch_low:
+            publisher.batch_low = sequence
+            self._touched.append(publisher)
+            if flags & RecordFlag.ASSIGNED:
+                self._assigned.add(publisher.id)
+
+    def mark(self, publisher: Publisher) -> None:
+        """Note the highest sequence seen where no message of this batch carries it."""
+        publisher.noted = publisher.seen
+        self._marks.append((publisher.id, publisher.seen))
+        self._parts.append(
+            encode_record(
+                Record(0, publisher.id, publisher.seen, self.now_us, 0, RecordCommand.MARK)
+            )
+        )
+        self._records += 1
+
+    @property
+    def has_data(self) -> bool:
+        """Whether this batch moves the log's end."""
+        return self.position != self._first_position
+
+    def topic_known(self, topic_id: int) -> None:
+        """A topic of an earlier run: its number is taken."""
+        self._next_topic_id = max(self._next_topic_id, topic_id + 1)
+
+    def find(self, publisher_id: int, sequence: int) -> int | None:
+        """The position of a message of this very batch, which the journal does not have yet."""
+        data = b"".join(self._parts)
+        for record in read_records(data, 0, len(data)):
+            if record.position and (record.publisher_id, record.sequence) == (
+                publisher_id,
+                sequence,
+            ):
+                return record.position
+        return None
+
+    def build(self) -> Block | None:
+        """The block of this batch, if it has any record; the next batch begins empty."""
+        if not self._records:
+            return None
+        block = Block(
+            encode_block(
+                b"".join(self._parts), count=self._records, first_position=self._first_position
+            ),
+            self._first_position,
+            self.position,
+            self.now_us,
+            self.now_us,
+            {p.id: (p.batch_low, p.noted) for p in self._touched},
+            tuple(self._definitions),
+            frozenset(self._assigned),
+            tuple(self._marks),
+        )
+        for publisher in self._touched:
+            publisher.batch_low = 0
+        self._parts = []
+        self._touched = []
+        self._assigned = set()
+        self._marks = []
+        self._definitions = []
+        self._records = 0
+        self._first_position = self.position
+        return block
+
+    def _define(self, route: Route) -> None:
+        route.topic_id = self._next_topic_id
+        self._next_topic_id += 1
+        self._definitions.append((route.topic_id, route.message_type, route.topic))
+        self._records += 1
+        self._parts.append(
+            encode_record(
+                Record(
+                    0,
+                    0,
+                    0,
+                    self.now_us,
+                    route.topic_id,
+                    RecordCommand.TOPIC,
+                    key=route.message_type.encode("utf-8", "surrogateescape"),
+                    payload=route.topic.encode("utf-8", "surrogateescape"),
+                )
+            )
+        )

@@ -1,0 +1,226 @@
+"""The engine: a broker without sockets, files or clocks.
+
+The shell tells it what happened and when (`connected`, `received`, `disconnected`, `tick`), and
+gets back `Effects`: a block for the journal, bytes for connections, connections to close. It must
+write the block before it does anything else with them (TL7). Between such calls it may ask for
+replay::
+
+    effects = engine.received(connection, messages, now)
+    if effects.block: journal.append(effects.block)
+    ... send, close ...
+    while engine.hungry(connection) and its outgoing buffer has room:
+        ... do as engine.feed(connection, now) says ...
+
+Whoever has too much unsent is reported with `congested`; its bookmark subscriptions then read the
+log again instead of piling up messages. `next_due` says when `tick` is wanted next.
+
+Every call is one step of one history: what the engine returns for the same calls is always the
+same, and every subscriber sees the messages of the log in the order of the log (TL4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from haclient.errors import CommandError
+from haclient.protocol.messages import Message
+from haclient_fake_server.engine.acks import ack, failure_ack, requested
+from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.heartbeats import act_on_time, heartbeat, pay_acks
+from haclient_fake_server.engine.journal import JournalReader
+from haclient_fake_server.engine.logon import log_on
+from haclient_fake_server.engine.publishing import Publishing
+from haclient_fake_server.engine.queries import Queries
+from haclient_fake_server.engine.recovery import recover
+from haclient_fake_server.engine.replay import Replay
+from haclient_fake_server.engine.settings import EngineSettings
+from haclient_fake_server.engine.state import Effects, State
+from haclient_fake_server.engine.subscribing import Subscribing
+
+__all__ = ["Effects", "Engine"]
+
+_UNSUPPORTED: Final = ("delta_subscribe", "sow_and_delta_subscribe")
+
+Command = Callable[[Connection, Message], None]
+
+
+class Engine:
+    """One broker instance.
+
+    Args:
+        settings: What it is.
+        journal: Its log, already recovered; the engine only reads it.
+        now: Seconds on a clock that never goes back; all later calls use the same clock.
+        now_us: The wall clock at that moment, in microseconds since 1970.
+    """
+
+    def __init__(
+        self, settings: EngineSettings, journal: JournalReader, *, now: float, now_us: int
+    ) -> None:
+        self._state = State(settings, journal, now=now, now_us=now_us)
+        recover(self._state)
+        self._replay = Replay(self._state)
+        self._publishing = Publishing(self._state)
+        self._subscribing = Subscribing(self._state, self._replay)
+        queries = Queries(self._state, self._publishing, self._subscribing)
+        self._commands: dict[str, Command] = {
+            "subscribe": self._subscribing.subscribe,
+            "unsubscribe": self._subscribing.unsubscribe,
+            "sow": queries.sow,
+            "sow_and_subscribe": queries.sow_and_subscribe,
+            "sow_delete": self._sow_delete,
+            "delta_publish": self._delta_publish,
+            "flush": self._flush,
+            "heartbeat": self._heartbeat,
+            "logon": self._logon,
+        }
+        self._queries = queries
+        for name in _UNSUPPORTED:
+            self._commands[name] = _refuse_unsupported
+
+    @property
+    def next_due(self) -> float:
+        """When `tick` may have something to do; infinity for never."""
+        return self._state.next_due
+
+    @property
+    def next_position(self) -> int:
+        """The position that the next data record will get."""
+        return self._state.batch.position
+
+    def connected(self, connection_id: int, now: float, *, peer: str = "") -> None:
+        """A connection was accepted; its number must be new."""
+        self._state.connections[connection_id] = Connection(connection_id, peer=peer, now=now)
+
+    def received(self, connection_id: int, messages: Sequence[Message], now: float) -> Effects:
+        """Commands arrived on a connection, in this order; none means: something was heard."""
+        state = self._state
+        connection = state.connections.get(connection_id)
+        if connection is None:
+            return Effects(None, [], [], [])
+        state.begin(now)
+        connection.heard = now
+        publish = self._publishing.publish
+        for message in messages:
+            if connection.closing:
+                break
+            if connection.logged_on and message.kind in {"p", "publish"}:
+                publish(connection, message)
+            else:
+                self._command(connection, message)
+        return self._finish()
+
+    def disconnected(self, connection_id: int, now: float) -> Effects:
+        """A connection has gone, whoever ended it."""
+        state = self._state
+        connection = state.connections.pop(connection_id, None)
+        state.begin(now)
+        if connection is not None:
+            connection.closing = True
+            connection.out = []
+            if connection.logged_on:
+                self._subscribing.leave(connection)
+            if state.names.get(connection.name) is connection:
+                del state.names[connection.name]
+        return self._finish()
+
+    def tick(self, now: float) -> Effects:
+        """Time has passed."""
+        state = self._state
+        state.begin(now)
+        state.next_due = math.inf
+        for connection in tuple(state.connections.values()):
+            if not connection.closing and connection.next_due <= now:
+                act_on_time(state, connection)
+            if not connection.closing:
+                state.wake_at(connection.next_due)
+        self._replay.expire()
+        return state.finish()
+
+    def hungry(self, connection_id: int) -> bool:
+        """Whether `feed` has something for a connection."""
+        connection = self._state.connections.get(connection_id)
+        if connection is None or connection.closing:
+            return False
+        return any(map(self._state.is_hungry, connection.subscriptions.values()))
+
+    def feed(self, connection_id: int, now: float) -> Effects:
+        """Replay goes on: at most one chunk for each hungry subscription of a connection."""
+        state = self._state
+        state.begin(now)
+        connection = state.connections.get(connection_id)
+        if connection is not None and not connection.closing:
+            self._replay.feed(connection)
+        return self._finish()
+
+    def congested(self, connection_id: int) -> None:
+        """More is unsent on a connection than its high-water mark: feed it from the log (RB13)."""
+        connection = self._state.connections.get(connection_id)
+        if connection is not None:
+            self._replay.fall_back(connection)
+
+    def _finish(self) -> Effects:
+        state = self._state
+        if state.batch.has_data:
+            for item in state.acked.values():
+                connection = item.connection
+                if connection.ack_due == math.inf:
+                    connection.ack_due = state.now + connection.ack_interval_s
+                    state.wake_at(connection.ack_due)
+        if state.next_due <= state.now:
+            for connection in tuple(state.connections.values()):
+                if connection.ack_due <= state.now and not connection.closing:
+                    pay_acks(state, connection)
+        return state.finish()
+
+    def _command(self, connection: Connection, message: Message) -> None:
+        state = self._state
+        command = self._commands.get(message.kind)
+        if command is None and message.kind not in {"p", "publish"}:
+            state.close(connection, "unknown command")
+            return
+        if not connection.logged_on and message.kind != "logon":
+            state.send(connection, failure_ack(message, "logon required"))
+            state.close(connection, "auth")
+            return
+        assert command is not None, "a publish before the logon was refused above"  # noqa: S101
+        try:
+            command(connection, message)
+        except CommandError as error:
+            state.send(connection, failure_ack(message, error.reason))
+
+    def _logon(self, connection: Connection, message: Message) -> None:
+        log_on(self._state, connection, message)
+
+    def _heartbeat(self, connection: Connection, message: Message) -> None:
+        heartbeat(self._state, connection, message)
+
+    def _sow_delete(self, connection: Connection, message: Message) -> None:
+        try:
+            self._queries.sow_delete(connection, message)
+        except CommandError as error:
+            self._publishing.refuse(connection, message, error.reason)
+
+    def _delta_publish(self, connection: Connection, message: Message) -> None:
+        route = self._state.table(connection.message_type).routes.get(message.topic)
+        if route is not None and route.sow is not None:
+            reason = "delta_publish to a SOW topic is not supported by this broker"
+            self._publishing.refuse(connection, message, reason)
+            return
+        self._publishing.publish(connection, message)
+
+    def _flush(self, connection: Connection, message: Message) -> None:
+        """All earlier commands were carried out; the block is written before any ack goes out."""
+        state = self._state
+        wanted = requested(message.ack_type)
+        if "persisted" in wanted and connection.owes_persisted:
+            pay_acks(state, connection)
+        for kind in ("received", "processed", "completed", "persisted"):
+            if kind in wanted:
+                state.send(connection, ack(kind, message.command_id))
+
+
+def _refuse_unsupported(_: Connection, message: Message) -> None:
+    raise CommandError(f"{message.kind} is not supported by this broker")

@@ -1,0 +1,95 @@
+"""What the engine remembers of one connection."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from haclient_fake_server.engine.identity import Publisher
+    from haclient_fake_server.engine.routes import Route
+    from haclient_fake_server.engine.subscriptions import Subscription
+
+__all__ = ["Connection"]
+
+NEVER = math.inf
+
+
+class Connection:
+    """One connection, from its first byte to its last.
+
+    Attributes:
+        id: The shell's number for it.
+        peer: The other end's address, for the log.
+        out: Frames that this batch has for it, in order.
+        logged_on: Whether its logon succeeded; nothing else counts before.
+        closing: Whether the engine has asked for its end; what it still sends is ignored.
+        name: Client name.
+        user: Authenticated user; empty for none.
+        message_type: Type of its bodies.
+        publisher: Who it is when it publishes with sequences.
+        origin: Who it is when it publishes without.
+        routes: The topics of its message type.
+        subscriptions: By sub id.
+        ack_interval_s: How long persisted acks are collected.
+        ack_due: When collected acks are due.
+        owes_persisted: Whether a publish asked for an ack that was not sent yet.
+        acked: The last sequence that was acknowledged to it.
+        beat_interval_s: 0 while no heartbeat was started.
+        beat_due: When the next heartbeat is to be sent.
+        heard: When something last came from it.
+    """
+
+    __slots__ = (
+        "ack_due",
+        "ack_interval_s",
+        "acked",
+        "beat_due",
+        "beat_interval_s",
+        "closing",
+        "heard",
+        "id",
+        "logged_on",
+        "message_type",
+        "name",
+        "origin",
+        "out",
+        "owes_persisted",
+        "peer",
+        "publisher",
+        "routes",
+        "subscriptions",
+        "user",
+    )
+
+    publisher: Publisher
+    origin: Publisher
+
+    def __init__(self, number: int, *, peer: str, now: float) -> None:
+        self.id = number
+        self.peer = peer
+        self.out: list[bytes] = []
+        self.logged_on = False
+        self.closing = False
+        self.name = ""
+        self.user = ""
+        self.message_type = ""
+        self.routes: dict[str, Route] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.ack_interval_s = 0.0
+        self.ack_due = NEVER
+        self.owes_persisted = False
+        self.acked = 0
+        self.beat_interval_s = 0.0
+        self.beat_due = NEVER
+        self.heard = now
+
+    @property
+    def silent_at(self) -> float:
+        """When its silence will have lasted two heartbeat intervals (AD9)."""
+        return self.heard + 2 * self.beat_interval_s if self.beat_interval_s else NEVER
+
+    @property
+    def next_due(self) -> float:
+        """The next moment at which time alone makes the engine act on this connection."""
+        return min(self.ack_due, self.beat_due, self.silent_at)

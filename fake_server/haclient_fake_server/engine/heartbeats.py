@@ -1,0 +1,89 @@
+"""Heartbeats, and everything else that only time brings about (AD9, AK2, RB16).
+
+The client starts heartbeats with `start,<seconds>`; from then on it hears one per interval, and
+is cut when nothing at all came from it for two intervals. Persisted acks that were collected for
+a connection are sent when its interval is over: that of its publishes, and one for each bookmark
+subscription that asked and has moved since.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from haclient.errors import InvalidOptions
+from haclient_fake_server.engine.acks import BEAT, ack, requested
+from haclient_fake_server.engine.connections import NEVER
+from haclient_fake_server.engine.publishing import pay_persisted
+from haclient_fake_server.engine.subscriptions import Phase
+
+if TYPE_CHECKING:
+    from haclient.protocol.messages import Message
+    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.state import State
+
+__all__ = ["act_on_time", "heartbeat", "pay_acks"]
+
+
+def heartbeat(state: State, connection: Connection, message: Message) -> None:
+    """Start, stop or note a heartbeat (protocol 3.12).
+
+    Raises:
+        InvalidOptions: The option is none of `start,<seconds>`, `beat` and `stop`.
+    """
+    words = [word.strip() for word in message.options.split(",") if word.strip()]
+    match words:
+        case ["start", text]:
+            interval_s = _interval(text)
+            connection.beat_interval_s = interval_s
+            connection.beat_due = state.now + interval_s
+            state.wake_at(connection.next_due)
+        case ["stop"]:
+            connection.beat_interval_s = 0.0
+            connection.beat_due = NEVER
+        case [] | ["beat"]:
+            pass  # having been heard is all there is to it
+        case _:
+            raise InvalidOptions(
+                f"invalid options: {message.options!r} is none of start,<seconds>, beat and stop"
+            )
+    for kind in ("received", "processed"):
+        if kind in requested(message.ack_type):
+            state.send(connection, ack(kind, message.command_id))
+
+
+def act_on_time(state: State, connection: Connection) -> None:
+    """Do for a connection what is due by now."""
+    if state.now >= connection.silent_at:
+        state.close(connection, "heartbeat")
+        return
+    if state.now >= connection.beat_due:
+        state.send(connection, BEAT)
+        connection.beat_due = state.now + connection.beat_interval_s
+    if state.now >= connection.ack_due:
+        pay_acks(state, connection)
+
+
+def pay_acks(state: State, connection: Connection) -> None:
+    """Send all persisted acks that were collected for a connection."""
+    connection.ack_due = NEVER
+    if connection.owes_persisted:
+        pay_persisted(state, connection)
+    for item in connection.subscriptions.values():
+        if not item.wants_persisted:
+            continue
+        passed = state.last_bookmark if item.phase is Phase.LIVE else item.passed
+        if passed not in {"", "0", item.acked}:
+            item.acked = passed
+            more = {"sub_id": item.id, "bm": passed}
+            state.send(connection, ack("persisted", item.cid, more=more))
+
+
+def _interval(text: str) -> float:
+    try:
+        interval_s = float(text)
+    except ValueError:
+        interval_s = 0.0
+    if not 0 < interval_s < math.inf:
+        raise InvalidOptions(f"invalid options: heartbeat interval {text!r}, wanted seconds")
+    return interval_s

@@ -1,0 +1,82 @@
+"""Who published what: publisher ids, duplicates, and identities for messages that have none.
+
+* A publisher's id is a checksum of its client name, so it is the same on every instance and after
+  every restart (ID1, protocol 6).
+* A message whose sequence is at or below the highest *seen* of its publisher is a duplicate: it
+  is dropped, but acknowledged (ID2). What was refused counts as seen.
+* A message without a sequence gets an identity of this instance: the checksum of client name and
+  instance name, and a sequence that this instance counts, `<seconds of its start> * 10^9 + n`
+  (ID3).
+
+All of it is rebuilt from the journal: `restore` is called for each publisher found there, before
+the first message.
+"""
+
+from __future__ import annotations
+
+from haclient.protocol.identity import instance_publisher_id, publisher_id
+
+__all__ = ["Publisher", "Publishers"]
+
+_ASSIGNED_PER_SECOND = 10**9
+
+
+class Publisher:
+    """One publisher id and how far its messages got.
+
+    Attributes:
+        id: The id in bookmarks.
+        prefix: `<id>|` as bytes, the constant part of its bookmarks.
+        seen: The highest sequence seen.
+        noted: The highest sequence that the journal knows of.
+        batch_low: The first sequence of it in the batch being built, 0 when there is none.
+    """
+
+    __slots__ = ("batch_low", "id", "noted", "prefix", "seen")
+
+    def __init__(self, number: int) -> None:
+        self.id = number
+        self.prefix = b"%d|" % number
+        self.seen = 0
+        self.noted = 0
+        self.batch_low = 0
+
+    def bookmark(self, sequence: int) -> str:
+        """The bookmark of one of its messages."""
+        return f"{self.id}|{sequence}|"
+
+
+class Publishers:
+    """All publishers that this instance has heard of, by id."""
+
+    def __init__(self, instance_name: str, *, started_s: int) -> None:
+        self._instance_name = instance_name
+        self._known: dict[int, Publisher] = {}
+        self._last_assigned = started_s * _ASSIGNED_PER_SECOND
+
+    def of_client(self, client_name: str) -> Publisher:
+        """The publisher behind a client name."""
+        return self.of_id(publisher_id(client_name))
+
+    def of_origin(self, client_name: str) -> Publisher:
+        """The publisher of what this client publishes without a sequence (ID3)."""
+        return self.of_id(instance_publisher_id(client_name, self._instance_name))
+
+    def of_id(self, number: int) -> Publisher:
+        """The publisher with this id, new or known."""
+        publisher = self._known.get(number)
+        if publisher is None:
+            publisher = self._known[number] = Publisher(number)
+        return publisher
+
+    def assign(self) -> int:
+        """The next sequence of this instance's own; rises across restarts too."""
+        self._last_assigned += 1
+        return self._last_assigned
+
+    def restore(self, number: int, sequence: int, *, assigned: bool) -> None:
+        """Take over from the journal that `sequence` was seen; `assigned` if it was one of ours."""
+        publisher = self.of_id(number)
+        publisher.seen = publisher.noted = max(publisher.seen, sequence)
+        if assigned:
+            self._last_assigned = max(self._last_assigned, sequence)

@@ -1,0 +1,261 @@
+"""The engine's side of the journal: blocks that it wants written, and how it reads them back.
+
+The engine never writes. It builds one `Block` per batch; the shell writes it and only then sends
+what the same batch has to say to clients (TL7). For replay it reads through a `JournalReader`,
+which may be in memory or in files: cursors mark places between blocks, and every chunk that is read
+consists of whole blocks.
+
+`BlockIndex` is the sparse index that every journal keeps per segment: to find a position, a time or
+a bookmark it names a stride of at least 256 KiB, and the records of that stride are scanned.
+"""
+
+from __future__ import annotations
+
+import bisect
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from typing_extensions import override
+
+from haclient_fake_server.journal_format import (
+    BLOCK_HEADER,
+    BLOCK_HEADER_BYTES,
+    INDEX_STRIDE_BYTES,
+    RECORD_HEADER,
+    Record,
+    Stride,
+    read_block_header,
+    read_records,
+)
+
+__all__ = [
+    "Block",
+    "BlockIndex",
+    "Cursor",
+    "JournalReader",
+    "MemoryJournal",
+    "records_of",
+    "whole_blocks",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What one batch wants written.
+
+    Attributes:
+        data: The encoded block, header included.
+        first_position: Position of its first data record, or of the next one when it has none.
+        next_position: The position that follows it.
+        first_us: Time of its first record.
+        last_us: Time of its last record.
+        publishers: By publisher id, the lowest and highest sequence of its data records.
+        definitions: Its topic definitions, `(topic id, message type, topic)`.
+        assigned: Those of its publishers whose sequences this instance assigns (ID3).
+        marks: Its marks, `(publisher id, sequence)`.
+    """
+
+    data: bytes
+    first_position: int
+    next_position: int
+    first_us: int
+    last_us: int
+    publishers: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    definitions: tuple[tuple[int, str, str], ...] = ()
+    assigned: frozenset[int] = frozenset()
+    marks: tuple[tuple[int, int], ...] = ()
+
+
+class Cursor(NamedTuple):
+    """A place between two blocks."""
+
+    segment: int
+    offset: int
+
+
+class JournalReader(Protocol):
+    """What replay needs of a journal. Nothing here waits longer than a read of cached pages."""
+
+    @property
+    @abstractmethod
+    def first_position(self) -> int:
+        """The oldest position that is still there; `next_position` when there is none."""
+
+    @property
+    @abstractmethod
+    def next_position(self) -> int:
+        """The position that the next data record will get."""
+
+    @abstractmethod
+    def summary(self) -> Cursor:
+        """From here to the end every publisher's highest sequence and every topic is told."""
+
+    @abstractmethod
+    def seek(self, position: int) -> Cursor:
+        """The cursor from which reading meets `position` soonest; some records before it, too."""
+
+    @abstractmethod
+    def read(self, cursor: Cursor, max_bytes: int) -> tuple[bytes, Cursor]:
+        """Whole blocks from `cursor` on and the cursor after them; empty at the end.
+
+        At least one block where there is one, even when it is longer than `max_bytes`.
+        """
+
+    @abstractmethod
+    def find(self, publisher_id: int, sequence: int) -> int | None:
+        """The position of a message, `None` when it is not in this journal."""
+
+    @abstractmethod
+    def at_time(self, timestamp_us: int) -> int:
+        """The position of the first record at or after a time (TL17)."""
+
+
+def records_of(data: bytes) -> Iterator[Record]:
+    """All records of a chunk of whole blocks; marks and definitions included."""
+    offset = 0
+    while offset < len(data):
+        block = read_block_header(data, offset)
+        assert block is not None, "a chunk ends with its last block"  # noqa: S101 - our own rule
+        yield from read_records(data, block.start, block.end)
+        offset = block.end
+
+
+def whole_blocks(data: bytes) -> int:
+    """How many bytes of `data` are whole blocks; if not even one is: minus what it needs."""
+    offset = 0
+    size = len(data)
+    while size - offset >= BLOCK_HEADER_BYTES:
+        after = offset + BLOCK_HEADER_BYTES + BLOCK_HEADER.unpack_from(data, offset)[4]
+        if after > size:
+            return offset or -after
+        offset = after
+    return offset
+
+
+class BlockIndex:
+    """The sparse index of one segment."""
+
+    def __init__(self, strides: list[Stride] | None = None) -> None:
+        self.strides: list[Stride] = [] if strides is None else strides
+
+    def add(self, block: Block, offset: int) -> None:
+        """Take in a block that was written at `offset`."""
+        strides = self.strides
+        if not strides or offset - strides[-1].offset >= INDEX_STRIDE_BYTES:
+            strides.append(Stride(block.first_position, offset, block.first_us))
+        strides[-1].add(block.publishers)
+
+    def stride_of_position(self, position: int) -> int | None:
+        """Number of the last stride that starts at or before a position."""
+        at = bisect.bisect_right(self.strides, position, key=lambda stride: stride.position)
+        return at - 1 if at else None
+
+    def stride_of_time(self, timestamp_us: int) -> int | None:
+        """Number of the last stride that starts before a time."""
+        at = bisect.bisect_left(self.strides, timestamp_us, key=lambda stride: stride.timestamp_us)
+        return at - 1 if at else None
+
+    def strides_of_bookmark(self, publisher_id: int, sequence: int) -> Iterator[int]:
+        """Numbers of the strides that may hold a message; usually none or one."""
+        for number, stride in enumerate(self.strides):
+            low, high = stride.publishers.get(publisher_id, (1, 0))
+            if low <= sequence <= high:
+                yield number
+
+    def span(self, number: int, end: int) -> tuple[int, int]:
+        """First byte of a stride and the first after it; `end` is that of the segment's data."""
+        after = self.strides[number + 1].offset if number + 1 < len(self.strides) else end
+        return self.strides[number].offset, after
+
+
+def find_in_chunk(data: bytes, publisher_id: int, sequence: int) -> int | None:
+    """The position of a message in a chunk of whole blocks.
+
+    Looks for the sixteen bytes of publisher and sequence first: about a hundred times faster than
+    taking the records apart, and most strides are searched in vain.
+    """
+    needle = publisher_id.to_bytes(8, "little") + sequence.to_bytes(8, "little")
+    if needle not in data:
+        return None
+    for record in records_of(data):
+        if record.position and record.sequence == sequence and record.publisher_id == publisher_id:
+            return record.position
+    return None
+
+
+def first_at_or_after(data: bytes, timestamp_us: int) -> int | None:
+    """The position of the first data record at or after a time in a chunk of whole blocks."""
+    for record in records_of(data):
+        if record.position and record.timestamp_us >= timestamp_us:
+            return record.position
+    return None
+
+
+class MemoryJournal(JournalReader):
+    """A journal that dies with the process: for tests, and for brokers without a directory."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._index = BlockIndex()
+        self._next_position = 1
+
+    def append(self, block: Block) -> None:
+        """Keep a block."""
+        self._index.add(block, len(self._data))
+        self._data += block.data
+        self._next_position = block.next_position
+
+    @property
+    @override
+    def first_position(self) -> int:
+        return 1
+
+    @property
+    @override
+    def next_position(self) -> int:
+        return self._next_position
+
+    @override
+    def summary(self) -> Cursor:
+        return Cursor(1, 0)
+
+    @override
+    def seek(self, position: int) -> Cursor:
+        if position >= self._next_position:
+            return Cursor(1, len(self._data))
+        number = self._index.stride_of_position(position)
+        return Cursor(1, 0 if number is None else self._index.strides[number].offset)
+
+    @override
+    def read(self, cursor: Cursor, max_bytes: int) -> tuple[bytes, Cursor]:
+        data = bytes(self._data[cursor.offset : cursor.offset + max_bytes])
+        usable = whole_blocks(data)
+        if usable < 0 or (not usable and data):
+            need = max(-usable, RECORD_HEADER.size)
+            return self.read(cursor, max(need, 2 * max_bytes))
+        return data[:usable], Cursor(1, cursor.offset + usable)
+
+    @override
+    def find(self, publisher_id: int, sequence: int) -> int | None:
+        for number in self._index.strides_of_bookmark(publisher_id, sequence):
+            found = find_in_chunk(self._stride(number), publisher_id, sequence)
+            if found is not None:
+                return found
+        return None
+
+    @override
+    def at_time(self, timestamp_us: int) -> int:
+        number = self._index.stride_of_time(timestamp_us)
+        if number is None:
+            return 1
+        found = first_at_or_after(self._stride(number), timestamp_us)
+        if found is not None:
+            return found
+        following = self._index.strides[number + 1 : number + 2]
+        return following[0].position if following else self._next_position
+
+    def _stride(self, number: int) -> bytes:
+        start, end = self._index.span(number, len(self._data))
+        return bytes(self._data[start:end])

@@ -1,0 +1,96 @@
+"""Logging on: credentials, the client's own position, and who may bear a name (ID4-ID8).
+
+The ack carries two numbers (design 5): `s` is the highest sequence *seen* of this publisher, so
+that it numbers above it; `bm` is what is persisted, so that it trims to it. A logon that fails
+ends the connection; so does a second one. With a transaction log a client name belongs to one
+connection: the same user displaces the older connection, another user is refused (protocol 5.4).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from haclient.errors import UsageError
+from haclient.protocol.options import Options
+from haclient_fake_server.engine.acks import ack, failure_ack, name_in_use_ack, requested
+
+if TYPE_CHECKING:
+    from haclient.protocol.messages import Message
+    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.state import State
+
+__all__ = ["log_on"]
+
+DEFAULT_MESSAGE_TYPE = "json"
+
+
+def log_on(state: State, connection: Connection, message: Message) -> None:
+    """Carry out a logon, the first command of every connection (protocol 5)."""
+    if connection.logged_on:
+        _refuse(state, connection, message, "duplicate logon attempt", "auth")
+        return
+    users = state.settings.users
+    if users is not None and users.get(message.user_id) != message.password:
+        _refuse(state, connection, message, "auth failure", "auth")
+        return
+    try:
+        options = Options.parse(message.options)
+    except UsageError as error:
+        _refuse(state, connection, message, f"invalid options: {error}", "auth")
+        return
+    name = message.client_name or f"unnamed-{connection.id}"
+    holder = state.names.get(name) if state.logging else None
+    if holder is not None and holder.user != message.user_id:
+        _refuse(state, connection, message, "name in use", "name in use")
+        return
+    if holder is not None:
+        state.send(holder, name_in_use_ack(name))
+        state.close(holder, "name in use")
+    _admit(state, connection, message, name=name, ack_interval_s=options.ack_conflation_s)
+    _confirm(state, connection, message)
+
+
+def _admit(
+    state: State,
+    connection: Connection,
+    message: Message,
+    *,
+    name: str,
+    ack_interval_s: float | None,
+) -> None:
+    connection.logged_on = True
+    connection.name = name
+    connection.user = message.user_id
+    connection.message_type = message.message_type or DEFAULT_MESSAGE_TYPE
+    connection.publisher = state.publishers.of_client(name)
+    connection.origin = state.publishers.of_origin(name)
+    connection.routes = state.table(connection.message_type).routes
+    connection.acked = connection.publisher.seen
+    connection.ack_interval_s = (
+        state.settings.ack_interval_s if ack_interval_s is None else ack_interval_s
+    )
+    state.names[name] = connection
+
+
+def _confirm(state: State, connection: Connection, message: Message) -> None:
+    wanted = requested(message.ack_type)
+    if "received" in wanted:
+        state.send(connection, ack("received", message.command_id))
+    if "processed" not in wanted:
+        return
+    publisher = connection.publisher
+    more: dict[str, str | int] = {
+        "s": publisher.seen,
+        "bm": publisher.bookmark(publisher.seen),
+        "client_name": connection.name,
+        "version": state.settings.version,
+    }
+    reason = "authentication disabled" if state.settings.users is None else ""
+    state.send(connection, ack("processed", message.command_id, reason=reason, more=more))
+
+
+def _refuse(
+    state: State, connection: Connection, message: Message, reason: str, closing: str
+) -> None:
+    state.send(connection, failure_ack(message, reason, more={"version": state.settings.version}))
+    state.close(connection, closing)

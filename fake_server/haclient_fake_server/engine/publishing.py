@@ -1,0 +1,289 @@
+"""Publishing: from a command to a record, to deliveries and to an ack; the hot path of the broker.
+
+For each message, in this order: is there a topic -> is it a duplicate -> who is the publisher ->
+record -> state of the world -> deliver -> acknowledge. All of it happens in memory; the shell
+writes the record before it sends any of the rest (TL7).
+
+Acks (protocol 4.3): a logged publish with a sequence is covered by the next conflated ack of its
+connection. A refusal is told at once, after a success ack up to its predecessor. A publish that is
+not logged, or that has no sequence, is acknowledged alone, since nothing later would cover it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from haclient.protocol.encoding import encode_string
+from haclient.protocol.framing import LENGTH
+from haclient_fake_server.engine.acks import ack, requested
+from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, Extras
+from haclient_fake_server.engine.connections import NEVER
+from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.routes import Style
+from haclient_fake_server.engine.sow import SowError, SowRecord
+from haclient_fake_server.engine.times import timestamp_text
+from haclient_fake_server.journal_format import EXPIRATION, RecordFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from haclient.protocol.messages import Message
+    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.identity import Publisher
+    from haclient_fake_server.engine.routes import Lane, Route
+    from haclient_fake_server.engine.state import State
+
+__all__ = ["Publishing", "owe_persisted", "pay_persisted"]
+
+MAX_HEADER_BYTES: Final = 65_535
+"""The longest SOW key or correlation id: a record has 16 bits for its length."""
+MAX_EXPIRATION_S: Final = 2**32 - 1
+RESERVED: Final = "/AMPS"
+DEVNULL: Final = "/AMPS/devnull"
+
+
+class Publishing:
+    """Carries out publishes."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def publish(self, connection: Connection, message: Message) -> None:
+        """Carry out one publish (protocol 3.2)."""
+        state = self._state
+        route = connection.routes.get(message.topic)
+        if route is None or route.sow is not None or _is_unusual(message):
+            self._publish_with_care(connection, message)
+            return
+        sequence = message.sequence
+        publisher = connection.publisher
+        extras = NO_EXTRAS
+        if not sequence:
+            publisher, sequence, extras = connection.origin, state.publishers.assign(), ASSIGNED
+        elif sequence <= publisher.seen:
+            self.acknowledge_duplicate(connection, message)
+            return
+        publisher.seen = sequence
+        body = message.data
+        if route.logged:
+            state.batch.append(route, publisher, sequence, body=body, extras=extras)
+            state.last = (publisher.id, sequence)
+        elif extras is NO_EXTRAS:
+            state.unnoted[publisher.id] = publisher
+        plan = route.plan or state.table(connection.message_type).plan(route)
+        if plan.subscriptions:
+            lanes = (
+                plan.matching(Document(body, route.message_type))
+                if plan.filtered
+                else plan.everyone
+            )
+            bookmark = b"%b%d|" % (publisher.prefix, sequence) if route.logged else b""
+            self._deliver(lanes, body, bookmark)
+        if message.ack_type:
+            self._acknowledge(connection, message, route, publisher)
+
+    def _publish_with_care(self, connection: Connection, message: Message) -> None:
+        """A publish that is the first of its topic, has rare headers or changes a record."""
+        state = self._state
+        problem = _problem(message)
+        if problem:
+            self.refuse(connection, message, problem)
+            return
+        if message.sequence and message.sequence <= connection.publisher.seen:
+            self.acknowledge_duplicate(connection, message)
+            return
+        route = state.table(connection.message_type).route(message.topic)
+        document = Document(message.data, route.message_type)
+        try:
+            key = (
+                route.sow.key_of(document, message.sow_key)
+                if route.sow is not None
+                else message.sow_key
+            )
+        except SowError as error:
+            self.refuse(connection, message, f"{error.reason}: {error}")
+            return
+        publisher = self._record_with_care(connection, message, route, key)
+        previous = self._update(route, publisher, message, key)
+        self._deliver_with_care(route, publisher, message, document=document, key=key)
+        if previous is not None and route.plan and route.plan.watched and route.sow is not None:
+            lost = route.plan.losing(route.sow.document(previous), document)
+            self._deliver(lost, message.data, b"", _reason("match") + _wire_key(key))
+        if message.ack_type:
+            self._acknowledge(connection, message, route, publisher)
+
+    def _record_with_care(
+        self, connection: Connection, message: Message, route: Route, key: str
+    ) -> Publisher:
+        state = self._state
+        publisher = connection.publisher if message.sequence else connection.origin
+        publisher.seen = message.sequence or state.publishers.assign()
+        if route.logged:
+            extras = _extras(message, key, given=key == message.sow_key)
+            state.batch.append(route, publisher, publisher.seen, body=message.data, extras=extras)
+            state.last = (publisher.id, publisher.seen)
+        elif message.sequence:
+            state.unnoted[publisher.id] = publisher
+        return publisher
+
+    def _update(
+        self, route: Route, publisher: Publisher, message: Message, key: str
+    ) -> SowRecord | None:
+        """Make the message the record of its key; the record that it replaces."""
+        if route.sow is None:
+            return None
+        now = timestamp_text(self._state.now_us).decode("ascii")
+        bookmark = publisher.bookmark(publisher.seen) if route.logged else ""
+        record = SowRecord(key, message.data, now, message.correlation_id, bookmark)
+        return route.sow.restore(record)
+
+    def _deliver_with_care(
+        self,
+        route: Route,
+        publisher: Publisher,
+        message: Message,
+        *,
+        document: Document,
+        key: str,
+    ) -> None:
+        plan = route.plan or self._state.table(route.message_type).plan(route)
+        correlation_id = message.correlation_id
+        bookmark = b"%b%d|" % (publisher.prefix, publisher.seen) if route.logged else b""
+        more = b',"x":' + encode_string(correlation_id) if correlation_id else b""
+        self._deliver(plan.matching(document), message.data, bookmark, _wire_key(key), more)
+
+    def tell_out_of_focus(self, route: Route, document: Document, key: str, reason: str) -> None:
+        """Tell whoever wants to know that a record is gone (protocol 8.5)."""
+        plan = route.plan or self._state.table(route.message_type).plan(route)
+        if plan.watched:
+            lanes = plan.losing(document, None)
+            self._deliver(lanes, document.body, b"", _reason(reason) + _wire_key(key))
+
+    def _deliver(
+        self,
+        lanes: Iterable[Lane],
+        body: bytes,
+        bookmark: bytes,
+        key: bytes = b"",
+        more: bytes = b"",
+    ) -> None:
+        """Queue a message for the connections of some lanes; `key` and `more` are headers."""
+        state = self._state
+        for lane in lanes:
+            head, style, connections = lane
+            if style & Style.BOOKMARK and bookmark:
+                head = b'%b,"bm":"%b"' % (lane.head, bookmark)
+            if key and not style & Style.NO_SOW_KEY:
+                head += key
+            if style & Style.TIMESTAMP:
+                head += b',"ts":"%b"' % timestamp_text(state.now_us)
+            size = len(head) + len(more) + 1 + len(body)
+            frame = b"%b%b%b}%b" % (LENGTH.pack(size), head, more, body)
+            for connection in connections:
+                if not connection.closing:
+                    state.touch(connection).append(frame)
+
+    def refuse(self, connection: Connection, message: Message, reason: str) -> None:
+        """Refuse a publish or delete: success for what came before it, failure for it (AK3)."""
+        state = self._state
+        sequence = message.sequence or 0
+        wanted = requested(message.ack_type)
+        if "persisted" in wanted and connection.owes_persisted:
+            pay_persisted(state, connection)
+        if sequence > connection.publisher.seen:
+            connection.publisher.seen = connection.acked = sequence
+            state.unnoted[connection.publisher.id] = connection.publisher
+        more = {"s": sequence} if sequence else None
+        for kind in ("processed", "persisted"):
+            if kind in wanted:
+                frame = ack(kind, message.command_id, status="failure", reason=reason, more=more)
+                state.send(connection, frame)
+
+    def acknowledge_duplicate(self, connection: Connection, message: Message) -> None:
+        """Drop a duplicate, but say that all is well (ID2)."""
+        wanted = requested(message.ack_type)
+        more = {"s": message.sequence or 0}
+        for kind in ("received", "processed", "completed"):
+            if kind in wanted:
+                reason = "duplicate" if kind == "processed" else ""
+                frame = ack(kind, message.command_id, reason=reason, more=more)
+                self._state.send(connection, frame)
+        if "persisted" in wanted:
+            owe_persisted(self._state, connection)
+
+    def _acknowledge(
+        self, connection: Connection, message: Message, route: Route, publisher: Publisher
+    ) -> None:
+        """Acks for a publish that was carried out; `publisher` is who it was recorded for."""
+        state = self._state
+        collected = route.logged and publisher is connection.publisher
+        if collected and message.ack_type == "persisted":
+            owe_persisted(state, connection)
+            return
+        wanted = requested(message.ack_type)
+        more: dict[str, str | int] = {"s": message.sequence} if message.sequence else {}
+        for kind in ("received", "processed", "completed"):
+            if kind in wanted:
+                state.send(connection, ack(kind, message.command_id, more=more))
+        if "persisted" not in wanted:
+            return
+        if collected:
+            owe_persisted(state, connection)
+            return
+        if route.logged:
+            more["bm"] = publisher.bookmark(publisher.seen)
+        state.send(connection, ack("persisted", message.command_id, more=more))
+
+
+def owe_persisted(state: State, connection: Connection) -> None:
+    """The connection is to get a conflated persisted ack when its interval is over (AK2)."""
+    connection.owes_persisted = True
+    if connection.ack_due == NEVER:
+        connection.ack_due = state.now + connection.ack_interval_s
+        state.wake_at(connection.ack_due)
+
+
+def pay_persisted(state: State, connection: Connection) -> None:
+    """Send the conflated persisted ack: all up to `s` is persisted or was refused."""
+    connection.owes_persisted = False
+    publisher = connection.publisher
+    connection.acked = publisher.seen
+    more: dict[str, str | int] = {"s": publisher.seen, "bm": publisher.bookmark(publisher.seen)}
+    state.send(connection, ack("persisted", more=more))
+
+
+def _reason(reason: str) -> bytes:
+    return b',"reason":"%b"' % reason.encode("ascii")
+
+
+def _wire_key(key: str) -> bytes:
+    return b',"k":' + encode_string(key) if key else b""
+
+
+def _is_unusual(message: Message) -> bool:
+    return bool(message.correlation_id or message.sow_key or message.expiration is not None)
+
+
+def _problem(message: Message) -> str:
+    if not message.topic:
+        return "no topic"
+    if message.topic.startswith(RESERVED) and message.topic != DEVNULL:
+        return "not entitled"
+    if len(message.correlation_id) * 4 > MAX_HEADER_BYTES or (
+        len(message.sow_key) * 4 > MAX_HEADER_BYTES
+    ):
+        return "bad sow key" if message.sow_key else "invalid correlation id"
+    if (message.expiration or 0) > MAX_EXPIRATION_S:
+        return "invalid expiration"
+    return ""
+
+
+def _extras(message: Message, key: str, *, given: bool) -> Extras:
+    expiration = message.expiration
+    return Extras(
+        key=key.encode("utf-8", "surrogateescape"),
+        correlation_id=message.correlation_id.encode("utf-8", "surrogateescape"),
+        expiration=b"" if expiration is None else EXPIRATION.pack(expiration),
+        flags=(RecordFlag.USER_KEY if key and given else 0)
+        | (0 if message.sequence else RecordFlag.ASSIGNED),
+    )

@@ -1,0 +1,300 @@
+"""Queries of the state of the world: sow, sow_and_subscribe and sow_delete (SW1 to SW3).
+
+A query and the subscription that follows it see the same instant, because both happen in one call
+and nothing can be published in between. The result is one contiguous group, also when it is empty
+(protocol 8.3). Deletes are recorded as the keys that they removed, so that the journal says what
+happened and not what was asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from haclient.errors import CommandError, InvalidBookmark, InvalidOptions, InvalidTopic
+from haclient.protocol.encoding import encode_frame, sow_batch
+from haclient_fake_server.engine.acks import ack, requested
+from haclient_fake_server.engine.batch import Extras
+from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by
+from haclient_fake_server.engine.publishing import owe_persisted
+from haclient_fake_server.engine.requests import Request, read_options, read_request
+from haclient_fake_server.engine.routes import Style
+from haclient_fake_server.engine.sow import (
+    Deleted,
+    Query,
+    SowError,
+    SowRecord,
+    SowTopic,
+    parse_sow_keys,
+)
+from haclient_fake_server.journal_format import RecordCommand, RecordFlag
+from haclient_stores.bookmarks import NOW
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from haclient.protocol.messages import Message
+    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.publishing import Publishing
+    from haclient_fake_server.engine.state import State
+    from haclient_fake_server.engine.subscribing import Subscribing
+
+__all__ = ["MAX_BATCH_SIZE", "Queries"]
+
+MAX_BATCH_SIZE: Final = 10_000
+"""Records in one frame (protocol 1.2)."""
+
+MAX_BATCH_BYTES: Final = 16 * 2**20
+"""Bytes of records in one frame, unless a single one has more: a reader buffers whole frames."""
+
+
+class Queries:
+    """Carries out what concerns the state of the world."""
+
+    def __init__(self, state: State, publishing: Publishing, subscribing: Subscribing) -> None:
+        self._state = state
+        self._publishing = publishing
+        self._subscribing = subscribing
+
+    def sow(self, connection: Connection, message: Message) -> None:
+        """Answer a query (protocol 3.6).
+
+        Raises:
+            CommandError: It was refused.
+        """
+        request = read_request(message, read_options(message))
+        if message.bookmark:
+            raise InvalidBookmark("invalid bookmark: no topic of this broker keeps a history")
+        if request.options.skip_n and not message.order_by:
+            raise InvalidOptions("invalid options: skip_n of a sow needs an orderby")
+        topics = self._topics(connection, request)
+        if not topics:
+            raise InvalidTopic(f"invalid topic: {message.topic!r} has no state of the world")
+        query = _query(request)
+        ids = _ids(message)
+        del ids["sub_id"]
+        self._confirm(connection, message, ids)
+        self._answer(connection, request, topics, query=query, ids=ids)
+
+    def sow_and_subscribe(self, connection: Connection, message: Message) -> None:
+        """Answer a query and go on with what changes its result (protocol 3.7).
+
+        Raises:
+            CommandError: It was refused.
+        """
+        request = read_request(message, read_options(message))
+        if message.bookmark and message.bookmark.rstrip("|") != str(NOW).rstrip("|"):
+            raise InvalidBookmark("invalid bookmark: sow_and_subscribe takes none but now")
+        for name in ("skip_n", "replace"):
+            if getattr(request.options, name):
+                raise InvalidOptions(f"invalid options: {name} is not supported here")
+        ids = _ids(message)
+        item = self._subscribing.admit(connection, request, str(ids["sub_id"]))
+        query = _query(request)
+        self._confirm(connection, message, ids)
+        topics = self._topics(connection, request)
+        self._answer(connection, request, topics, query=query, ids=ids)
+        self._subscribing.enter_live(connection, item, request)
+
+    def sow_delete(self, connection: Connection, message: Message) -> None:
+        """Delete records by filter, by keys or by data (protocol 3.9).
+
+        Raises:
+            CommandError: It was refused.
+        """
+        request = read_request(message, read_options(message))
+        if message.bookmark:
+            raise InvalidTopic(f"invalid topic: {message.topic!r} is no queue")
+        sequence = message.sequence
+        if sequence and sequence <= connection.publisher.seen:
+            self._publishing.acknowledge_duplicate(connection, message)
+            self._stats(connection, message, Deleted((), 0, 0))
+            return
+        topics = self._topics(connection, request)
+        if not topics:
+            raise InvalidTopic(f"invalid topic: {message.topic!r} has no state of the world")
+        deleted = [(topic, _delete(topic, request)) for topic in topics]
+        if sequence:
+            connection.publisher.seen = sequence
+            self._state.unnoted[connection.publisher.id] = connection.publisher
+        for topic, result in deleted:
+            if result.records:
+                self._record(connection, message, topic, result)
+        self._tell_deleted(connection, message, [result for _, result in deleted])
+
+    def _topics(self, connection: Connection, request: Request) -> list[SowTopic]:
+        return [
+            topic
+            for topic in self._state.sow_topics(connection.message_type)
+            if request.matcher.matches(topic.name)
+        ]
+
+    def _confirm(self, connection: Connection, message: Message, ids: dict[str, str | int]) -> None:
+        wanted = requested(message.ack_type)
+        for kind in ("received", "processed"):
+            if kind in wanted:
+                self._state.send(connection, ack(kind, message.command_id, more=ids))
+
+    def _answer(
+        self,
+        connection: Connection,
+        request: Request,
+        topics: list[SowTopic],
+        *,
+        query: Query,
+        ids: dict[str, str | int],
+    ) -> None:
+        state, message = self._state, request.message
+        query_id = str(ids["query_id"])
+        wanted = requested(message.ack_type)
+        state.send(connection, encode_frame({"c": "group_begin", "query_id": query_id}))
+        returned = topic_matches = matches = 0
+        for topic in topics:
+            result = topic.query(query)
+            topic_matches += result.topic_matches
+            matches += result.matches
+            room = None if query.top_n is None else query.top_n - returned
+            records = result.records[:room]
+            returned += len(records)
+            for frame in _batches(request, topic, records, query_id=query_id):
+                state.send(connection, frame)
+        state.send(connection, encode_frame({"c": "group_end", "query_id": query_id}))
+        if "completed" in wanted:
+            state.send(connection, ack("completed", message.command_id, more=ids))
+        if "stats" in wanted:
+            counts = {
+                "records_returned": returned,
+                "topic_matches": topic_matches,
+                "matches": matches,
+            }
+            state.send(connection, ack("stats", message.command_id, more={**ids, **counts}))
+
+    def _record(
+        self, connection: Connection, message: Message, topic: SowTopic, result: Deleted
+    ) -> None:
+        state = self._state
+        route = state.table(connection.message_type).route(topic.name)
+        if route.logged:
+            publisher = connection.publisher if message.sequence else connection.origin
+            sequence = message.sequence or state.publishers.assign()
+            publisher.seen = max(publisher.seen, sequence)
+            keys = ",".join(record.key for record in result.records)
+            state.batch.append(
+                route,
+                publisher,
+                sequence,
+                body=keys.encode("utf-8", "surrogateescape"),
+                extras=Extras(
+                    command=RecordCommand.SOW_DELETE,
+                    flags=0 if message.sequence else RecordFlag.ASSIGNED,
+                ),
+            )
+            state.last = (publisher.id, sequence)
+        for record in result.records:
+            document = topic.document(record)
+            self._publishing.tell_out_of_focus(route, document, record.key, "deleted")
+
+    def _tell_deleted(
+        self, connection: Connection, message: Message, results: list[Deleted]
+    ) -> None:
+        state = self._state
+        wanted = requested(message.ack_type)
+        for kind in ("received", "processed", "completed"):
+            if kind in wanted:
+                state.send(connection, ack(kind, message.command_id))
+        if "persisted" in wanted and message.sequence and state.logging:
+            owe_persisted(state, connection)
+        elif "persisted" in wanted:
+            more = {"s": message.sequence} if message.sequence else None
+            state.send(connection, ack("persisted", message.command_id, more=more))
+        self._stats(
+            connection,
+            message,
+            Deleted(
+                tuple(record for result in results for record in result.records),
+                sum(result.topic_matches for result in results),
+                sum(result.matches for result in results),
+            ),
+        )
+
+    def _stats(self, connection: Connection, message: Message, deleted: Deleted) -> None:
+        if "stats" not in requested(message.ack_type):
+            return
+        more: dict[str, str | int] = {
+            "records_deleted": len(deleted.records),
+            "topic_matches": deleted.topic_matches,
+            "matches": deleted.matches,
+        }
+        if message.query_id:
+            more["query_id"] = message.query_id
+        self._state.send(connection, ack("stats", message.command_id, more=more))
+
+
+def _ids(message: Message) -> dict[str, str | int]:
+    """Sub id and query id: each stands in for the other, and the command id for both (14.2)."""
+    return {
+        "sub_id": message.sub_id or message.query_id or message.command_id,
+        "query_id": message.query_id or message.sub_id or message.command_id,
+    }
+
+
+def _query(request: Request) -> Query:
+    message = request.message
+    if (message.batch_size or 1) > MAX_BATCH_SIZE:
+        raise CommandError(f"invalid batch size: {message.batch_size}, at most {MAX_BATCH_SIZE}")
+    try:
+        order_by = parse_order_by(message.order_by) if message.order_by else Query().order_by
+    except OrderByError as error:
+        raise CommandError(f"invalid orderby: {error}") from error
+    return Query(
+        matches=request.filter,
+        keys=parse_sow_keys(message.sow_keys) if message.sow_keys else None,
+        order_by=order_by,
+        top_n=request.top_n,
+        skip_n=request.options.skip_n or 0,
+    )
+
+
+def _batches(
+    request: Request, topic: SowTopic, records: tuple[SowRecord, ...], *, query_id: str
+) -> Iterator[bytes]:
+    """The frames of one topic's records: as many in each as asked for, but no giant frames."""
+    outer = {"c": "sow", "query_id": query_id, "t": topic.name}
+    batch: list[tuple[dict[str, str | int], bytes]] = []
+    size = 0
+    for record in records:
+        if batch and size + len(record.body) > MAX_BATCH_BYTES:
+            yield sow_batch(outer, batch)
+            batch, size = [], 0
+        batch.append((_fields(record, request.style), record.body))
+        size += len(record.body)
+        if len(batch) == (request.message.batch_size or 1):
+            yield sow_batch(outer, batch)
+            batch, size = [], 0
+    if batch:
+        yield sow_batch(outer, batch)
+
+
+def _fields(record: SowRecord, style: Style) -> dict[str, str | int]:
+    fields: dict[str, str | int] = {}
+    if not style & Style.NO_SOW_KEY:
+        fields["k"] = record.key
+    if style & Style.TIMESTAMP:
+        fields["ts"] = record.timestamp
+    if record.correlation_id:
+        fields["x"] = record.correlation_id
+    return fields
+
+
+def _delete(topic: SowTopic, request: Request) -> Deleted:
+    message = request.message
+    keys = message.sow_keys or message.sow_key
+    if keys and not message.data:
+        return topic.delete_keys(parse_sow_keys(keys))
+    if request.filter is not None:
+        return topic.delete_matching(request.filter)
+    if not message.data:
+        raise CommandError("bad sow key: a sow_delete needs a filter, sow_keys or a body")
+    try:
+        return topic.delete_by_data(Document(message.data), message.sow_key)
+    except SowError as error:
+        raise CommandError(f"{error.reason}: {error}") from error

@@ -1,0 +1,276 @@
+"""Replay: bookmark subscriptions fed from the log, at the reader's pace (RB1, RB9, RB13).
+
+A subscription is in one of two places. In REPLAY it has a cursor, and each `feed` turns the next
+chunk of the journal into frames; the shell feeds a connection only while its outgoing buffer has
+room. When the chunk was the last one the subscription goes LIVE in the same breath: `feed` runs
+between batches, so nothing can be published between the last record read and the first one
+heard (RB9). When its connection's buffer is over the high-water mark it goes back to REPLAY, from
+exactly the next position. The log is the buffer; the broker keeps no other state (RB12).
+
+`completed` is sent between the last record that was in the log when the subscribe came and the
+first that was not (RB10). Subscriptions with an end of their own read the log to its end, wait
+there for more, and never go live.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from haclient.protocol.encoding import encode_string
+from haclient.protocol.framing import LENGTH
+from haclient_fake_server.engine.acks import ack
+from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.journal import records_of
+from haclient_fake_server.engine.routes import Style, frame_head
+from haclient_fake_server.engine.subscriptions import Phase
+from haclient_fake_server.engine.times import timestamp_text
+from haclient_fake_server.journal_format import (
+    BLOCK_HEADER,
+    BLOCK_HEADER_BYTES,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    Record,
+    RecordCommand,
+    read_records,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.routes import Route
+    from haclient_fake_server.engine.starting import Span
+    from haclient_fake_server.engine.state import State
+    from haclient_fake_server.engine.subscriptions import Subscription
+
+__all__ = ["Heads", "Replay"]
+
+CHUNK_BYTES: Final = 128 * 1024
+"""What is read for one subscription at a time: enough to make the cost of a call vanish, little
+enough that others get their turn within milliseconds."""
+
+
+class Replay:
+    """Feeds bookmark subscriptions."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def enter(self, item: Subscription, span: Span) -> None:
+        """Start a subscription; it goes live at once when the log has nothing for it."""
+        state = self._state
+        item.position = span.start
+        item.last_position, item.last_us = span.last_position, span.last_us
+        item.target = state.batch.position - 1
+        item.passed = state.last_bookmark if span.start > item.target else ""
+        item.phase = Phase.REPLAY
+        item.cursor = None
+        state.replaying[item.number] = item
+        if item.bounded:
+            self._check_end(item)
+        elif span.start > item.target:
+            self._go_live(item)
+
+    def fall_back(self, connection: Connection) -> None:
+        """The connection's buffer is full: live bookmark subscriptions read the log from here."""
+        for item in connection.subscriptions.values():
+            if item.from_log and item.phase is Phase.LIVE:
+                self.detach(item)
+
+    def detach(self, item: Subscription) -> None:
+        """A live bookmark subscription leaves the live stream at the next position."""
+        state = self._state
+        state.table(item.connection.message_type).leave(item)
+        item.phase = Phase.REPLAY
+        item.position = state.batch.position
+        item.passed = state.last_bookmark
+        item.cursor = None
+        state.replaying[item.number] = item
+
+    def feed(self, connection: Connection) -> None:
+        """Give each hungry subscription of a connection one chunk."""
+        for item in tuple(connection.subscriptions.values()):
+            if self._state.is_hungry(item):
+                self._advance(item)
+
+    def expire(self) -> None:
+        """Time has passed: ranges that end at a time may be over."""
+        for item in tuple(self._state.replaying.values()):
+            if item.last_us is not None:
+                self._check_end(item)
+
+    def _advance(self, item: Subscription) -> None:
+        state = self._state
+        cursor = state.journal.seek(item.position) if item.cursor is None else item.cursor
+        chunk, item.cursor = state.journal.read(cursor, CHUNK_BYTES)
+        frames: list[bytes] = []
+        crosses = item.owes_completed and _highest_position(chunk) > item.target
+        if item.filter or item.bounded or crosses:
+            self._scan_with_care(item, chunk, frames)
+        else:
+            self._scan(item, chunk, frames)
+        if frames:
+            state.touch(item.connection).extend(frames)
+        if item.bounded:
+            self._check_end(item)
+        elif item.position >= state.batch.position:
+            self._go_live(item)
+        elif item.position > item.target:
+            self._complete(item)
+
+    def _scan(self, item: Subscription, chunk: bytes, frames: list[bytes]) -> None:
+        """The common case: every message of the topic, its bookmark and little else."""
+        append, length_of, unpack = frames.append, LENGTH.pack, RECORD_HEADER.unpack_from
+        heads, start, plain = self._heads(item), item.position, item.style == Style.BOOKMARK
+        last = -1
+        for offset, end in _blocks(chunk):
+            at = offset
+            while at < end:
+                size, _, command, skip, position, publisher, sequence, _, topic, key, x = unpack(
+                    chunk, at
+                )
+                if position >= start:
+                    last = at
+                    head = heads[topic] if command == RecordCommand.PUBLISH else None
+                    if head is None:
+                        pass
+                    elif plain and not key and not x:
+                        begin = b'%b%d|%d|"}' % (head, publisher, sequence)
+                        body = chunk[at + RECORD_HEADER_BYTES + skip : at + size]
+                        append(length_of(len(begin) + len(body)))
+                        append(begin)
+                        append(body)
+                    else:
+                        append(_frame(item, head, next(read_records(chunk, at, at + size))))
+                at += size
+        if last >= 0:
+            _pass(item, next(read_records(chunk, last, len(chunk))))
+
+    def _scan_with_care(self, item: Subscription, chunk: bytes, frames: list[bytes]) -> None:
+        """Filters, limits and ends are looked at record by record."""
+        heads = self._heads(item)
+        for record in records_of(chunk):
+            if record.position < item.position:
+                continue
+            if item.bounded and _is_past(item, record):
+                return
+            if item.owes_completed and not item.bounded and record.position > item.target:
+                frames.append(_completed(item))
+            _pass(item, record)
+            head = heads[record.topic_id] if record.command == RecordCommand.PUBLISH else None
+            if head is not None and self._wants(item, record):
+                frames.append(_frame(item, head, record))
+                if item.remaining is not None:
+                    item.remaining -= 1
+
+    def _wants(self, item: Subscription, record: Record) -> bool:
+        if item.filter is None:
+            return True
+        route = self._state.topics[record.topic_id]
+        return item.filter(Document(record.payload, route.message_type))
+
+    def _heads(self, item: Subscription) -> Heads:
+        if item.heads is None:
+            item.heads = Heads(item, self._state.topics)
+        return item.heads
+
+    def _go_live(self, item: Subscription) -> None:
+        self._complete(item)
+        self._state.replaying.pop(item.number, None)
+        item.phase = Phase.LIVE
+        item.cursor = None
+        self._state.table(item.connection.message_type).enter(item)
+
+    def _check_end(self, item: Subscription) -> None:
+        """Whether a subscription with an end has reached it; otherwise it waits for more."""
+        state = self._state
+        over = item.remaining == 0 or (
+            item.last_position is not None and item.position > item.last_position
+        )
+        at_end = item.position >= state.batch.position
+        if not over and item.last_us is not None and at_end:
+            over = state.now_us > item.last_us
+            if not over:
+                state.wake_at(state.due_at_us(item.last_us + 1))
+        if over:
+            self._complete(item)
+            self._state.replaying.pop(item.number, None)
+            item.phase = Phase.ENDED
+        elif item.last_position is None and item.last_us is None and item.position > item.target:
+            self._complete(item)
+
+    def _complete(self, item: Subscription) -> None:
+        if item.owes_completed:
+            self._state.touch(item.connection).append(_completed(item))
+
+
+class Heads(dict[int, bytes | None]):
+    """The constant beginnings of a subscription's frames by topic id, each made when first needed.
+
+    `None` where the topic is not one of the subscription's.
+    """
+
+    def __init__(self, item: Subscription, topics: Mapping[int, Route]) -> None:
+        super().__init__()
+        self._item = item
+        self._topics = topics
+
+    def __missing__(self, topic_id: int) -> bytes | None:
+        route, item = self._topics[topic_id], self._item
+        wanted = route.message_type == item.connection.message_type and item.matches(route.topic)
+        head = frame_head(b"p", route.wire, item.id) + b',"bm":"' if wanted else None
+        self[topic_id] = head
+        return head
+
+
+def _blocks(chunk: bytes) -> Iterator[tuple[int, int]]:
+    """First and last byte of the records of each block in a chunk."""
+    offset = 0
+    while offset < len(chunk):
+        end = offset + BLOCK_HEADER_BYTES + BLOCK_HEADER.unpack_from(chunk, offset)[4]
+        yield offset + BLOCK_HEADER_BYTES, end
+        offset = end
+
+
+def _highest_position(chunk: bytes) -> int:
+    """No record of a chunk has a position above this."""
+    highest = 0
+    for start, _ in _blocks(chunk):
+        fields = BLOCK_HEADER.unpack_from(chunk, start - BLOCK_HEADER_BYTES)
+        highest = fields[6] + fields[3] - 1
+    return highest
+
+
+def _pass(item: Subscription, record: Record) -> None:
+    item.position = record.position + 1
+    item.passed = record.bookmark
+
+
+def _is_past(item: Subscription, record: Record) -> bool:
+    """Whether a record lies behind the end of a subscription's span."""
+    if item.last_us is not None and record.timestamp_us > item.last_us:
+        item.last_position = record.position - 1
+    return item.remaining == 0 or (
+        item.last_position is not None and record.position > item.last_position
+    )
+
+
+def _completed(item: Subscription) -> bytes:
+    item.owes_completed = False
+    more = {"sub_id": item.id, "bm": item.passed}
+    return ack("completed", item.cid, more=more)
+
+
+def _frame(item: Subscription, head: bytes, record: Record) -> bytes:
+    """A replayed message with all headers that it and the subscription have."""
+    parts = [head, b'%d|%d|"' % (record.publisher_id, record.sequence)]
+    if record.key and not item.style & Style.NO_SOW_KEY:
+        parts.append(b',"k":' + encode_string(record.key.decode("utf-8", "surrogateescape")))
+    if item.style & Style.TIMESTAMP:
+        parts.append(b',"ts":"%b"' % timestamp_text(record.timestamp_us))
+    if record.correlation_id:
+        text = record.correlation_id.decode("utf-8", "surrogateescape")
+        parts.append(b',"x":' + encode_string(text))
+    parts += (b"}", record.payload)
+    frame = b"".join(parts)
+    return LENGTH.pack(len(frame)) + frame

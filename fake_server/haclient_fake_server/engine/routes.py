@@ -1,0 +1,190 @@
+"""Topics and who hears them: one `Route` per topic, one delivery plan per route.
+
+A plan is what the live subscriptions of a topic come to: *lanes*, each the constant beginning of a
+frame and the connections that get it. Several subscriptions of one connection share a frame that
+lists all their ids (protocol 2.5.3), unless they want different headers (RB11). Where subscriptions
+have filters, the set of those that match is a bit mask, and lanes are remembered per mask.
+
+Any change of a subscription drops the plans of its message type; they are built again when the next
+message needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntFlag
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from haclient.protocol.encoding import encode_string
+
+if TYPE_CHECKING:
+    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.filters import Document
+    from haclient_fake_server.engine.sow import SowTopic
+    from haclient_fake_server.engine.subscriptions import Subscription
+
+__all__ = ["Lane", "Plan", "Route", "RouteTable", "Style", "frame_head"]
+
+MAX_REMEMBERED_MASKS: Final = 256
+"""Combinations of matching filters whose lanes are kept; beyond it they are all built anew."""
+
+
+class Style(IntFlag):
+    """Which optional headers a subscription wants."""
+
+    PLAIN = 0
+    BOOKMARK = 1
+    TIMESTAMP = 2
+    NO_SOW_KEY = 4
+
+
+class Lane(NamedTuple):
+    """The same frame for these connections: `head` is its constant beginning, still open."""
+
+    head: bytes
+    style: int
+    connections: tuple[Connection, ...]
+
+
+def frame_head(kind: bytes, wire_topic: bytes, sids: str) -> bytes:
+    """The constant beginning of a frame for some subscriptions of one connection."""
+    return b'{"c":"%b","t":%b,"sids":%b' % (kind, wire_topic, encode_string(sids))
+
+
+class Plan:
+    """Who gets the messages of one topic.
+
+    Attributes:
+        subscriptions: All live ones that match the topic, in the order they came.
+        everyone: The lanes when no filter says no.
+        filtered: Whether any of them has a filter, so that each message must be looked at.
+        watched: Whether any of them wants to know of records that go out of focus.
+    """
+
+    __slots__ = ("_by_mask", "_wire_topic", "everyone", "filtered", "subscriptions", "watched")
+
+    def __init__(self, wire_topic: bytes, subscriptions: tuple[Subscription, ...]) -> None:
+        self._wire_topic = wire_topic
+        self._by_mask: dict[tuple[bytes, int], tuple[Lane, ...]] = {}
+        self.subscriptions = subscriptions
+        self.everyone = self._lanes(b"p", subscriptions)
+        self.filtered = any(item.filter is not None for item in subscriptions)
+        self.watched = any(item.oof for item in subscriptions)
+
+    def matching(self, document: Document) -> tuple[Lane, ...]:
+        """The lanes for a message."""
+        if not self.filtered:
+            return self.everyone
+        mask = 0
+        for number, subscription in enumerate(self.subscriptions):
+            if subscription.filter is None or subscription.filter(document):
+                mask |= 1 << number
+        return self._of_mask(b"p", mask)
+
+    def losing(self, before: Document, after: Document | None) -> tuple[Lane, ...]:
+        """The lanes of those that saw a record and see it no more; `after` is `None` if it is gone.
+
+        Whoever matches it now was told by the update itself (protocol 8.5).
+        """
+        mask = 0
+        for number, item in enumerate(self.subscriptions):
+            if not item.oof or (item.filter is not None and not item.filter(before)):
+                continue
+            if after is None or (item.filter is not None and not item.filter(after)):
+                mask |= 1 << number
+        return self._of_mask(b"oof", mask)
+
+    def _of_mask(self, kind: bytes, mask: int) -> tuple[Lane, ...]:
+        lanes = self._by_mask.get((kind, mask))
+        if lanes is None:
+            chosen = tuple(s for n, s in enumerate(self.subscriptions) if mask >> n & 1)
+            if len(self._by_mask) >= MAX_REMEMBERED_MASKS:
+                self._by_mask.clear()
+            lanes = self._by_mask[kind, mask] = self._lanes(kind, chosen)
+        return lanes
+
+    def _lanes(self, kind: bytes, subscriptions: tuple[Subscription, ...]) -> tuple[Lane, ...]:
+        ids: dict[tuple[int, int], list[str]] = {}
+        connections: dict[int, Connection] = {}
+        for item in subscriptions:
+            connections[item.connection.id] = item.connection
+            ids.setdefault((item.connection.id, item.style), []).append(item.id)
+        shared: dict[tuple[str, int], list[Connection]] = {}
+        for (connection_id, style), sub_ids in ids.items():
+            shared.setdefault((",".join(sub_ids), style), []).append(connections[connection_id])
+        return tuple(
+            Lane(frame_head(kind, self._wire_topic, sids), style, tuple(members))
+            for (sids, style), members in shared.items()
+        )
+
+
+class Route:
+    """One topic.
+
+    Attributes:
+        topic: Its name.
+        message_type: The message type of its bodies.
+        wire: Its name as a JSON string.
+        topic_id: Its number in the journal; 0 while nothing of it was recorded.
+        logged: Whether the journal records it.
+        sow: Its state of the world, if it has one.
+        plan: Who hears it; `None` when that must be found out anew.
+    """
+
+    __slots__ = ("logged", "message_type", "plan", "sow", "topic", "topic_id", "wire")
+
+    def __init__(
+        self, topic: str, message_type: str, *, logged: bool, sow: SowTopic | None
+    ) -> None:
+        self.topic = topic
+        self.message_type = message_type
+        self.wire = encode_string(topic)
+        self.topic_id = 0
+        self.logged = logged
+        self.sow = sow
+        self.plan: Plan | None = None
+
+
+class RouteTable:
+    """The topics of one message type and the live subscriptions to them."""
+
+    def __init__(self, message_type: str, make: Callable[[str, str], Route]) -> None:
+        self.message_type = message_type
+        self.routes: dict[str, Route] = {}
+        self._make = make
+        self._live: dict[int, Subscription] = {}
+        self._planned: list[Route] = []
+
+    def route(self, topic: str) -> Route:
+        """The route of a topic, new or known."""
+        route = self.routes.get(topic)
+        if route is None:
+            route = self.routes[topic] = self._make(topic, self.message_type)
+        return route
+
+    def plan(self, route: Route) -> Plan:
+        """Find out who hears a topic and remember it."""
+        members = tuple(
+            item
+            for item in self._live.values()
+            if item.matches(route.topic) and (route.logged or not item.from_log)
+        )
+        route.plan = Plan(route.wire, members)
+        self._planned.append(route)
+        return route.plan
+
+    def enter(self, subscription: Subscription) -> None:
+        """From now on this subscription hears what is published."""
+        self._live[subscription.number] = subscription
+        self.forget_plans()
+
+    def leave(self, subscription: Subscription) -> None:
+        """This subscription hears nothing more; it need not have been heard before."""
+        if self._live.pop(subscription.number, None) is not None:
+            self.forget_plans()
+
+    def forget_plans(self) -> None:
+        """A subscription has changed."""
+        for route in self._planned:
+            route.plan = None
+        self._planned.clear()

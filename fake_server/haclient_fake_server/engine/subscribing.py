@@ -1,0 +1,158 @@
+"""Subscribe and unsubscribe (protocol 3.4, 3.10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from haclient.errors import CommandError, InvalidOptions, InvalidTopic, SubIdInUse
+from haclient_fake_server.engine.acks import ack, requested
+from haclient_fake_server.engine.requests import Request, read_options, read_request
+from haclient_fake_server.engine.starting import Span, span_of
+from haclient_fake_server.engine.subscriptions import Phase, Subscription
+from haclient_stores.bookmarks import Now, parse_bookmark
+
+if TYPE_CHECKING:
+    from haclient.protocol.messages import Message
+    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.replay import Replay
+    from haclient_fake_server.engine.state import State
+
+__all__ = ["MAX_SUBSCRIPTIONS", "Subscribing"]
+
+MAX_SUBSCRIPTIONS = 100_000
+"""Subscriptions of one connection: a client that leaks them is told, not served for ever."""
+
+
+class Subscribing:
+    """Carries out what concerns subscriptions."""
+
+    def __init__(self, state: State, replay: Replay) -> None:
+        self._state = state
+        self._replay = replay
+
+    def subscribe(self, connection: Connection, message: Message) -> None:
+        """Enter, replace, pause or resume a subscription.
+
+        Raises:
+            CommandError: It was refused; nothing has changed.
+        """
+        state = self._state
+        wanted = requested(message.ack_type)
+        sub_id = message.sub_id or message.command_id
+        if not message.topic and ("pause" in message.options or "resume" in message.options):
+            self._pause_or_resume(connection, message)
+            return
+        request = read_request(message, read_options(message))
+        item = self.admit(connection, request, sub_id)
+        if request.top_n is not None and not message.bookmark:
+            raise InvalidOptions("invalid options: top_n of a subscribe needs a bookmark")
+        span = self._span(connection, request) if message.bookmark else None
+        self._confirm(connection, message, sub_id)
+        self._register(connection, item, request)
+        if span is None:
+            if item.phase is Phase.LIVE:
+                state.table(connection.message_type).enter(item)
+            return
+        item.from_log = True
+        item.cid = message.command_id
+        item.owes_completed = "completed" in wanted
+        item.wants_persisted = "persisted" in wanted
+        if item.wants_persisted:
+            state.acked[item.number] = item
+        item.paused = request.options.pause
+        item.remaining = request.top_n
+        state.table(connection.message_type).leave(item)
+        self._replay.enter(item, span)
+
+    def admit(self, connection: Connection, request: Request, sub_id: str) -> Subscription:
+        """The subscription that a request is about: a new one, or the one that it replaces.
+
+        Raises:
+            CommandError: The id is missing, in use, or one too many.
+        """
+        if not sub_id:
+            raise CommandError("invalid subid: a subscribe needs a sub_id or a cid")
+        known = connection.subscriptions.get(sub_id)
+        if known is not None and not request.options.replace:
+            raise SubIdInUse(f"subid in use: {sub_id!r} is active on this connection")
+        if known is not None:
+            return known
+        if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:
+            raise CommandError(f"too many subscriptions: the limit is {MAX_SUBSCRIPTIONS}")
+        number = self._state.next_number()
+        return Subscription(connection, sub_id, number=number, matcher=request.matcher)
+
+    def _register(self, connection: Connection, item: Subscription, request: Request) -> None:
+        """Give the subscription what the request wants; where it stands is left alone."""
+        connection.subscriptions[item.id] = item
+        item.matcher = request.matcher
+        item.filter = request.filter
+        item.style = request.style
+        item.oof = request.options.oof
+        item.heads = None
+        if item.from_log:
+            item.style |= item.style.BOOKMARK
+        self._state.table(connection.message_type).forget_plans()
+
+    def enter_live(self, connection: Connection, item: Subscription, request: Request) -> None:
+        """From now on the subscription hears what is published."""
+        self._register(connection, item, request)
+        self._state.table(connection.message_type).enter(item)
+
+    def unsubscribe(self, connection: Connection, message: Message) -> None:
+        """End some or all subscriptions; unknown ids are fine (protocol 14.2)."""
+        if message.sub_id.strip() == "all":
+            ids = list(connection.subscriptions)
+        else:
+            ids = message.sub_ids + [part.strip() for part in message.query_id.split(",")]
+        for sub_id in ids:
+            self._end(connection, sub_id)
+        for kind in ("received", "processed"):
+            if kind in requested(message.ack_type):
+                self._state.send(connection, ack(kind, message.command_id))
+
+    def leave(self, connection: Connection) -> None:
+        """The connection has gone, and all its subscriptions with it (protocol 1.8)."""
+        for sub_id in list(connection.subscriptions):
+            self._end(connection, sub_id)
+
+    def _end(self, connection: Connection, sub_id: str) -> None:
+        item = connection.subscriptions.pop(sub_id, None)
+        if item is not None:
+            item.phase = Phase.ENDED
+            self._state.table(connection.message_type).leave(item)
+            self._state.replaying.pop(item.number, None)
+            self._state.acked.pop(item.number, None)
+
+    def _span(self, connection: Connection, request: Request) -> Span:
+        state, message = self._state, request.message
+        if not state.logging or not (
+            request.matcher.is_regex or state.is_logged(message.topic, connection.message_type)
+        ):
+            raise InvalidTopic(f"invalid topic: {message.topic!r} is not in the transaction log")
+        span = span_of(
+            state, message.bookmark, not_found=request.options.bookmark_not_found or "now"
+        )
+        if request.top_n is not None and isinstance(parse_bookmark(message.bookmark), Now):
+            raise InvalidOptions("invalid options: top_n needs a bookmark other than now")
+        return span
+
+    def _confirm(self, connection: Connection, message: Message, sub_id: str) -> None:
+        wanted = requested(message.ack_type)
+        for kind in ("received", "processed"):
+            if kind in wanted:
+                frame = ack(kind, message.command_id, more={"sub_id": sub_id})
+                self._state.send(connection, frame)
+
+    def _pause_or_resume(self, connection: Connection, message: Message) -> None:
+        options = read_options(message)
+        items = [connection.subscriptions.get(sub_id) for sub_id in message.sub_ids]
+        if not items or any(item is None or not item.from_log for item in items):
+            raise CommandError("invalid subid: pause and resume take bookmark subscriptions")
+        for item in items:
+            if item is None or item.phase is Phase.ENDED:
+                continue
+            if options.pause and item.phase is Phase.LIVE:
+                self._replay.detach(item)
+            item.paused = options.pause
+        self._confirm(connection, message, message.sub_id)

@@ -1,0 +1,140 @@
+"""Between the engine and the world: carries out effects, in the order that is contract.
+
+Journal first, then sends, then closes (TL7). Everything here is synchronous, so an engine step
+and its effects are never interrupted by another: that alone makes the order of the log the order
+of every subscriber (TL4).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from haclient_fake_server.config import BrokerConfig, FsyncPolicy
+from haclient_fake_server.engine.broker import Effects, Engine
+from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.journal_files import JournalFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from haclient.protocol.messages import Message
+
+__all__ = ["Hub", "SessionLike"]
+
+
+class SessionLike(Protocol):
+    """What the hub needs of a connection."""
+
+    number: int
+    unsent_bytes: int
+
+    def put(self, data: bytes) -> None:
+        """Queue bytes for sending."""
+
+    def nudge(self) -> None:
+        """There may be something to feed."""
+
+    def finish(self, reason: str) -> None:
+        """Close after what is queued was sent."""
+
+    def cut(self, reason: str) -> None:
+        """Close at once."""
+
+
+class Hub:
+    """One engine, its journal and its connections."""
+
+    def __init__(self, config: BrokerConfig, journal: MemoryJournal | JournalFiles) -> None:
+        self._config = config
+        self._journal = journal
+        self._sessions: dict[int, SessionLike] = {}
+        self._earlier = trio.Event()
+        self._planned = float("inf")
+        self._connections = 0
+        self._engine = Engine(
+            config.engine_settings(),
+            journal,
+            now=trio.current_time(),
+            now_us=time.time_ns() // 1000,
+        )
+
+    def next_number(self) -> int:
+        """A number for a new connection."""
+        self._connections += 1
+        return self._connections
+
+    def accepted(self, session: SessionLike, *, peer: str) -> None:
+        """A connection begins."""
+        self._sessions[session.number] = session
+        self._engine.connected(session.number, trio.current_time(), peer=peer)
+
+    def received(self, session: SessionLike, messages: Sequence[Message]) -> None:
+        """Something came on a connection."""
+        self._apply(self._engine.received(session.number, messages, trio.current_time()))
+
+    def gone(self, session: SessionLike) -> None:
+        """A connection has ended."""
+        self._sessions.pop(session.number, None)
+        self._apply(self._engine.disconnected(session.number, trio.current_time()))
+
+    def hungry(self, session: SessionLike) -> bool:
+        """Whether replay has something for a connection."""
+        return self._engine.hungry(session.number)
+
+    def feed(self, session: SessionLike) -> bool:
+        """Replay a little for a connection; whether there was something to replay."""
+        if not self._engine.hungry(session.number):
+            return False
+        self._apply(self._engine.feed(session.number, trio.current_time()))
+        return True
+
+    async def keep_time(self) -> None:
+        """Call the engine when it wants to be called; never returns."""
+        while True:
+            self._planned = self._engine.next_due
+            with trio.move_on_at(self._planned):
+                await self._earlier.wait()
+            self._earlier = trio.Event()
+            now = trio.current_time()
+            if self._engine.next_due <= now:
+                self._apply(self._engine.tick(now))
+
+    async def keep_synced(self) -> None:
+        """Force the journal to the disk now and then, as policy `interval` asks; never returns."""
+        while True:
+            await trio.sleep(self._config.flush_interval_s)
+            if isinstance(self._journal, JournalFiles) and self._journal.dirty:
+                await trio.to_thread.run_sync(self._journal.sync)
+
+    def _apply(self, effects: Effects) -> None:
+        if effects.block is not None:
+            self._journal.append(effects.block)
+            if self._config.fsync is FsyncPolicy.BATCH and isinstance(self._journal, JournalFiles):
+                self._journal.sync()
+        for number, data in effects.sends:
+            self._send(number, data)
+        for number, reason in effects.closes:
+            if number in self._sessions:
+                self._sessions[number].finish(reason)
+        for number in effects.hungry:
+            if number in self._sessions:
+                self._sessions[number].nudge()
+        if self._engine.next_due < self._planned:
+            self._earlier.set()
+
+    def _send(self, number: int, data: bytes) -> None:
+        session = self._sessions.get(number)
+        if session is None:  # it ended in the same step
+            return
+        session.put(data)
+        if session.unsent_bytes > self._config.high_water_bytes:
+            self._hold_back(session)
+
+    def _hold_back(self, session: SessionLike) -> None:
+        """A reader does not keep up: replay holds what it can, the rest has a hard limit."""
+        self._engine.congested(session.number)
+        if session.unsent_bytes > self._config.slow_client_bytes:
+            session.cut("slow client")

@@ -1,0 +1,175 @@
+"""The broker as a server: listeners, connections and one engine (design 8).
+
+::
+
+    async with BrokerServer(BrokerConfig(data_dir=Path("data"))) as server:
+        print(server.uris)      # ["tcp://127.0.0.1:40123"]
+        ...
+
+Leaving the block closes all connections and the journal. Killing the process at any moment loses
+nothing that was acknowledged.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import urlsplit
+
+import trio
+
+from haclient.errors import UsageError
+from haclient.protocol.identity import publisher_id
+from haclient.transport.tcp import TcpLink
+from haclient_fake_server.config import BrokerConfig, FsyncPolicy
+from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.hub import Hub
+from haclient_fake_server.journal_files import JournalFiles
+from haclient_fake_server.sessions import Session
+from haclient_stores.files import Disk, RealDisk
+
+if TYPE_CHECKING:
+    from haclient.transport.link import Link
+
+__all__ = ["BrokerServer", "serve"]
+
+BACKLOG: Final = 1024
+"""Connections that may wait to be accepted: all clients of a failed server at once."""
+
+ACCEPT_PAUSE_S: Final = 0.1
+"""How long to wait when the process has run out of file descriptors."""
+
+_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_log = logging.getLogger(__name__)
+
+
+class BrokerServer:
+    """A running broker, for as long as its `async with` block.
+
+    Args:
+        config: What to run.
+        disk: Where the journal is; the real file system unless a test says otherwise.
+    """
+
+    def __init__(self, config: BrokerConfig, *, disk: Disk | None = None) -> None:
+        self._config = config
+        self._disk = disk or RealDisk()
+        self._nurseries = trio.open_nursery()
+        self._nursery: trio.Nursery | None = None
+        self._listeners: list[socket.socket] = []
+        self._journal: JournalFiles | MemoryJournal | None = None
+        self._hub: Hub | None = None
+
+    @property
+    def uris(self) -> list[str]:
+        """The addresses it listens on, with their real ports."""
+        return [f"tcp://{_address(listener)}" for listener in self._listeners]
+
+    async def __aenter__(self) -> Self:
+        """Open the journal and the listeners.
+
+        Raises:
+            StoreError: The journal cannot be opened; see `JournalFiles`.
+            UsageError: An address to listen on is malformed.
+            OSError: An address cannot be listened on.
+        """
+        self._journal = self._open_journal()
+        try:
+            for uri in self._config.listen:
+                self._listeners.append(_listen(uri))
+            self._hub = Hub(self._config, self._journal)
+        except BaseException:
+            self._close()
+            raise
+        self._nursery = await self._nurseries.__aenter__()
+        self._nursery.start_soon(self._hub.keep_time)
+        if self._config.fsync is FsyncPolicy.INTERVAL:
+            self._nursery.start_soon(self._hub.keep_synced)
+        for listener in self._listeners:
+            self._nursery.start_soon(self._accept, listener)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close all connections, then the journal."""
+        assert self._nursery is not None  # noqa: S101 - entered
+        self._nursery.cancel_scope.cancel()
+        try:
+            await self._nurseries.__aexit__(kind, error, traceback)
+        finally:
+            self._close()
+
+    def attach(self, link: Link) -> None:
+        """Serve a link that was not accepted by a listener, such as one in memory."""
+        assert self._nursery is not None  # noqa: S101 - entered
+        assert self._hub is not None  # noqa: S101 - entered
+        session = Session(self._hub.next_number(), link, hub=self._hub, config=self._config)
+        self._hub.accepted(session, peer=link.peer)
+        self._nursery.start_soon(session.run)
+
+    def _open_journal(self) -> JournalFiles | MemoryJournal:
+        config = self._config
+        if config.data_dir is None or not config.log_topics:
+            return MemoryJournal()
+        return JournalFiles(
+            config.data_dir,
+            self._disk,
+            segment_bytes=config.segment_bytes,
+            instance_id=publisher_id(config.name),
+        )
+
+    def _close(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        if isinstance(self._journal, JournalFiles):
+            self._journal.close()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(listener)
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    _log.warning("cannot accept: %s", error)
+                    await trio.sleep(ACCEPT_PAUSE_S)
+                continue  # or the peer has gone again, or another task was faster
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.attach(TcpLink(connection))
+
+
+async def serve(
+    config: BrokerConfig,
+    *,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a broker until cancelled; reports its addresses when it is ready."""
+    async with BrokerServer(config) as server:
+        task_status.started(server.uris)
+        await trio.sleep_forever()
+
+
+def _listen(uri: str) -> socket.socket:
+    parts = urlsplit(uri)
+    try:
+        port = parts.port
+    except ValueError as error:  # not a number, or beyond 65535
+        raise UsageError(f"cannot listen on {uri!r}: {error}") from error
+    if parts.scheme != "tcp" or parts.hostname is None or port is None:
+        raise UsageError(f"cannot listen on {uri!r}: wanted tcp://HOST:PORT")
+    family = socket.AF_INET6 if ":" in parts.hostname else socket.AF_INET
+    listener = socket.create_server((parts.hostname, port), family=family, backlog=BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

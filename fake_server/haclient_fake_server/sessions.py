@@ -1,0 +1,150 @@
+"""One connection of the broker: a reader, a writer and the bytes between them.
+
+The reader splits and decodes what arrives and hands whole chunks to the hub. The writer sends what
+the hub queued, and asks it for replay whenever its queue is short: that is how a replay runs at its
+reader's pace (RB13). Neither does any work of its own per message.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from haclient.errors import ProtocolError
+from haclient.protocol.codec import MessageDecoder
+from haclient.protocol.framing import FrameReader
+
+if TYPE_CHECKING:
+    from haclient.transport.link import Link
+    from haclient_fake_server.config import BrokerConfig
+    from haclient_fake_server.hub import Hub
+
+__all__ = ["Session"]
+
+SEND_BYTES: Final = 256 * 1024
+"""What is offered to the kernel at a time."""
+
+CLOSE_LIMIT_S: Final = 1.0
+"""How long a connection that is to be closed may take for what it was sent last."""
+
+_log = logging.getLogger(__name__)
+
+
+class Session:
+    """One accepted connection.
+
+    Attributes:
+        number: What the engine calls it.
+        unsent_bytes: What is queued and not yet with the kernel.
+        reason: Why it is to be closed; empty while it is not.
+    """
+
+    def __init__(self, number: int, link: Link, *, hub: Hub, config: BrokerConfig) -> None:
+        self.number = number
+        self.unsent_bytes = 0
+        self.reason = ""
+        self._link = link
+        self._hub = hub
+        self._config = config
+        self._chunks: deque[bytes] = deque()
+        self._sending = memoryview(b"")
+        self._wake = trio.Event()
+        self._scope = trio.CancelScope()
+
+    def put(self, data: bytes) -> None:
+        """Queue bytes for sending."""
+        self._chunks.append(data)
+        self.unsent_bytes += len(data)
+        self._wake.set()
+
+    def nudge(self) -> None:
+        """There may be something to do for the writer."""
+        self._wake.set()
+
+    def finish(self, reason: str) -> None:
+        """Close after what is queued was sent, or after a second."""
+        if not self.reason:
+            self.reason = reason
+            self._scope.deadline = trio.current_time() + CLOSE_LIMIT_S
+            self._wake.set()
+
+    def cut(self, reason: str) -> None:
+        """Close at once."""
+        self.reason = self.reason or reason
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Serve the connection until it ends, whoever ends it."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write)
+                    nursery.start_soon(self._read)
+        finally:
+            self._link.close()
+            self._hub.gone(self)
+            _log.info("connection %d ended: %s", self.number, self.reason)
+
+    async def _read(self) -> None:
+        try:
+            await self._read_all()
+            self.cut("connection closed")
+        except ProtocolError as error:
+            _log.warning("connection %d: %s", self.number, error)
+            self.cut("unknown command")
+        except OSError as error:  # the peer has gone without a word
+            self.cut(f"connection lost: {error}")
+
+    async def _read_all(self) -> None:
+        link = self._link
+        frames = FrameReader(self._config.max_frame_bytes)
+        decoder = MessageDecoder(expand_sow=False)
+        while not self.reason:
+            count = link.recv_into(frames.writable())
+            if count is None:
+                await link.wait_readable()
+                continue
+            if count == 0:
+                return
+            frames.received(count)
+            heads, bodies = frames.split()
+            self._hub.received(self, decoder.decode(heads, bodies) if heads else [])
+            await trio.lowlevel.checkpoint()
+
+    async def _write(self) -> None:
+        try:
+            while self.unsent_bytes or not self.reason:
+                if self.unsent_bytes < self._config.low_water_bytes and self._hub.feed(self):
+                    await trio.lowlevel.checkpoint()
+                if self.unsent_bytes:
+                    await self._send_some()
+                elif not self.reason and not self._hub.hungry(self):
+                    await self._wake.wait()
+                    self._wake = trio.Event()
+        except OSError as error:  # the peer has gone without a word
+            self.reason = self.reason or f"connection lost: {error}"
+        self._scope.cancel()
+
+    async def _send_some(self) -> None:
+        if not self._sending:
+            self._sending = memoryview(self._next_chunk())
+        count = self._link.try_send(self._sending)
+        if count is None:
+            await self._link.wait_writable()
+            return
+        self._sending = self._sending[count:]
+        self.unsent_bytes -= count
+        await trio.lowlevel.checkpoint()
+
+    def _next_chunk(self) -> bytes:
+        """Small chunks joined, so that a burst of acks is one system call."""
+        chunks = self._chunks
+        parts = [chunks.popleft()]
+        size = len(parts[0])
+        while chunks and size + len(chunks[0]) <= SEND_BYTES:
+            parts.append(chunks.popleft())
+            size += len(parts[-1])
+        return b"".join(parts)

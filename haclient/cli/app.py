@@ -1,0 +1,77 @@
+"""The command `haclient`: its groups, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+import click
+from typing_extensions import override
+
+from haclient._version import __version__
+from haclient.cli.broker import broker
+from haclient.cli.exits import ExitCode, complain, exit_code_of, one_line
+from haclient.cli.ping import ping
+from haclient.cli.publish import publish
+from haclient.cli.sow import sow
+from haclient.cli.subscribe import subscribe
+
+__all__ = ["commands", "main", "run"]
+
+
+@click.group(name="haclient", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="haclient")
+def commands() -> None:
+    """Publish to and subscribe from AMPS servers without losing or repeating a message."""
+
+
+for _command in (broker, ping, publish, sow, subscribe):
+    commands.add_command(_command)
+
+
+class _OneLine(logging.Formatter):
+    """Warnings look like our errors, so that one grep finds both."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        return f"haclient: {record.levelname.lower()}: {' '.join(record.getMessage().split())}"
+
+
+def _log_warnings_to_stderr() -> logging.Handler:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_OneLine())
+    logging.getLogger().addHandler(handler)
+    return handler
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code (CLI9).
+
+    Args:
+        arguments: The words after `haclient`; those of the process when `None`.
+    """
+    handler = _log_warnings_to_stderr()
+    try:
+        result: object = commands.main(
+            None if arguments is None else list(arguments), "haclient", standalone_mode=False
+        )
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return ExitCode.USAGE
+    except BaseException as error:  # the program's top: what the table knows becomes one line
+        known = exit_code_of(error)
+        if known is None:
+            raise
+        code, leaf = known
+        complain(one_line(leaf))
+        return code
+    finally:
+        logging.getLogger().removeHandler(handler)
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def main() -> None:
+    """The entry point of the installed command."""
+    sys.exit(run())

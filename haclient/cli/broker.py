@@ -1,0 +1,168 @@
+"""`haclient broker run`: the reference broker as a process of its own."""
+
+from __future__ import annotations
+
+import re
+import signal
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import trio
+
+from haclient.cli.exits import ExitCode, Interrupted, complain
+from haclient.cli.options import taking
+from haclient.cli.stopping import run_stoppable
+from haclient.errors import UsageError
+
+if TYPE_CHECKING:
+    from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
+
+__all__ = ["broker", "parse_sow", "read_users"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    listen: tuple[str, ...]
+    data: Path | None
+    name: str
+    log_topics: tuple[str, ...]
+    sow_topics: tuple[str, ...]
+    user_file: Path | None
+
+
+def read_users(path: Path) -> dict[str, str]:
+    """The users and passwords of a file with lines `user:password`; `#` starts a comment line.
+
+    Raises:
+        UsageError: A line has no colon, no user, or names a user again. It names the line, never
+            what stands in it.
+    """
+    users: dict[str, str] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: the user file cannot be read as text") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        user, colon, password = line.partition(":")
+        if not colon or not user:
+            raise UsageError(f"{path}: line {number} is not of the form user:password")
+        if user in users:
+            raise UsageError(f"{path}: line {number} names a user for the second time")
+        users[user] = password
+    return users
+
+
+def parse_sow(text: str) -> tuple[str, tuple[str, ...]]:
+    """`TOPIC:/key[,/key]` as the topic and its key paths.
+
+    Raises:
+        UsageError: It is not of that form.
+    """
+    topic, _, keys = text.rpartition(":")
+    paths = tuple(part.strip() for part in keys.split(","))
+    if not topic or not all(path.startswith("/") and len(path) > 1 for path in paths):
+        raise UsageError(f"--sow {text}: expected TOPIC:/key[,/key], such as orders:/id")
+    return topic, paths
+
+
+def _log_topic(pattern: str) -> LogTopic:
+    from haclient_fake_server.config import LogTopic  # noqa: PLC0415 - only this command needs a broker
+
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"--log-topic {pattern}: {error}") from error
+    return LogTopic(pattern)
+
+
+def _sow_topic(text: str) -> SowTopic:
+    from haclient_fake_server.config import SowTopic  # noqa: PLC0415 - as above
+
+    topic, keys = parse_sow(text)
+    return SowTopic(topic, keys=keys)
+
+
+def _config(request: _Request) -> BrokerConfig:
+    from haclient_fake_server.config import BrokerConfig  # noqa: PLC0415 - as above
+
+    users = None if request.user_file is None else read_users(request.user_file)
+    log_topics = tuple(_log_topic(pattern) for pattern in request.log_topics)
+    sow_topics = tuple(_sow_topic(text) for text in request.sow_topics)
+    return BrokerConfig(
+        name=request.name,
+        listen=request.listen,
+        data_dir=request.data or Path(tempfile.mkdtemp(prefix="haclient-broker-")),
+        users=users,
+        log_topics=log_topics,
+        sow_topics=sow_topics,
+    )
+
+
+async def _serve(config: BrokerConfig, request: _Request) -> int:
+    from haclient_fake_server.server import BrokerServer  # noqa: PLC0415 - as above
+
+    async with BrokerServer(config) as server:
+        if request.data is None:
+            complain(f"no --data: the log is in {config.data_dir}", kind="note")
+        for uri in server.uris:
+            click.echo(f"listening {uri}")
+        await trio.sleep_forever()
+    return ExitCode.OK
+
+
+def _stopped(number: int) -> int:
+    if number == signal.SIGTERM:
+        return ExitCode.OK
+    raise Interrupted("interrupted")
+
+
+@click.group()
+def broker() -> None:
+    """The reference broker."""
+
+
+@broker.command("run")
+@click.option(
+    "--listen",
+    multiple=True,
+    default=("tcp://127.0.0.1:9007",),
+    show_default=True,
+    help="Where to listen; port 0 takes a free one. May be given several times.",
+)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The directory of the log. Default: a new temporary one, which is named.",
+)
+@click.option("--name", default="broker", show_default=True, help="The instance's name.")
+@click.option(
+    "--log-topic",
+    "log_topics",
+    multiple=True,
+    default=(".*",),
+    show_default=True,
+    metavar="REGEX",
+    help="Topics that are kept in the transaction log. May be given several times.",
+)
+@click.option(
+    "--sow",
+    "sow_topics",
+    multiple=True,
+    metavar="TOPIC:/key[,/key]",
+    help="A topic with a state of the world, and its keys. May be given several times.",
+)
+@click.option(
+    "--user-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Who may log on: lines user:password. Default: everybody.",
+)
+@taking(_Request)
+def run_broker(request: _Request) -> int:
+    """Run one broker until SIGTERM (CLI5)."""
+    return run_stoppable(partial(_serve, _config(request), request), _stopped)

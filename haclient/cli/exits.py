@@ -1,0 +1,108 @@
+"""How a command ends: one table of exit codes, and one line on stderr.
+
+A user's mistake, a server's refusal and a broken network are answered with one line ``haclient:
+error: ...`` and a code that a shell script can act on. Only an error that this table does not know
+(a defect of ours) keeps its traceback.
+
+=====  ==========================================================================
+code   meaning
+=====  ==========================================================================
+0      done
+1      failed: refused by the server, connection lost, store or file unreadable
+2      usage: this command line can never work as it was written
+3      timed out, or fewer messages than were asked for
+75     the store is in use by another process or belongs to another client
+130    interrupted before the work was done
+=====  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Iterator
+
+import click
+
+from haclient.errors import HAClientError, StoreLocked, TimedOut, UsageError
+
+__all__ = ["ExitCode", "Interrupted", "complain", "exit_code_of", "one_line"]
+
+
+class ExitCode(enum.IntEnum):
+    """The exit codes of every command (CLI9)."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    TIMED_OUT = 3
+    STORE_IN_USE = 75
+    INTERRUPTED = 130
+
+
+class Interrupted(HAClientError):
+    """A signal ended the work before it was done; the message says what is safe."""
+
+
+# Searched from the top, so a class stands above its bases.
+_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
+    (click.Abort, ExitCode.INTERRUPTED),
+    (click.UsageError, ExitCode.USAGE),
+    (click.ClickException, ExitCode.FAILURE),
+    (KeyboardInterrupt, ExitCode.INTERRUPTED),
+    (Interrupted, ExitCode.INTERRUPTED),
+    (UsageError, ExitCode.USAGE),
+    (StoreLocked, ExitCode.STORE_IN_USE),
+    (TimedOut, ExitCode.TIMED_OUT),
+    (HAClientError, ExitCode.FAILURE),
+    (OSError, ExitCode.FAILURE),
+)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _rank(error: BaseException) -> int:
+    """The place in the table of the row that knows the error; -1 when none does."""
+    return next((i for i, (kind, _) in enumerate(_CODES) if isinstance(error, kind)), -1)
+
+
+def exit_code_of(error: BaseException) -> tuple[ExitCode, BaseException] | None:
+    """The exit code of an error and the one that decided it; `None` for a defect of ours.
+
+    Of a group of errors the one nearest to the table's top speaks; one unknown error makes the
+    whole group a defect.
+    """
+    ranked = [(_rank(leaf), leaf) for leaf in _leaves(error)]
+    if any(rank < 0 for rank, _ in ranked):
+        return None
+    rank, leaf = min(ranked, key=lambda pair: pair[0])
+    return _CODES[rank][1], leaf
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, in one line and never empty."""
+    match error:
+        case KeyboardInterrupt() | click.Abort():
+            text = "interrupted"
+        case click.ClickException():
+            text = error.format_message()
+        case OSError(strerror=str(reason), filename=str(name)):
+            text = f"{name}: {reason}"
+        case _:
+            text = str(error)
+    return " ".join(text.split()) or type(error).__name__
+
+
+def complain(text: str, *, kind: str = "error") -> None:
+    """Write one line to stderr; a stderr that nobody reads any more is no reason to fail."""
+    try:
+        sys.stderr.write(f"haclient: {kind}: {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        return

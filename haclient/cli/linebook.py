@@ -1,0 +1,187 @@
+"""Which lines of which file a publish store has already taken: the rules behind `publish --store`.
+
+A publish store numbers its messages without gaps while one process uses it, so while a file is
+being published, *line k has sequence base + k*. The base is noted before the first line is stored;
+after a kill, the store (or the server, where that knows more) says how far the numbers went, and
+the difference to the base is the number of lines that need not be published again. Nothing is
+written per line.
+
+That difference means lines only as long as nothing else takes numbers in between. So there is at
+most one *open* file, and each run first settles it: the number of its lines so far becomes a plain
+count, and only then may another file, or stdin, take numbers. A run that ends in order settles its
+own file; only a kill leaves one open.
+
+A file is known by its path, topic and delimiter, and by its content at the time of the note:
+
+* the noted content is still its beginning: the same file, perhaps grown; go on after the lines
+  taken;
+* it has changed and every noted line was taken (or none): another file at the same path; begin
+  anew;
+* it has changed in the middle of its publishing: refused, since no rule can tell which lines are
+  new.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from haclient.cli.lines import Scan
+from haclient.errors import StoreError, UsageError
+
+__all__ = ["MAX_FILES", "NOTE", "LineBook", "Plan", "Source"]
+
+NOTE: Final = "haclient-publish-lines"
+"""The key of the book among the store's notes."""
+
+MAX_FILES: Final = 10_000
+"""Files that one store remembers; forgetting one would publish it twice."""
+
+
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a file: its content when it was noted, and how many lines were taken."""
+
+    size: int
+    digest: str
+    lines: int
+    taken: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the user names when he publishes a file."""
+
+    path: str
+    topic: str
+    delimiter: bytes
+
+    @property
+    def key(self) -> str:
+        """The name of this source in the book."""
+        return msgspec.json.encode([self.path, self.topic, self.delimiter.hex()]).decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run has to do.
+
+    Attributes:
+        skip: Lines that were taken before.
+        base: Line k gets the sequence base + k.
+        remark: What the user should know; empty when all is as expected.
+    """
+
+    skip: int
+    base: int
+    remark: str = ""
+
+
+class LineBook(msgspec.Struct, frozen=True, kw_only=True):
+    """The book of one store. Each change is a new value, to be noted before it is acted upon."""
+
+    open: str = ""
+    base: int = 0
+    files: dict[str, _Entry] = {}
+
+    @classmethod
+    def parse(cls, note: str) -> LineBook:
+        """The book in a store's note; an empty note is an empty book.
+
+        Raises:
+            StoreError: The note is not ours.
+        """
+        if not note:
+            return cls()
+        try:
+            book = msgspec.json.decode(note, type=cls)
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"the store's note {NOTE} cannot be read: {error}") from error
+        if book.open and book.open not in book.files:
+            raise StoreError(f"the store's note {NOTE} does not describe the file it calls open")
+        return book
+
+    def note(self) -> str:
+        """The book as a note of the store."""
+        return msgspec.json.encode(self).decode()
+
+    def noted_size(self, source: Source) -> int:
+        """How many bytes of the source were noted; 0 when it is new."""
+        entry = self.files.get(source.key)
+        return entry.size if entry else 0
+
+    def forget(self, source: Source) -> LineBook:
+        """The book without this source, whose lines are to be published again (`--from-start`)."""
+        files = {key: entry for key, entry in self.files.items() if key != source.key}
+        if self.open == source.key:
+            return LineBook(files=files)
+        return LineBook(open=self.open, base=self.base, files=files)
+
+    def settle(self, last: int) -> LineBook:
+        """Close the open file: the numbers up to `last` are its lines.
+
+        Args:
+            last: The highest sequence that the store or the server has taken of this publisher.
+
+        Raises:
+            StoreError: More numbers were taken than the file has lines: somebody else published.
+        """
+        if not self.open:
+            return self
+        entry = self.files[self.open]
+        taken = max(0, last - self.base)
+        if taken > entry.lines:
+            path = msgspec.json.decode(self.open, type=list[str])[0]
+            raise StoreError(
+                f"the store was left in the middle of {path} ({entry.lines} lines), and {taken} "
+                "sequence numbers were taken since: something else has published with this store "
+                "or client name, so nobody can say which lines are missing; take a new store, or "
+                "publish every line of that file with --from-start"
+            )
+        closed = msgspec.structs.replace(entry, taken=taken)
+        return LineBook(files={**self.files, self.open: closed})
+
+    def begin(self, source: Source, scan: Scan, last: int) -> tuple[LineBook, Plan]:
+        """Open a source for publishing; the book has to be settled.
+
+        Args:
+            source: What is published.
+            scan: The file as it is now, scanned with `noted_size` as its prefix.
+            last: The highest sequence taken so far: the next one is one more.
+
+        Raises:
+            UsageError: The file changed in the middle, or the book is full.
+        """
+        entry = self.files.get(source.key)
+        if entry is None and len(self.files) >= MAX_FILES:
+            raise UsageError(f"the store remembers {MAX_FILES} files already; take a new store")
+        skip, remark = (0, "") if entry is None else _continued(source, entry, scan)
+        base = last - skip
+        opened = _Entry(size=scan.size, digest=scan.digest, lines=scan.lines, taken=skip)
+        book = LineBook(open=source.key, base=base, files={**self.files, source.key: opened})
+        return book, Plan(skip=skip, base=base, remark=remark)
+
+
+def _continued(source: Source, entry: _Entry, scan: Scan) -> tuple[int, str]:
+    """How many lines of a known file to skip, and a remark."""
+    all_taken = entry.taken == entry.lines
+    is_open = scan.prefix_is_open and all_taken and entry.taken > 0
+    if scan.prefix_digest == entry.digest and not is_open:
+        return entry.taken, ""
+    if entry.taken == 0:
+        return 0, ""
+    if is_open and scan.prefix_digest == entry.digest:
+        raise UsageError(
+            f"{source.path}: its last line {entry.lines} was published without an end and has "
+            "grown since; give --from-start to publish every line again"
+        )
+    if all_taken:
+        return (
+            0,
+            f"{source.path} is not the file that was published before: all lines are published",
+        )
+    raise UsageError(
+        f"{source.path}: it changed after {entry.taken} of its {entry.lines} lines were published, "
+        "so nobody can say which are missing; restore it, or publish every line with --from-start"
+    )

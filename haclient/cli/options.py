@@ -1,0 +1,122 @@
+"""Options that several commands share, and how a command receives them.
+
+A command is a function of one frozen dataclass: `taking(Request)` builds it from the parsed
+options, whose names are the dataclass's fields.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+from haclient.errors import UsageError
+from haclient.protocol.uri import Uri
+
+__all__ = [
+    "POSITIVE_SECONDS",
+    "client_name_option",
+    "default_client_name",
+    "filter_option",
+    "json_option",
+    "server_option",
+    "taking",
+    "timeout_option",
+    "topic_option",
+]
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
+
+POSITIVE_SECONDS = click.FloatRange(min=0, min_open=True)
+
+
+def _parse_servers(
+    _context: click.Context, _option: click.Parameter, value: str
+) -> tuple[str, ...]:
+    """Server URIs separated by commas."""
+    servers = tuple(part.strip() for part in value.split(",") if part.strip())
+    if not servers:
+        raise click.BadParameter("no server is named")
+    for server in servers:
+        try:
+            Uri.parse(server)
+        except UsageError as error:
+            raise click.BadParameter(str(error)) from error
+    return servers
+
+
+def server_option(command: Decorated) -> Decorated:
+    """`--server`: where to connect to; the environment's AMPS_URI by default."""
+    return click.option(
+        "--server",
+        "servers",
+        metavar="URI[,URI...]",
+        callback=_parse_servers,
+        envvar="AMPS_URI",
+        required=True,
+        help="Servers to try in this order, such as tcp://host:9007/amps/json. Default: $AMPS_URI.",
+    )(command)
+
+
+def topic_option(command: Decorated) -> Decorated:
+    """`--topic`, which every command on messages needs."""
+    return click.option("--topic", required=True, help="The topic.")(command)
+
+
+def filter_option(command: Decorated) -> Decorated:
+    """`--filter`: only messages whose content matches."""
+    return click.option("--filter", default="", help="A content filter, such as '/px > 10'.")(
+        command
+    )
+
+
+def json_option(command: Decorated) -> Decorated:
+    """`--json`: results as JSON, one object per line."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print JSON objects, one per line."
+    )(command)
+
+
+def client_name_option(command: Decorated) -> Decorated:
+    """`--client-name`: who we are to the server."""
+    return click.option(
+        "--client-name",
+        help="The client name. Default: the owner of the store, else host and process id.",
+    )(command)
+
+
+def timeout_option(*, help_text: str) -> Callable[[Decorated], Decorated]:
+    """`--timeout S`, in seconds, with each command's own meaning."""
+
+    def decorate(command: Decorated) -> Decorated:
+        return click.option("--timeout", type=POSITIVE_SECONDS, metavar="SECONDS", help=help_text)(
+            command
+        )
+
+    return decorate
+
+
+def default_client_name() -> str:
+    """Host and process id: unique while this process lives."""
+    return f"haclient-{socket.gethostname()}-{os.getpid()}"
+
+
+def taking(
+    request: Callable[..., Request],
+) -> Callable[[Callable[[Request], Result]], Callable[..., Result]]:
+    """Hand a command its options as one value: `request(**options)`."""
+
+    def decorate(function: Callable[[Request], Result]) -> Callable[..., Result]:
+        @functools.wraps(function)
+        def callback(**options: object) -> Result:
+            return function(request(**options))
+
+        return callback
+
+    return decorate

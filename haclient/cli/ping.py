@@ -1,0 +1,100 @@
+"""`haclient ping`: is each server there, does it let us in, and how fast does it answer?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+import msgspec
+import trio
+
+from haclient.cli.connecting import CONNECT_TIMEOUT_S, Connection, open_client
+from haclient.cli.exits import ExitCode, Interrupted, complain, exit_code_of, one_line
+from haclient.cli.options import (
+    client_name_option,
+    default_client_name,
+    json_option,
+    server_option,
+    taking,
+    timeout_option,
+)
+from haclient.cli.stopping import run_stoppable
+from haclient.errors import HAClientError
+from haclient.protocol.uri import Uri
+
+__all__ = ["ping"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    servers: tuple[str, ...]
+    client_name: str | None
+    timeout: float | None
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    server: str
+    version: str
+    logon_ms: float
+    round_trip_ms: float
+
+    def told(self, *, as_json: bool) -> str:
+        if as_json:
+            return msgspec.json.encode(self).decode()
+        return (
+            f"{self.server} version {self.version or 'unknown'}: "
+            f"logon {self.logon_ms:.1f} ms, round trip {self.round_trip_ms:.1f} ms"
+        )
+
+
+def _milliseconds_since(start: float) -> float:
+    return round((trio.current_time() - start) * 1000.0, 3)
+
+
+async def _ping_one(request: _Request, server: str) -> _Answer:
+    timeout_s = request.timeout or CONNECT_TIMEOUT_S
+    connection = Connection(
+        servers=(server,), name=request.client_name or default_client_name(), timeout_s=timeout_s
+    )
+    start = trio.current_time()
+    async with open_client(connection) as client:
+        logon_ms = _milliseconds_since(start)
+        start = trio.current_time()
+        await client.flush(timeout=timeout_s)
+        return _Answer(
+            server=Uri.parse(server).safe,
+            version=str(client.server_version),
+            logon_ms=logon_ms,
+            round_trip_ms=_milliseconds_since(start),
+        )
+
+
+async def _ping_all(request: _Request) -> int:
+    worst = ExitCode.OK
+    for server in request.servers:
+        try:
+            answer = await _ping_one(request, server)
+        except HAClientError as error:  # the others are still asked
+            known = exit_code_of(error)
+            worst = max(worst, ExitCode.FAILURE if known is None else known[0])
+            complain(one_line(error))
+        else:
+            click.echo(answer.told(as_json=request.as_json))
+    return worst
+
+
+def _stopped(_number: int) -> int:
+    raise Interrupted("interrupted")
+
+
+@click.command()
+@server_option
+@client_name_option
+@timeout_option(help_text="How long each server may take. Default: 10.")
+@json_option
+@taking(_Request)
+def ping(request: _Request) -> int:
+    """Log on to each of the servers and measure a round trip; fails if one of them does (CLI1)."""
+    return run_stoppable(lambda: _ping_all(request), _stopped)

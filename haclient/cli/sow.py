@@ -1,0 +1,103 @@
+"""`haclient sow`: print the state of the world of a topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+import trio
+
+from haclient.cli.connecting import CONNECT_TIMEOUT_S, Connection, open_client
+from haclient.cli.exits import ExitCode, Interrupted
+from haclient.cli.options import (
+    client_name_option,
+    default_client_name,
+    filter_option,
+    json_option,
+    server_option,
+    taking,
+    timeout_option,
+    topic_option,
+)
+from haclient.cli.stopping import run_stoppable
+from haclient.cli.writing import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
+from haclient.errors import TimedOut
+
+__all__ = ["sow"]
+
+_MAX_BATCH = 10_000
+"""The largest batch a server accepts (protocol 1.2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    servers: tuple[str, ...]
+    client_name: str | None
+    topic: str
+    filter: str
+    order_by: str
+    top_n: int | None
+    batch_size: int
+    timeout: float | None
+    as_json: bool
+
+
+async def _print_records(request: _Request) -> None:
+    connection = Connection(
+        servers=request.servers,
+        name=request.client_name or default_client_name(),
+        timeout_s=request.timeout or CONNECT_TIMEOUT_S,
+    )
+    output = OutputWriter(STDOUT)
+    form = as_json_line if request.as_json else as_line
+    async with (
+        open_client(connection) as client,
+        client.sow(
+            request.topic,
+            filter=request.filter,
+            order_by=request.order_by,
+            top_n=request.top_n,
+            batch_size=request.batch_size,
+        ) as records,
+    ):
+        async for record in records:
+            await output.write(form(record))
+
+
+async def _query(request: _Request) -> int:
+    try:
+        with trio.fail_after(request.timeout or float("inf")):
+            await _print_records(request)
+    except OutputClosed:  # `| head` has seen enough
+        return ExitCode.OK
+    except trio.TooSlowError:
+        raise TimedOut(
+            f"the query on {request.topic} took longer than {request.timeout} s"
+        ) from None
+    return ExitCode.OK
+
+
+def _stopped(_number: int) -> int:
+    raise Interrupted("interrupted: the result is incomplete")
+
+
+@click.command()
+@server_option
+@topic_option
+@filter_option
+@click.option("--order-by", default="", help="How to sort, such as '/px DESC'.")
+@click.option("--top-n", type=click.IntRange(min=0), help="Print at most so many records.")
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, _MAX_BATCH),
+    default=10,
+    show_default=True,
+    help="Records per frame on the wire.",
+)
+@client_name_option
+@timeout_option(help_text="How long the whole query may take. Default: no limit.")
+@json_option
+@taking(_Request)
+def sow(request: _Request) -> int:
+    """Print the records of a SOW topic, one per line (CLI1)."""
+    return run_stoppable(lambda: _query(request), _stopped)

@@ -1,0 +1,108 @@
+"""Results on stdout, written to the descriptor itself: "printed" means "given to the kernel".
+
+A message may be discarded only after it has left this process, so nothing here keeps a buffer. A
+reader that stands still must not stop our heartbeats: a pipe is written only while it has room, in
+pieces no larger than what a ready pipe takes at once, and in between the task waits.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import os
+import select
+import stat
+from typing import Final
+
+import msgspec
+import trio
+
+from haclient.protocol.messages import Message
+
+__all__ = ["STDOUT", "OutputClosed", "OutputWriter", "as_json_line", "as_line"]
+
+STDOUT: Final = 1
+"""The descriptor of the standard output."""
+
+_READY_PIPE_BYTES: Final = select.PIPE_BUF
+"""What a pipe that polls writable takes without blocking."""
+
+
+class OutputClosed(Exception):
+    """Nobody reads our output any more."""
+
+
+class OutputWriter:
+    """Writes whole records to a file descriptor without blocking the event loop."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._waits = not stat.S_ISREG(os.fstat(fd).st_mode)
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLOUT)
+
+    async def write(self, record: bytes) -> None:
+        """Give one record to the kernel, whole.
+
+        A cancellation is only seen before its first byte: a record that was begun is finished, so
+        that the reader never sees half of one followed by the whole.
+
+        Raises:
+            OutputClosed: The reader has gone.
+            OSError: The output cannot be written (the disk is full, say).
+        """
+        if self._is_ready() and (len(record) <= _READY_PIPE_BYTES or not self._waits):
+            self._write_now(record)
+            return
+        await self._wait()
+        with trio.CancelScope(shield=True):
+            for start in range(0, len(record), _READY_PIPE_BYTES):
+                if start:
+                    await self._wait()
+                self._write_now(record[start : start + _READY_PIPE_BYTES])
+
+    def _is_ready(self) -> bool:
+        return not self._waits or bool(self._poll.poll(0))
+
+    async def _wait(self) -> None:
+        await trio.lowlevel.checkpoint()
+        while not self._is_ready():
+            try:
+                await trio.lowlevel.wait_writable(self._fd)
+            except (
+                PermissionError
+            ):  # epoll knows no such descriptor (a device): writing cannot wait
+                return
+
+    def _write_now(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError as error:
+            if error.errno in {errno.EPIPE, errno.ECONNRESET}:
+                raise OutputClosed from error
+            raise
+
+
+def as_line(message: Message) -> bytes:
+    """A message for people and for pipes: its data and a line end."""
+    return message.data + b"\n"
+
+
+def as_json_line(message: Message) -> bytes:
+    """A message as one JSON object and a line end; data that is not UTF-8 goes as `data_base64`."""
+    fields: dict[str, str | int] = {"topic": message.topic}
+    if message.bookmark:
+        fields["bookmark"] = message.bookmark
+    if message.sow_key:
+        fields["sow_key"] = message.sow_key
+    if message.timestamp:
+        fields["timestamp"] = message.timestamp
+    if message.correlation_id:
+        fields["correlation_id"] = message.correlation_id
+    try:
+        fields["data"] = message.data.decode()
+    except UnicodeDecodeError:
+        fields["data_base64"] = base64.b64encode(message.data).decode()
+    return msgspec.json.encode(fields) + b"\n"

@@ -1,0 +1,163 @@
+"""The parts of a subscription's record: publishers, chunks of entries, aliases, holes. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import repeat
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+__all__ = ["LARGEST", "MIXED", "Alias", "Chunk", "Holes", "Publishers"]
+
+LARGEST: Final = 2**64 - 1
+MIXED: Final = -1  # in place of a publisher: they differ
+
+
+class Publishers:
+    """Publisher ids as small numbers, shared by all subscriptions of a store."""
+
+    __slots__ = ("_by_id", "by_text", "ids")
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.by_text: dict[str, int] = {}
+        self._by_id: dict[int, int] = {}
+
+    def index(self, publisher_id: int) -> int:
+        """The small number of a publisher id."""
+        found = self._by_id.get(publisher_id)
+        if found is None:
+            found = self._by_id[publisher_id] = len(self.ids)
+            self.ids.append(publisher_id)
+        return found
+
+    def index_of_text(self, text: str) -> int:
+        """The same for the id as it stands in a bookmark; -1 for text that is no id."""
+        if not (text.isascii() and text.isdigit() and int(text) <= LARGEST):
+            return -1
+        found = self.by_text[text] = self.index(int(text))
+        return found
+
+    def parse(self, bookmark: str) -> tuple[int, int]:
+        """Publisher index and sequence of a message bookmark; the sequence is 0 when it is none."""
+        publisher, _, rest = bookmark.partition("|")
+        sequence = rest.partition("|")[0]
+        if not (sequence.isascii() and sequence.isdigit()):
+            return -1, 0
+        index = self.by_text.get(publisher, -1)
+        if index < 0:
+            index = self.index_of_text(publisher)
+        return (index, int(sequence)) if index >= 0 else (-1, 0)
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Entries that arrived together, in arrival order.
+
+    Attributes:
+        numbers: The number of each; rising.
+        publisher: The publisher of all of them, or -1 when they differ.
+        sequences: The sequence of each.
+        publishers: The publisher of each when they differ; else empty.
+    """
+
+    numbers: Sequence[int]
+    publisher: int
+    sequences: Sequence[int]
+    publishers: Sequence[int] = ()
+
+    def entries(self) -> Iterator[tuple[int, int, int]]:
+        """Number, publisher and sequence of each."""
+        publishers = self.publishers or repeat(self.publisher)
+        return zip(self.numbers, publishers, self.sequences, strict=False)
+
+    def part(self, begin: int, end: int) -> Chunk:
+        """The entries between two indexes."""
+        return Chunk(
+            self.numbers[begin:end],
+            self.publisher,
+            self.sequences[begin:end],
+            self.publishers[begin:end],
+        )
+
+    def newest(self) -> dict[int, int]:
+        """The highest sequence of each publisher: the last one, since they rise."""
+        if self.publisher >= 0:
+            return {self.publisher: self.sequences[-1]}
+        return dict(zip(self.publishers, self.sequences, strict=True))
+
+    def last_of(self, publisher: int, sequence: int) -> int:
+        """The number of the last entry of a publisher up to a sequence; 0 when there is none."""
+        if self.publisher == publisher:
+            index = bisect_right(self.sequences, sequence)
+            return self.numbers[index - 1] if index else 0
+        found = 0
+        if self.publisher < 0:
+            for number, other, value in self.entries():
+                if other == publisher and value <= sequence:
+                    found = number
+        return found
+
+    @staticmethod
+    def condensed(chunks: Iterable[Chunk]) -> Chunk:
+        """Only the last entry of each publisher.
+
+        What is dropped has a later entry of its publisher here, so whenever an ack covers that one
+        it covers the dropped one too.
+        """
+        last: dict[int, tuple[int, int, int]] = {}
+        for chunk in chunks:
+            if chunk.publisher >= 0:
+                last[chunk.publisher] = (chunk.numbers[-1], chunk.publisher, chunk.sequences[-1])
+            else:
+                last.update(zip(chunk.publishers, chunk.entries(), strict=True))
+        kept = sorted(last.values())
+        if len(kept) == 1:
+            return Chunk([kept[0][0]], kept[0][1], [kept[0][2]])
+        numbers, publishers, sequences = zip(*kept, strict=True)
+        return Chunk(numbers, MIXED, sequences, publishers)
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A redelivered entry: its new number stands for the old one."""
+
+    number: int
+    old: int
+    publisher: int
+    sequence: int
+
+
+class Holes:
+    """Numbers that stand for no entry, as ascending ranges; they only grow at the end.
+
+    Attributes:
+        count: How many numbers there are.
+    """
+
+    __slots__ = ("_ranges", "count")
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+        self.count = 0
+
+    def add(self, begin: int, end: int) -> None:
+        """The numbers from `begin` to before `end`, above all others."""
+        self.count += end - begin
+        if self._ranges and self._ranges[-1][1] == begin:
+            begin = self._ranges.pop()[0]
+        self._ranges.append((begin, end))
+
+    def __contains__(self, number: int) -> bool:
+        index = bisect_right(self._ranges, (number, LARGEST)) - 1
+        return index >= 0 and number < self._ranges[index][1]
+
+    def skip(self, number: int) -> int:
+        """The end of the range that begins at `number`, which is dropped; else `number`."""
+        if self._ranges and self._ranges[0][0] == number:
+            begin, number = self._ranges.pop(0)
+            self.count -= number - begin
+        return number

@@ -1,0 +1,409 @@
+"""Segments in files: making, recycling, sealing, syncing and reading them back.
+
+A segment file is preallocated, mapped and never grows. Its header page (`framing`) says which
+sequence comes first; the rest of its 16 KiB header is a table of seals, one for each 64 KiB of
+frames or for each sync. A segment whose frames are all persisted is marked unused, and reused for
+later frames, so a store on disk is as fast as one in memory.
+
+A long backlog would need thousands of mappings and descriptors, so segments between the cursor and
+the head are *parked*: unmapped and closed until somebody reads them again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
+
+from haclient_stores import framing
+from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
+from haclient_stores.segment import PAGE_BYTES, SLOT_BYTES, Segment, Space, frame_length
+from haclient_stores.window import PublishWindow
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from haclient_stores.files import Disk, File, Region
+
+__all__ = ["HEADER_BYTES", "SEGMENT_MAGIC", "FileSegment", "FileSpace"]
+
+SEGMENT_MAGIC: Final = b"HAPUBSEG"
+HEADER_BYTES: Final = 16 * 1024
+_TABLE: Final = 256  # where the seal table begins
+_SEALS: Final = (HEADER_BYTES - _TABLE) // framing.SEAL_BYTES
+_SPARE_SEGMENTS: Final = 2
+_MAPPED_SEGMENTS: Final = 8  # of those that nobody is writing or sending
+_SUFFIX: Final = ".seg"
+_DIGITS_WITHIN: Final = 64 * 1024  # the sequence stands in the frame's header
+
+_log = logging.getLogger(__name__)
+
+
+class FileSegment(Segment):
+    """A segment in a file; mapped when it is looked at.
+
+    Attributes:
+        path: The file.
+        synced: Its header on disk may vouch for frames, so it must not be overwritten before the
+            header says otherwise there.
+    """
+
+    __slots__ = ("_disk", "_file", "_region", "path", "synced")
+
+    def __init__(self, disk: Disk, path: Path, *, first: int, size: int) -> None:
+        super().__init__(first=first, begin=HEADER_BYTES, size=size)
+        self._disk = disk
+        self._file: File | None = None
+        self._region: Region | None = None
+        self.path = path
+        self.synced = False
+
+    @property
+    @override
+    def view(self) -> memoryview:
+        if self._region is None:
+            self._file = self._disk.open(self.path)
+            self._region = self._file.map(0, self.size)
+        return self._region.view
+
+    def adopt(self, file: File) -> None:
+        """Use a file that is open already."""
+        self._file = file
+        self._region = file.map(0, self.size)
+
+    def take_over(self, other: FileSegment) -> None:
+        """Use the mapping of a segment that is not used any more: new pages would cost more."""
+        self._file, other._file = other._file, None
+        self._region, other._region = other._region, None
+
+    def let_go(self) -> None:
+        """Unmap and close; `view` opens it again."""
+        region, self._region = self._region, None
+        file, self._file = self._file, None
+        if region is not None:
+            region.close()
+        if file is not None:
+            file.close()
+
+
+class FileSpace(Space):
+    """The segment files of one store directory."""
+
+    begin = HEADER_BYTES
+
+    def __init__(self, disk: Disk, control: File, *, segment_bytes: int) -> None:
+        self._disk = disk
+        self._directory = control.path.parent
+        self._segment_bytes = segment_bytes
+        self._control_file = control
+        self._control_region = control.map(0, PAGE_BYTES)
+        self._control = self._control_region.view
+        self._control_dirty = False
+        self._closed = False
+        self._boot_id = disk.boot_id()
+        self._process = disk.process_id()
+        self._lock = threading.Lock()
+        self._spare: list[FileSegment] = []
+        self._stale: list[FileSegment] = []  # unused, but the disk does not know it yet
+        self._parked: deque[FileSegment] = deque()
+        self._dirty: list[FileSegment] = []
+        self._new_names = False
+        self._next_name = 1
+
+    def check_usable(self) -> None:
+        """Refuse to go on after `close`, or in a fork, which shares the lock and the mapping."""
+        if self._closed:
+            raise UsageError(f"{self._directory}: the store is closed; open it again")
+        process = self._disk.process_id()
+        if process != self._process:
+            raise UsageError(
+                f"{self._directory}: opened by process {self._process} and used by its fork "
+                f"{process}: start workers with spawn and let each open a store of its own"
+            )
+
+    # -- making and taking back ---------------------------------------------------------------
+
+    @override
+    def create(self, first: int, size: int) -> Segment:
+        self.check_usable()
+        with self._lock:
+            spare = self._spare.pop() if size == self._segment_bytes and self._spare else None
+        segment = self._made(first, size) if spare is None else self._reused(spare, first)
+        view = segment.view
+        view[_TABLE : HEADER_BYTES + SLOT_BYTES] = bytes(HEADER_BYTES + SLOT_BYTES - _TABLE)
+        identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, size, first)
+        with self._lock:
+            framing.write_word(view, framing.FIRST_WORD, 0)
+            framing.write_identity(view, identity, self._boot_id)
+            self._dirty.append(segment)
+        return segment
+
+    def _reused(self, spare: FileSegment, first: int) -> FileSegment:
+        segment = FileSegment(self._disk, spare.path, first=first, size=spare.size)
+        segment.take_over(spare)
+        return segment
+
+    def _made(self, first: int, size: int) -> FileSegment:
+        path = self._directory / f"{self._next_name:08d}{_SUFFIX}"
+        self._next_name += 1
+        segment = FileSegment(self._disk, path, first=first, size=size)
+        file = self._disk.open(path, create=True)
+        try:
+            file.allocate(size)
+            segment.adopt(file)
+        except StoreError:
+            file.close()
+            self._disk.remove(path)
+            raise
+        self._new_names = True
+        return segment
+
+    @override
+    def release(self, segment: Segment) -> None:
+        found = _file_segment(segment)
+        if found in self._parked:
+            self._parked.remove(found)
+        with self._lock:
+            if found in self._dirty:
+                self._dirty.remove(found)
+            unused = self._stale if found.synced else self._spare
+            keep = found.size == self._segment_bytes and len(unused) < _SPARE_SEGMENTS
+            if keep:
+                found.view[:8] = bytes(8)
+                unused.append(found)
+        if not keep:
+            found.let_go()
+            self._disk.remove(found.path)
+
+    @override
+    def park(self, segment: Segment) -> None:
+        found = _file_segment(segment)
+        if found in self._parked:
+            self._parked.remove(found)
+        self._parked.append(found)
+        while len(self._parked) > _MAPPED_SEGMENTS:
+            self._parked.popleft().let_go()
+
+    # -- the control page ---------------------------------------------------------------------
+
+    @property
+    def control(self) -> memoryview:
+        """The page that belongs to the store as a whole."""
+        return self._control
+
+    def window(self, segments: list[Segment]) -> PublishWindow:
+        """The numbering of an earlier process."""
+        return PublishWindow.recovered(
+            [(segment.first, segment.next_sequence - 1) for segment in segments],
+            last_persisted=framing.read_word(self._control, framing.FIRST_WORD),
+            floor=framing.read_word(self._control, framing.SECOND_WORD),
+            reconciled=bool(framing.read_word(self._control, framing.THIRD_WORD)),
+        )
+
+    def bind(self, client_name: str) -> None:
+        """Note the owner, for good."""
+        framing.write_owner(self._control, client_name)
+        self._control_file.fsync()
+
+    # -- what is kept on disk -----------------------------------------------------------------
+
+    @override
+    def seal(self, segment: Segment, end: int, next_sequence: int) -> bool:
+        self.check_usable()
+        view = segment.view
+        index = len(segment.mark_offsets) - 1
+        crc = zlib.crc32(view[segment.end : end])
+        framing.write_seal(view[_TABLE:HEADER_BYTES], index, framing.Seal(end, crc, next_sequence))
+        return index + 1 < _SEALS
+
+    @override
+    def note(self, window: PublishWindow, *, numbering: bool) -> None:
+        if self._closed:
+            raise UsageError(f"{self._directory}: the store is closed; open it again")
+        framing.write_word(self._control, framing.FIRST_WORD, window.last_persisted)
+        framing.write_word(self._control, framing.SECOND_WORD, window.last_sequence)
+        framing.write_word(self._control, framing.THIRD_WORD, int(window.reconciled))
+        self._control_dirty = self._control_dirty or numbering
+
+    def sync(self, active: Segment | None) -> None:
+        """Sync all files that were written since the last time; any thread may call this.
+
+        Files are opened anew, so that a segment may be recycled or removed meanwhile.
+        """
+        with self._lock:
+            dirty = list(self._dirty)
+            stale = list(self._stale)
+            new_names, self._new_names = self._new_names, False
+            control_dirty, self._control_dirty = self._control_dirty, False
+        for segment in dirty:
+            self._sync_file(segment)
+        for segment in stale:
+            self._sync_unused(segment)
+        if control_dirty:
+            self._control_file.fsync()
+        if new_names:
+            self._disk.fsync_dir(self._directory)
+        with self._lock:
+            self._dirty = [one for one in self._dirty if one not in dirty or one is active]
+
+    def _sync_file(self, segment: FileSegment) -> None:
+        try:
+            file = self._disk.open(segment.path)
+        except StoreError:
+            if segment.released:  # persisted and removed in the meantime
+                return
+            raise
+        try:
+            end = segment.end
+            segment.synced = True
+            file.fsync()
+            word = bytearray(16)
+            framing.write_word(memoryview(word), 0, end)
+            with self._lock:
+                if not segment.released:
+                    file.pwrite(word, framing.FIRST_WORD)
+        finally:
+            file.close()
+
+    def _sync_unused(self, segment: FileSegment) -> None:
+        file = self._disk.open(segment.path)
+        try:
+            file.fsync()
+        finally:
+            file.close()
+        with self._lock:
+            self._stale.remove(segment)
+            self._spare.append(segment)
+
+    def close(self, segments: list[Segment]) -> None:
+        """Unmap everything, the segments in use too."""
+        self._closed = True
+        used = [_file_segment(segment) for segment in segments]
+        for segment in [*self._spare, *self._stale, *used]:
+            segment.let_go()
+        self._control_region.close()
+        self._control_file.close()
+
+    # -- reading back -------------------------------------------------------------------------
+
+    def recover(self) -> list[Segment]:
+        """The segments of an earlier process, ascending.
+
+        Raises:
+            StoreCorrupt: Something that was sealed is damaged.
+        """
+        found: list[FileSegment] = []
+        for name in self._disk.listdir(self._directory):
+            if not name.endswith(_SUFFIX):
+                continue
+            number = name.removesuffix(_SUFFIX)
+            if number.isdigit():
+                self._next_name = max(self._next_name, int(number) + 1)
+            segment = self._recovered(self._directory / name)
+            if segment is not None:
+                found.append(segment)
+        found.sort(key=lambda segment: (segment.first, segment.next_sequence))
+        return self._ordered(found)
+
+    def _ordered(self, found: list[FileSegment]) -> list[Segment]:
+        kept: list[Segment] = []
+        for index, segment in enumerate(found):
+            if segment.end == segment.begin and index < len(found) - 1:
+                segment.released = True
+                self.release(segment)
+                continue
+            if kept and segment.first < kept[-1].next_sequence:
+                raise StoreCorrupt(segment.path, 24, "it repeats the sequences of another segment")
+            kept.append(segment)
+            self._dirty.append(segment)
+            self.park(segment)
+        return kept
+
+    def _recovered(self, path: Path) -> FileSegment | None:
+        file = self._disk.open(path)
+        size = file.size()
+        header = file.pread(HEADER_BYTES, 0)
+        identity = framing.read_identity(header, magic=SEGMENT_MAGIC, path=path)
+        if identity is not None and size < HEADER_BYTES:
+            raise StoreCorrupt(path, size, "the file ends within its header")
+        if identity is None:  # made or taken back by a process that was killed then
+            file.close()
+            self._keep_unused(path, size)
+            return None
+        seals = framing.read_seals(
+            header[_TABLE:], begin=HEADER_BYTES, first=identity.first, path=path, at=_TABLE
+        )
+        sealed = seals[-1].end if seals else HEADER_BYTES
+        if size < sealed:
+            file.close()
+            raise StoreCorrupt(path, size, f"the file ends, but was sealed up to byte {sealed}")
+        file.allocate(identity.file_bytes)
+        segment = FileSegment(self._disk, path, first=identity.first, size=identity.file_bytes)
+        segment.adopt(file)
+        segment.synced = True
+        same_boot = header[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16] == self._boot_id
+        safe = None if same_boot else framing.read_word(header, framing.FIRST_WORD)
+        self._verify(segment, seals, safe=safe)
+        self._take_unsealed(segment, limit=size, trusted=same_boot)
+        return segment
+
+    def _keep_unused(self, path: Path, size: int) -> None:
+        if size == self._segment_bytes and len(self._spare) < _SPARE_SEGMENTS:
+            self._spare.append(FileSegment(self._disk, path, first=0, size=size))
+        else:
+            self._disk.remove(path)
+
+    def _verify(self, segment: FileSegment, seals: list[framing.Seal], *, safe: int | None) -> None:
+        """Check what is sealed.
+
+        After a start of the machine, a block that was never synced may be missing: that is a torn
+        tail (`safe` says how far the file was synced). Everything else is corruption.
+        """
+        view = segment.view
+        for index, seal in enumerate(seals):
+            begin = segment.end
+            if seal.end + SLOT_BYTES > segment.size:
+                raise StoreCorrupt(segment.path, _TABLE + 16 * index, "a seal beyond the file")
+            if zlib.crc32(view[begin : seal.end]) == seal.crc:
+                segment.mark(seal.end, seal.next_sequence)
+                continue
+            if safe is None or begin < safe:
+                raise StoreCorrupt(segment.path, begin, "sealed frames do not match their checksum")
+            _log.warning(
+                "%s: frames from byte %d on were not on disk when the machine stopped: cut",
+                segment.path,
+                begin,
+            )
+            table = _TABLE + index * framing.SEAL_BYTES
+            view[table:HEADER_BYTES] = bytes(HEADER_BYTES - table)
+            return
+
+    def _take_unsealed(self, segment: FileSegment, *, limit: int, trusted: bool) -> None:
+        view = segment.view
+        end, next_sequence = segment.end, segment.next_sequence
+        limit = min(limit, segment.size - SLOT_BYTES)
+        while trusted:
+            length = int(frame_length(view, end)[0])
+            after = end + SLOT_BYTES + length
+            start = bytes(view[end + SLOT_BYTES : min(after, end + _DIGITS_WITHIN)])
+            if not length or after > limit or b"%d" % next_sequence not in start:
+                break
+            end, next_sequence = after, next_sequence + 1
+        if frame_length(view, end)[0]:
+            _log.warning("%s: a torn frame at byte %d was cut off", segment.path, end)
+        view[end : end + SLOT_BYTES] = bytes(SLOT_BYTES)
+        segment.full = len(segment.mark_offsets) > _SEALS
+        if end > segment.end:
+            segment.full = segment.full or not self.seal(segment, end, next_sequence)
+            segment.mark(end, next_sequence)
+        view[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16] = self._boot_id
+
+
+def _file_segment(segment: Segment) -> FileSegment:
+    if not isinstance(segment, FileSegment):
+        raise UsageError(f"{segment!r} is no segment of a file store")
+    return segment

@@ -1,0 +1,239 @@
+"""How our files are framed: a header that says whose they are, and seals that protect the rest.
+
+Two things can go wrong with bytes on a disk, and they are told apart here:
+
+* **A torn tail.** The process was killed, or power failed, while something was being written. It is
+  the last thing in the file, nobody was told that it is safe, and it is cut off with a warning.
+* **Corruption.** Bytes that were sealed once do not match their checksum any more. That is
+  `StoreCorrupt` with the offset, never a guess.
+
+A *seal* is a checksum over everything since the seal before. What comes after the last seal is
+trusted only if the machine has not been started since (the header's boot id): then it lay in the
+page cache, which a killed process does not tear, and the order of writes guarantees whole records.
+
+Header page, little-endian, the same in each of our files:
+
+======  =====  ================================================================
+offset  bytes  meaning
+======  =====  ================================================================
+0       8      magic; all zero = nothing in use here; written last
+8       4      format version
+12      4      bytes of header before the first record
+16      8      bytes of the whole file when it was made; 0 = it grows
+24      8      first sequence (a segment), else 0
+32      4      crc32 of the 32 bytes before
+48      16     boot id of the machine when it was last written
+64      16     a checked word: see each format
+80      16     a checked word
+96      16     a checked word
+128     4      length of the owner's name in bytes; written last
+132     4      crc32 of the name
+136     ...    the owner's client name, UTF-8
+======  =====  ================================================================
+
+A checked word is an unsigned 64-bit number followed by its complement, so a word that was never
+written, or half written, is recognized. Pure: bytes in, values out.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from haclient_stores.errors import StoreCorrupt, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = [
+    "BOOT_ID_OFFSET",
+    "FIRST_WORD",
+    "FORMAT_VERSION",
+    "IDENTITY_BYTES",
+    "MAX_NAME_BYTES",
+    "OWNER_OFFSET",
+    "SECOND_WORD",
+    "THIRD_WORD",
+    "Identity",
+    "Seal",
+    "pack_seal",
+    "read_identity",
+    "read_owner",
+    "read_seals",
+    "read_word",
+    "write_identity",
+    "write_owner",
+    "write_seal",
+    "write_word",
+]
+
+FORMAT_VERSION: Final = 1
+IDENTITY_BYTES: Final = 36
+BOOT_ID_OFFSET: Final = 48
+FIRST_WORD: Final = 64
+SECOND_WORD: Final = 80
+THIRD_WORD: Final = 96
+OWNER_OFFSET: Final = 128
+MAX_NAME_BYTES: Final = 1024
+SEAL_BYTES: Final = 16
+
+_MASK: Final = 2**64 - 1
+_identity = struct.Struct("<8sIIQQ")
+_word = struct.Struct("<QQ")
+_crc = struct.Struct("<I")
+_pair = struct.Struct("<II")
+_quad = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a file is.
+
+    Attributes:
+        magic: 8 bytes that name the format.
+        header_bytes: Where the first record is.
+        file_bytes: Its size when it was made; 0 for a file that grows.
+        first: The first sequence of a segment.
+        version: The format's version.
+    """
+
+    magic: bytes
+    header_bytes: int
+    file_bytes: int = 0
+    first: int = 0
+    version: int = FORMAT_VERSION
+
+
+def write_identity(page: memoryview, identity: Identity, boot_id: bytes) -> None:
+    """Make a page the header of a new file; the magic comes last, so it is whole or unused."""
+    page[:8] = bytes(8)
+    packed = _identity.pack(
+        identity.magic,
+        identity.version,
+        identity.header_bytes,
+        identity.file_bytes,
+        identity.first,
+    )
+    page[8:IDENTITY_BYTES] = packed[8:] + _crc.pack(zlib.crc32(packed))
+    page[IDENTITY_BYTES:BOOT_ID_OFFSET] = bytes(BOOT_ID_OFFSET - IDENTITY_BYTES)
+    page[BOOT_ID_OFFSET : BOOT_ID_OFFSET + 16] = boot_id
+    page[:8] = identity.magic
+
+
+def read_identity(page: bytes | memoryview, *, magic: bytes, path: Path) -> Identity | None:
+    """Read a header back; None when the file is not in use.
+
+    Raises:
+        StoreCorrupt: It is the header of something else, or damaged.
+    """
+    start = bytes(page[:IDENTITY_BYTES]).ljust(IDENTITY_BYTES, b"\0")
+    found, version, header_bytes, file_bytes, first = _identity.unpack_from(start)
+    if found == bytes(8):
+        return None
+    if found != magic:
+        raise StoreCorrupt(path, 0, f"not a {magic.decode()} file but one that starts {found!r}")
+    if zlib.crc32(start[: _identity.size]) != _crc.unpack_from(start, _identity.size)[0]:
+        raise StoreCorrupt(path, 0, "the header does not match its checksum")
+    if version != FORMAT_VERSION:
+        raise StoreCorrupt(
+            path, 8, f"written in format version {version}, this library knows {FORMAT_VERSION}"
+        )
+    return Identity(found, header_bytes, file_bytes, first, version)
+
+
+def write_word(page: memoryview, offset: int, value: int) -> None:
+    """Write a checked word."""
+    page[offset : offset + 16] = _word.pack(value, value ^ _MASK)
+
+
+def read_word(page: bytes | memoryview, offset: int) -> int:
+    """Read a checked word; 0 when it was never written, or not wholly."""
+    value, complement = _word.unpack_from(page, offset)
+    return int(value) if value ^ complement == _MASK else 0
+
+
+def write_owner(page: memoryview, name: str) -> None:
+    """Note the client that a file belongs to; the length comes last.
+
+    Raises:
+        UsageError: The name is empty or too long.
+    """
+    data = name.encode("utf-8", "surrogateescape")
+    if not 0 < len(data) <= MAX_NAME_BYTES:
+        raise UsageError(
+            f"a client name takes 1 to {MAX_NAME_BYTES} bytes, {name[:40]!r} takes {len(data)}"
+        )
+    page[OWNER_OFFSET + 8 : OWNER_OFFSET + 8 + len(data)] = data
+    page[OWNER_OFFSET + 4 : OWNER_OFFSET + 8] = _crc.pack(zlib.crc32(data))
+    page[OWNER_OFFSET : OWNER_OFFSET + 4] = _crc.pack(len(data))
+
+
+def read_owner(page: bytes | memoryview, *, path: Path) -> str:
+    """The client that a file belongs to; empty when nobody has used it.
+
+    Raises:
+        StoreCorrupt: The name does not match its checksum.
+    """
+    length, crc = _pair.unpack_from(page, OWNER_OFFSET)
+    data = bytes(page[OWNER_OFFSET + 8 : OWNER_OFFSET + 8 + length])
+    if length and (len(data) < length or zlib.crc32(data) != crc):
+        raise StoreCorrupt(path, OWNER_OFFSET, "the owner's name does not match its checksum")
+    return data.decode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """One entry of a seal table.
+
+    Attributes:
+        end: Offset behind the sealed bytes; they begin where the seal before ended.
+        crc: Their crc32.
+        next_sequence: The sequence of the frame behind them.
+    """
+
+    end: int
+    crc: int
+    next_sequence: int
+
+
+def pack_seal(seal: Seal) -> bytes:
+    """End and crc32, 4 bytes each, then the next sequence."""
+    return _pair.pack(seal.end, seal.crc) + _quad.pack(seal.next_sequence)
+
+
+def write_seal(table: memoryview, index: int, seal: Seal) -> None:
+    """Append to a seal table; the word that makes the entry valid is written last and at once."""
+    offset = index * SEAL_BYTES
+    packed = pack_seal(seal)
+    table[offset + 8 : offset + 16] = packed[8:]
+    table[offset : offset + 8] = packed[:8]
+
+
+def read_seals(
+    table: bytes | memoryview, *, begin: int, first: int, path: Path, at: int
+) -> list[Seal]:
+    """The seals of a segment, in order.
+
+    Args:
+        table: The seal table.
+        begin: Where the first sealed byte is.
+        first: The sequence there.
+        path: The file, for the error.
+        at: Where in the file the table is, for the error.
+
+    Raises:
+        StoreCorrupt: An entry goes backwards.
+    """
+    seals: list[Seal] = []
+    for offset in range(0, len(table) - SEAL_BYTES + 1, SEAL_BYTES):
+        end, crc = _pair.unpack_from(table, offset)
+        (next_sequence,) = _quad.unpack_from(table, offset + 8)
+        if not end:
+            break
+        if end <= begin or next_sequence <= first:
+            raise StoreCorrupt(path, at + offset, "the seal table goes backwards")
+        begin, first = end, next_sequence
+        seals.append(Seal(end, crc, next_sequence))
+    return seals

@@ -1,0 +1,167 @@
+"""Segments, and the space that they come from: the parts that the segment log is made of."""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from haclient_stores.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from haclient_stores.window import PublishWindow
+
+__all__ = [
+    "MIN_SEGMENT_BYTES",
+    "PAGE_BYTES",
+    "SLOT_BYTES",
+    "Limits",
+    "Segment",
+    "Space",
+    "frame_length",
+    "walk",
+]
+
+SLOT_BYTES: Final = 4  # the length in front of each frame, and the zero behind the last
+PAGE_BYTES: Final = 4096
+MIN_SEGMENT_BYTES: Final = 8 * PAGE_BYTES
+
+frame_length = struct.Struct(">I").unpack_from
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How a log may grow.
+
+    Attributes:
+        segment_bytes: Size of a segment; a frame that is larger gets one of its own size.
+        max_bytes: All segments together are never larger than this.
+        resize: Asked with the new size in bytes before the log grows; False refuses (PS17).
+
+    Raises:
+        UsageError: A segment would be smaller than a page and its header.
+    """
+
+    segment_bytes: int
+    max_bytes: int
+    resize: Callable[[int], bool] | None = None
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes < MIN_SEGMENT_BYTES:
+            raise UsageError(
+                f"segment_bytes is at least {MIN_SEGMENT_BYTES}, not {self.segment_bytes}"
+            )
+
+
+class Segment:
+    """One stretch of frames with consecutive sequences.
+
+    Attributes:
+        first: The sequence of the first frame.
+        begin: Offset of the first frame.
+        end: Offset behind the last frame, where a zero length stands. While the segment is the
+            active one only the log knows it.
+        next_sequence: The sequence behind the last frame; like `end`.
+        mark_offsets, mark_sequences: Known frame boundaries and the sequence that starts there.
+        full: It takes no more marks.
+        released: The space has it back; whoever still holds it must look elsewhere.
+    """
+
+    __slots__ = (
+        "begin",
+        "end",
+        "first",
+        "full",
+        "mark_offsets",
+        "mark_sequences",
+        "next_sequence",
+        "released",
+        "size",
+    )
+
+    def __init__(self, *, first: int, begin: int, size: int) -> None:
+        self.first = first
+        self.begin = begin
+        self.end = begin
+        self.size = size
+        self.next_sequence = first
+        self.mark_offsets = [begin]
+        self.mark_sequences = [first]
+        self.full = False
+        self.released = False
+
+    @property
+    @abstractmethod
+    def view(self) -> memoryview:
+        """The memory, mapped again if it was parked."""
+
+    def mark(self, end: int, next_sequence: int) -> None:
+        """Note a frame boundary."""
+        self.mark_offsets.append(end)
+        self.mark_sequences.append(next_sequence)
+        self.end = end
+        self.next_sequence = next_sequence
+
+    def offset_of(self, sequence: int) -> int:
+        """Where a sequence starts that lies within this segment."""
+        index = bisect_right(self.mark_sequences, sequence) - 1
+        return walk(self.view, self.mark_offsets[index], sequence - self.mark_sequences[index])
+
+    def boundary_before(self, offset: int) -> int:
+        """A known frame boundary at or before an offset."""
+        return self.mark_offsets[bisect_right(self.mark_offsets, offset) - 1]
+
+
+class Space(Protocol):
+    """Where segments come from and go to: anonymous memory, or the files of a store.
+
+    Attributes:
+        begin: Offset of the first frame in each segment.
+    """
+
+    begin: int
+
+    @abstractmethod
+    def create(self, first: int, size: int) -> Segment:
+        """An empty segment of at least `size` bytes for frames from `first` on.
+
+        Raises:
+            StoreFull: There is no room; nothing has changed.
+        """
+        ...
+
+    @abstractmethod
+    def release(self, segment: Segment) -> None:
+        """Take a segment back."""
+        ...
+
+    @abstractmethod
+    def park(self, segment: Segment) -> None:
+        """The segment will not be used for a while: it may let go of its mapping."""
+        ...
+
+    @abstractmethod
+    def seal(self, segment: Segment, end: int, next_sequence: int) -> bool:
+        """Frames from `segment.end` to `end` are complete; False when this was the last seal."""
+        ...
+
+    @abstractmethod
+    def note(self, window: PublishWindow, *, numbering: bool) -> None:
+        """Remember last persisted, last sequence and whether a server was asked.
+
+        Args:
+            window: Where those are.
+            numbering: Numbers were skipped, which must not be forgotten.
+        """
+        ...
+
+
+def walk(view: memoryview, offset: int, frames: int) -> int:
+    """The offset so many frames further."""
+    for _ in range(frames):
+        offset += SLOT_BYTES + int(frame_length(view, offset)[0])
+    return offset

@@ -1,0 +1,41 @@
+"""The benchmarks run and give figures; how good those are is not for a test to say."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.process import python_environment
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("benchmarks") is None, reason="benchmarks are not part of the wheel"
+)
+
+
+def test_a_small_run_gives_rows_and_ratios(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    options = ("--rounds", "1", "--scale", "0.01", "--json", str(results))
+    groups = ("publish", "receive", "latency", "footprint", "recovery", "startup")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *options, *groups],
+        cwd=ROOT,
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(results.read_text())
+    assert found["rows"]["publish file 100 B"]["median"] > 0
+    assert found["rows"]["bytes per bookmark record"]["median"] > 0
+    assert {"name", "value", "relation", "bound", "met"} <= found["ratios"][0].keys()
+    for name in found["rows"]:
+        assert name in done.stdout

@@ -1,0 +1,329 @@
+"""What goes wrong outside: one line on stderr, the right exit code, nothing lost, no traceback."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.process import BrokerProcess, Result, haclient, running_broker, start_haclient
+
+CLOSED = "tcp://127.0.0.1:1/amps/json"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    directory = tmp_path_factory.mktemp("broker")
+    users = directory / "users"
+    users.write_text("# who may log on\n\nalice:se:cret\nbob:other\n")
+    options = ("--log-topic", "^logged", "--sow", "people:/id", "--user-file", str(users))
+    with running_broker(directory / "log", *options) as broker:
+        yield broker
+
+
+@pytest.fixture
+def alice(broker: BrokerProcess) -> str:
+    return broker.uri_for("alice", "se%3Acret")
+
+
+def assert_one_line(result: Result, code: int, *words: str) -> None:
+    """Exactly one line, beginning as ours do, saying what is wrong."""
+    assert result.code == code, result.err
+    assert result.err.startswith("haclient: error: "), result.err
+    assert result.err.count("\n") == 1, result.err
+    assert result.err.endswith("\n")
+    for word in words:
+        assert word in result.err
+    assert "Traceback" not in result.out
+
+
+USAGE = {
+    "no server": (["subscribe", "--topic", "t"], "--server"),
+    "no topic": (["subscribe", "--server", CLOSED], "--topic"),
+    "unknown command": (["frobnicate"], "frobnicate"),
+    "unknown option": (["ping", "--server", CLOSED, "--frobnicate"], "--frobnicate"),
+    "bad scheme": (["ping", "--server", "http://x/amps/json"], "http"),
+    "bad port": (["ping", "--server", "tcp://host:x/amps/json"], "port"),
+    "bad uri option": (["ping", "--server", f"{CLOSED}?nonsense=1"], "nonsense"),
+    "empty server": (["ping", "--server", " , "], "no server"),
+    "recent without a store": (
+        ["subscribe", "--server", CLOSED, "--topic", "t", "--bookmark", "recent"],
+        "--store",
+    ),
+    "nonsense bookmark": (
+        ["subscribe", "--server", CLOSED, "--topic", "t", "--bookmark", "yesterday"],
+        "yesterday",
+    ),
+    "negative count": (["subscribe", "--server", CLOSED, "--topic", "t", "-n", "-1"], "-n"),
+    "timeout of zero": (["ping", "--server", CLOSED, "--timeout", "0"], "--timeout"),
+    "rate of zero": (["publish", "--server", CLOSED, "--topic", "t", "--rate", "0"], "--rate"),
+    "empty delimiter": (
+        ["publish", "--server", CLOSED, "--topic", "t", "--delimiter", ""],
+        "delimiter",
+    ),
+    "no such file": (
+        ["publish", "--server", CLOSED, "--topic", "t", "--file", "/no/such/file"],
+        "/no/such/file",
+    ),
+    "a directory as file": (["publish", "--server", CLOSED, "--topic", "t", "--file", "/"], "file"),
+    "from the start of nothing": (
+        ["publish", "--server", CLOSED, "--topic", "t", "--from-start"],
+        "--from-start",
+    ),
+    "broker on nonsense": (["broker", "run", "--listen", "nonsense"], "nonsense"),
+    "broker with a bad regex": (["broker", "run", "--log-topic", "("], "--log-topic"),
+    "broker with a bad sow": (["broker", "run", "--sow", "orders"], "--sow"),
+    "broker without its user file": (["broker", "run", "--user-file", "/no/users"], "/no/users"),
+}
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize(("arguments", "word"), USAGE.values(), ids=USAGE.keys())
+def test_a_command_line_that_cannot_work_is_told_so(
+    arguments: list[str], word: str, tmp_path: Path
+) -> None:
+    assert_one_line(haclient(*arguments, environment={"TMPDIR": str(tmp_path)}), 2, word)
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("command", ["ping", "publish", "subscribe", "sow"])
+def test_a_refused_connection_names_the_server(command: str) -> None:
+    topic = () if command == "ping" else ("--topic", "t")
+    result = haclient(command, "--server", CLOSED.replace("//", "//me:secret@"), *topic)
+    assert_one_line(result, 1, "127.0.0.1:1")
+    assert "secret" not in result.err
+
+
+@pytest.mark.row("CLI9")
+def test_several_servers_that_refuse_are_all_named() -> None:
+    result = haclient("ping", "--server", CLOSED)
+    assert_one_line(result, 1)
+    both = haclient(
+        "subscribe", "--topic", "t", "--server", f"{CLOSED},{CLOSED.replace(':1/', ':2/')}"
+    )
+    assert_one_line(both, 1, "127.0.0.1:1", "127.0.0.1:2")
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("password", ["wrong", ""])
+def test_a_wrong_password_is_refused_and_never_shown(broker: BrokerProcess, password: str) -> None:
+    result = haclient("ping", "--server", broker.uri_for("alice", password))
+    assert_one_line(result, 1)
+    assert "wrong" not in result.err
+    assert "se:cret" not in result.err
+
+
+@pytest.mark.row("CLI9")
+def test_no_user_is_refused_where_users_are_known(broker: BrokerProcess) -> None:
+    assert_one_line(haclient("ping", "--server", broker.uri), 1)
+
+
+@pytest.mark.row("CLI5")
+def test_a_user_of_the_file_is_let_in(alice: str) -> None:
+    assert haclient("ping", "--server", alice).code == 0
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("command", ["subscribe", "sow"])
+def test_a_bad_filter_is_refused(alice: str, command: str) -> None:
+    result = haclient(command, "--server", alice, "--topic", "people", "--filter", "/a >")
+    assert_one_line(result, 1, "filter")
+
+
+@pytest.mark.row("CLI9")
+def test_a_topic_that_is_not_logged_cannot_be_replayed(alice: str) -> None:
+    result = haclient("subscribe", "--server", alice, "--topic", "fleeting", "--bookmark", "epoch")
+    assert_one_line(result, 1, "topic")
+
+
+@pytest.mark.row("CLI9")
+def test_a_topic_without_a_sow_has_no_records(alice: str) -> None:
+    assert_one_line(haclient("sow", "--server", alice, "--topic", "fleeting"), 1, "topic")
+
+
+@pytest.mark.row("CLI9", "PS12", "BS21")
+@pytest.mark.parametrize("command", ["publish", "subscribe"])
+def test_a_store_of_another_client_is_not_touched(alice: str, command: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    common = (command, "--server", alice, "--topic", "logged", "--store", store, "--timeout", "1")
+    assert haclient(*common, "--client-name", "owner").code == 0
+    result = haclient(*common, "--client-name", "thief")
+    assert_one_line(result, 75, str(store), "owner")
+    assert haclient(*common).code == 0  # by default, the store's owner
+
+
+@pytest.mark.row("CLI9", "PS12", "BS21")
+@pytest.mark.parametrize("command", ["publish", "subscribe"])
+def test_a_second_process_on_the_same_store_is_exit_code_75(
+    alice: str, command: str, tmp_path: Path
+) -> None:
+    store, slow = tmp_path / "store", tmp_path / "slow"
+    slow.write_bytes(b"row\n" * 5)
+    common = ("--server", alice, "--topic", f"logged {command}", "--store", store)
+    more = ("--file", slow, "--rate", "0.2") if command == "publish" else ()
+    haclient("publish", *common[:4], stdin=b"row\n")
+    with (
+        start_haclient(command, *common, *more) as first,
+        start_haclient("subscribe", *common[:4], "--bookmark", "epoch") as watcher,
+    ):
+        watcher.lines(2 if command == "publish" else 1)
+        if command == "subscribe":
+            first.lines(1)
+        assert_one_line(haclient(command, *common), 75, str(store))
+        assert first.is_running
+
+
+@pytest.mark.row("CLI9")
+def test_a_server_that_takes_the_connection_and_says_nothing_times_out() -> None:
+    import socket  # noqa: PLC0415 - only here
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"tcp://127.0.0.1:{silent.getsockname()[1]}/amps/json"
+        assert_one_line(haclient("ping", "--server", uri, "--timeout", "0.5"), 3)
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize(
+    ("text", "line"), [("alice\n", "line 1"), ("# x\na:b\na:c\n", "line 3"), (":x\n", "line 1")]
+)
+def test_a_bad_user_file_is_told_by_line_and_not_by_content(
+    tmp_path: Path, text: str, line: str
+) -> None:
+    users = tmp_path / "users"
+    users.write_text(text)
+    result = haclient("broker", "run", "--user-file", users, "--data", tmp_path / "data")
+    assert_one_line(result, 2, line)
+    assert "alice" not in result.err
+
+
+def limit_file_size() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16_384, 16_384))
+
+
+@pytest.mark.row("CLI9", "PS12")
+@pytest.mark.parametrize("command", ["publish", "subscribe"])
+def test_a_store_that_may_not_grow_is_one_line_and_nothing_is_lost(
+    alice: str, command: str, tmp_path: Path
+) -> None:
+    file, topic = tmp_path / "rows", f"logged limit {command}"
+    file.write_bytes(b"".join(b"row %d\n" % number for number in range(200)))
+    common = ("--server", alice, "--topic", topic)
+    if command == "subscribe":
+        assert haclient("publish", *common, "--file", file).code == 0
+    more = ("--file", file) if command == "publish" else ("--bookmark", "recent")
+    arguments = (command, *common, "--store", tmp_path / "store", *more, "--timeout", "5")
+    limited = haclient(*arguments, before_exec=limit_file_size)
+    assert_one_line(limited, 1, "store")
+    count = () if command == "publish" else ("-n", str(200 - len(limited.lines)))
+    again = haclient(*arguments, *count)
+    assert again.code == 0, again.err
+    assert_all_arrived(common, file)
+    if command == "subscribe":
+        assert [*limited.lines, *again.lines] == file.read_text().splitlines()
+
+
+def assert_all_arrived(common: tuple[str, ...], file: Path) -> None:
+    found = haclient("subscribe", *common, "--bookmark", "epoch", "--timeout", "1")
+    assert found.lines == file.read_text().splitlines()
+
+
+@contextmanager
+def small_disk(at: Path, kilobytes: int) -> Generator[bool]:
+    """A file system of so many kilobytes; `False` where it may not be mounted."""
+    at.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(at)]
+    mounted = os.geteuid() == 0 and subprocess.run(mount, check=False).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(at)], check=True)  # noqa: S607 - as above
+
+
+def enlarge(disk: Path, kilobytes: int) -> None:
+    command = ["mount", "-o", f"remount,size={kilobytes}k", str(disk)]
+    subprocess.run(command, check=True)
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("command", ["publish", "subscribe"])
+def test_a_full_disk_is_one_line_and_nothing_is_lost(
+    alice: str, command: str, tmp_path: Path
+) -> None:
+    file, topic, disk = tmp_path / "rows", f"logged disk {command}", tmp_path / "disk"
+    file.write_bytes(b"".join(b"row %d\n" % number for number in range(200)))
+    common = ("--server", alice, "--topic", topic)
+    if command == "subscribe":
+        assert haclient("publish", *common, "--file", file).code == 0
+    more = ("--file", file) if command == "publish" else ("--bookmark", "recent")
+    arguments = (command, *common, "--store", disk / "store", *more, "--timeout", "5")
+    with small_disk(disk, 8) as mounted:
+        if not mounted:
+            pytest.skip("only root can mount a small disk; the limit on file sizes is tested above")
+        full = haclient(*arguments)
+        assert_one_line(full, 1, str(disk))
+        enlarge(disk, 65_536)
+        count = () if command == "publish" else ("-n", str(200 - len(full.lines)))
+        again = haclient(*arguments, *count)
+        assert again.code == 0, again.err
+    assert_all_arrived(common, file)
+    if command == "subscribe":
+        assert [*full.lines, *again.lines] == file.read_text().splitlines()
+
+
+def store_files(store: Path) -> list[Path]:
+    return [store] if store.is_file() else sorted(p for p in store.rglob("*") if p.is_file())
+
+
+@pytest.mark.row("CLI9")
+def test_a_torn_bookmark_store_goes_on_and_loses_no_row(alice: str, tmp_path: Path) -> None:
+    topic, store = "logged torn", tmp_path / "store"
+    rows = [f"row {number}" for number in range(100)]
+    common = ("--server", alice, "--topic", topic)
+    haclient("publish", *common, stdin="\n".join(rows).encode())
+    arguments = ("subscribe", *common, "--store", store, "--timeout", "1")
+    first = haclient(*arguments, "-n", "60")
+    assert first.lines == rows[:60]
+    [file] = [path for path in store_files(store) if path.stat().st_size]
+    content = file.read_bytes()
+    written = len(content.rstrip(b"\0"))
+    file.write_bytes(content[: written - 5])
+    second = haclient(*arguments)
+    assert second.code == 0, second.err
+    assert "Traceback" not in second.err
+    assert len(second.lines) <= 42
+    assert second.lines == rows[-len(second.lines) :]
+    assert len(second.lines) >= 40
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("command", ["publish", "subscribe"])
+def test_a_store_that_is_not_ours_is_refused_untouched(
+    alice: str, command: str, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    store.write_bytes(b"my diary, please do not overwrite\n" * 500)
+    before = store.read_bytes()
+    result = haclient(command, "--server", alice, "--topic", "logged", "--store", store)
+    assert_one_line(result, 1, str(store))
+    assert store.read_bytes() == before
+
+
+@pytest.mark.row("CLI9", "PS9")
+def test_a_server_that_lost_what_it_acknowledged_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    file.write_bytes(b"one\ntwo\n")
+    with running_broker(tmp_path / "first") as broker:
+        common = ("publish", "--topic", "t", "--file", file, "--store", tmp_path / "store")
+        assert haclient(*common, "--server", broker.uri).code == 0
+    with running_broker(tmp_path / "second") as broker:
+        gone = haclient(*common, "--server", broker.uri)
+        assert_one_line(gone, 1, "already acknowledged")
+        anew = haclient(*common, "--server", broker.uri, "--from-start")
+        assert anew.code == 0, anew.err
+        assert_all_arrived(("--server", broker.uri, "--topic", "t"), file)

@@ -1,0 +1,233 @@
+"""The main job on real input: rows of a file, published and consumed while everything is killed.
+
+Whatever dies, and whenever, the rows that come out are the rows of the file: each exactly once and
+in order across an orderly stop, and across a SIGKILL of the subscriber at most the one row twice
+that had been printed but not yet discarded.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.process import BrokerProcess, Child, haclient, running_broker, start_haclient
+
+PIPE_BYTES = 8192  # a subscriber runs at most this far ahead of what the test has read
+TOPIC = "rows"
+
+
+def data_file(name: str) -> Path:
+    """A file that vega_datasets carries, found without importing it (it would import pandas)."""
+    spec = importlib.util.find_spec("vega_datasets")
+    assert spec is not None, "vega_datasets is part of the test group"
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0]) / "_data" / name
+
+
+def rows_of(path: Path) -> list[bytes]:
+    return path.read_bytes().removesuffix(b"\n").split(b"\n")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path / "broker") as broker:
+        yield broker
+
+
+class Job:
+    """The commands of the job against one broker, with one publish store and one bookmark store."""
+
+    def __init__(self, broker: BrokerProcess, directory: Path, file: Path) -> None:
+        self.file = file
+        self.publish_store = directory / "publisher"
+        self._bookmark_store = directory / "subscriber"
+        self._common = ("--server", broker.uri, "--topic", TOPIC)
+
+    @property
+    def publish(self) -> tuple[str | Path, ...]:
+        return ("publish", *self._common, "--file", self.file, "--store", self.publish_store)
+
+    @property
+    def subscribe(self) -> tuple[str | Path, ...]:
+        store = ("--store", self._bookmark_store, "--bookmark", "recent")
+        return ("subscribe", *self._common, *store)
+
+    def published(self) -> dict[str, int]:
+        """Run the publisher to its end; its summary."""
+        result = haclient(*self.publish, "--json")
+        assert result.code == 0, result.err
+        summary: dict[str, int] = json.loads(result.out)
+        return summary
+
+    def watching(self) -> Child:
+        """Somebody without a store who shows how far the publisher is."""
+        return start_haclient("subscribe", *self._common, "--bookmark", "epoch")
+
+    def subscribing(self, *more: str) -> Child:
+        return start_haclient(*self.subscribe, *more, pipe_bytes=PIPE_BYTES)
+
+    def everything(self) -> list[bytes]:
+        """All that the broker has of the topic, and nothing more came for a while."""
+        with start_haclient(
+            "subscribe", *self._common, "--bookmark", "epoch", "--timeout", "1.5"
+        ) as child:
+            found = child.rest()
+            assert child.wait() == 0, child.err
+            return found
+
+
+@pytest.mark.row("CLI1", "CLI3", "CLI9")
+def test_every_row_arrives_once_when_the_broker_is_killed_in_mid_stream(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    job = Job(broker, tmp_path, data_file("stocks.csv"))
+    rows = rows_of(job.file)
+    with (
+        job.subscribing() as first,
+        start_haclient(*job.publish, "--rate", "250") as publisher,
+    ):
+        found = first.lines(100)
+        assert first.stop() == 0
+        found += first.rest()
+        with job.subscribing() as second:
+            found += second.lines(100)
+            assert publisher.is_running
+            broker.kill()
+            assert publisher.wait() == 1
+            assert publisher.err.startswith("haclient: error: the connection was lost")
+            assert publisher.err.count("\n") == 1
+            found += second.rest()
+            assert second.wait() == 1
+            assert second.err.count("\n") == 1
+    assert 200 <= len(found) < len(rows)
+    broker.start()
+    summary = job.published()
+    assert summary["published"] > 0
+    assert summary["skipped"] >= 200
+    assert summary["published"] + summary["skipped"] == len(rows)
+    with job.subscribing("-n", str(len(rows) - len(found)), "--timeout", "20") as third:
+        found += third.rest()
+        assert third.wait() == 0, third.err
+    assert found == rows
+    assert job.everything() == rows
+    again = job.published()
+    assert (again["published"], again["skipped"]) == (0, len(rows))
+
+
+@pytest.mark.row("CLI3")
+def test_rows_are_exactly_once_over_any_number_of_sigterms(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    job = Job(broker, tmp_path, data_file("airports.csv"))
+    rows, chance, found = rows_of(job.file), random.Random(11), list[bytes]()
+    assert job.published()["published"] == len(rows)
+    for _ in range(6):
+        with job.subscribing() as child:
+            found += child.lines(chance.randint(1, 300))
+            assert child.stop(signal.SIGTERM) == 0, child.err
+            found += child.rest()
+    assert 6 < len(found) < len(rows)
+    with job.subscribing("-n", str(len(rows) - len(found)), "--timeout", "20") as last:
+        found += last.rest()
+        assert last.wait() == 0, last.err
+    assert found == rows
+
+
+@pytest.mark.row("CLI3")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_sigkill_repeats_at_most_the_row_that_was_printed_last(
+    broker: BrokerProcess, tmp_path: Path, seed: int
+) -> None:
+    job = Job(broker, tmp_path, data_file("airports.csv"))
+    rows, chance = rows_of(job.file), random.Random(seed)
+    job.published()
+    taken = 0  # rows that came out so far, without repetition
+    for _ in range(6):
+        with job.subscribing() as child:
+            found = child.lines(chance.randint(1, 300))
+            child.kill()
+            found += child.rest()
+        repeated = 1 if taken and found[0] == rows[taken - 1] else 0
+        assert found[repeated:] == rows[taken : taken + len(found) - repeated]
+        taken += len(found) - repeated
+    assert 6 < taken < len(rows)
+    with job.subscribing("--timeout", "1.5") as last:
+        found = last.rest()
+        assert last.wait() == 0, last.err
+    repeated = 1 if found[0] == rows[taken - 1] else 0
+    assert found[repeated:] == rows[taken:]
+
+
+@pytest.mark.row("CLI9", "PS8")
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_publisher_killed_at_any_moment_publishes_only_what_is_missing(
+    broker: BrokerProcess, tmp_path: Path, seed: int
+) -> None:
+    job = Job(broker, tmp_path, data_file("seattle-weather.csv"))
+    rows, chance, seen = rows_of(job.file), random.Random(seed), 0
+    with job.watching() as watcher:
+        for _ in range(3):
+            with start_haclient(*job.publish, "--rate", "800") as publisher:
+                seen += len(watcher.lines(chance.randint(1, 250)))
+                assert publisher.is_running
+                publisher.kill()
+        assert seen < len(rows)
+        summary = job.published()
+        assert summary["published"] + summary["skipped"] == len(rows)
+        assert summary["skipped"] >= seen
+    assert job.everything() == rows
+
+
+@pytest.mark.row("CLI9", "PS9")
+def test_a_store_that_knows_less_than_the_server_doubles_nothing(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    job = Job(broker, tmp_path, data_file("stocks.csv"))
+    rows, older = rows_of(job.file), tmp_path / "older"
+    with (
+        job.watching() as watcher,
+        start_haclient(*job.publish, "--rate", "400") as publisher,
+    ):
+        watcher.lines(100)
+        publisher.kill()
+        shutil.copytree(job.publish_store, older)
+        job.published()
+    shutil.rmtree(job.publish_store)
+    shutil.copytree(older, job.publish_store)  # as after a power failure
+    summary = job.published()
+    assert (summary["published"], summary["skipped"]) == (0, len(rows))
+    assert job.everything() == rows
+
+
+@pytest.mark.row("CLI9")
+def test_stdin_and_other_files_in_between_neither_skip_nor_double_a_row(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    job = Job(broker, tmp_path, data_file("stocks.csv"))
+    rows, other = rows_of(job.file), tmp_path / "other.csv"
+    other.write_bytes(b"other 1\nother 2\nother 3\n")
+    with (
+        job.watching() as watcher,
+        start_haclient(*job.publish, "--rate", "400") as publisher,
+    ):
+        watcher.lines(100)
+        publisher.kill()
+    common = ("--server", broker.uri, "--topic", TOPIC, "--store", job.publish_store)
+    piped = haclient("publish", *common, stdin=b"piped 1\npiped 2\n")
+    assert piped.code == 0, piped.err
+    between = haclient("publish", *common, "--file", other)
+    assert between.code == 0, between.err
+    summary = job.published()
+    assert summary["published"] + summary["skipped"] == len(rows)
+    assert haclient("publish", *common, "--file", other, "--json").lines[0].count('"published":0')
+    found = job.everything()
+    extra = [b"piped 1", b"piped 2", b"other 1", b"other 2", b"other 3"]
+    assert [row for row in found if row not in extra] == rows
+    assert [row for row in found if row in extra] == extra

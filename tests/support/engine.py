@@ -1,0 +1,167 @@
+"""A pure broker engine in a world of its own: a clock that only tests move, a journal in memory.
+
+`World` does what the shells do, in the contract's order: journal, sends, closes, replay. `Peer`
+is a client of it that speaks frames, so that what a test reads went through the wire's own
+encoding.
+"""
+
+from __future__ import annotations
+
+from haclient.protocol.codec import MessageDecoder
+from haclient.protocol.encoding import encode_frame
+from haclient.protocol.framing import FrameReader
+from haclient.protocol.messages import Message
+from haclient_fake_server.engine.broker import Effects, Engine
+from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.engine.settings import EngineSettings
+
+__all__ = ["START_US", "Peer", "World", "decode"]
+
+START_US = 1_700_000_000_000_000
+"""The wall clock when a world begins: 2023-11-14 22:13:20 UTC."""
+
+
+def decode(*frames: bytes, expand_sow: bool = True) -> list[Message]:
+    """The messages in some frames."""
+    return MessageDecoder(expand_sow=expand_sow).decode(*FrameReader().feed(b"".join(frames)))
+
+
+class Peer:
+    """One connection to a world."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.closed = ""
+        self.stalled = False
+        self._inbox: list[bytes] = []
+        self._commands = 0
+
+    def send(self, body: bytes = b"", /, **fields: str | int) -> None:
+        """Send one command; keyword names are wire names."""
+        self.send_all([encode_frame(fields, body)])
+
+    def send_all(self, frames: list[bytes]) -> None:
+        """Send some frames in one batch."""
+        self.world.deliver(self, decode(*frames, expand_sow=False))
+
+    def publish(self, sequence: int | None, body: bytes = b"{}", /, **fields: str | int) -> None:
+        """Publish to `orders`; with a sequence a persisted ack is asked for."""
+        message: dict[str, str | int] = {"c": "p", "t": "orders"}
+        if sequence is not None:
+            message |= {"s": sequence, "a": "persisted"}
+        self.send(body, **{**message, **fields})
+
+    def subscribe(self, sub_id: str = "1", /, **fields: str | int) -> None:
+        """Subscribe to `orders`; every ack there is for it is asked for."""
+        acks = "processed,completed,persisted" if "bm" in fields else "processed"
+        message: dict[str, str | int] = {
+            "c": "subscribe",
+            "cid": sub_id,
+            "sub_id": sub_id,
+            "t": "orders",
+            "a": acks,
+        }
+        self.send(**{**message, **fields})
+
+    def take_bytes(self) -> bytes:
+        """Everything that came since the last look, as it came."""
+        taken, self._inbox = b"".join(self._inbox), []
+        return taken
+
+    def take(self, *, expand_sow: bool = True) -> list[Message]:
+        """Everything that came since the last look."""
+        return decode(self.take_bytes(), expand_sow=expand_sow)
+
+    def bodies(self) -> list[bytes]:
+        """The bodies of the publishes that came since the last look."""
+        return [message.data for message in self.take() if message.kind == "p"]
+
+    def acks(self) -> list[Message]:
+        """The acks that came since the last look."""
+        return [message for message in self.take() if message.kind == "ack"]
+
+    def close(self) -> None:
+        """End the connection from this side."""
+        self.closed = self.closed or "by the peer"
+        self.world.end(self)
+
+    def take_in(self, data: bytes) -> None:
+        """The world has sent something."""
+        self._inbox.append(data)
+
+
+class World:
+    """A broker and its clients."""
+
+    def __init__(self, **settings: object) -> None:
+        self.settings = EngineSettings(**settings)  # type: ignore[arg-type]  # checked by its users
+        self.journal = MemoryJournal()
+        self.now = 100.0
+        self.peers: dict[int, Peer] = {}
+        self._connections = 0
+        self.engine = self._new_engine()
+
+    def restart(self) -> None:
+        """A new broker on the same journal; all connections are gone."""
+        for peer in self.peers.values():
+            peer.closed = "restart"
+        self.peers.clear()
+        self.now += 1.0
+        self.engine = self._new_engine()
+
+    def connect(self) -> Peer:
+        """A connection that has not logged on."""
+        self._connections += 1
+        peer = self.peers[self._connections] = Peer(self, self._connections)
+        self.engine.connected(peer.number, self.now, peer="test")
+        return peer
+
+    def client(self, name: str = "pubber", **fields: str | int) -> Peer:
+        """A connection that has logged on; its logon ack is swallowed."""
+        peer = self.connect()
+        logon = {"c": "logon", "cid": "0", "client_name": name, "a": "processed"}
+        peer.send(**{**logon, **fields})
+        (answer,) = peer.take()
+        assert answer.status == "success", answer
+        return peer
+
+    def deliver(self, peer: Peer, messages: list[Message]) -> None:
+        """Commands from a peer reach the engine."""
+        self.apply(self.engine.received(peer.number, messages, self.now))
+
+    def end(self, peer: Peer) -> None:
+        """A connection ends."""
+        if self.peers.pop(peer.number, None) is not None:
+            self.apply(self.engine.disconnected(peer.number, self.now))
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, with every tick that the engine asks for on the way."""
+        target = self.now + seconds
+        while self.engine.next_due <= target:
+            self.now = max(self.now, self.engine.next_due)
+            self.apply(self.engine.tick(self.now))
+        self.now = target
+
+    def apply(self, effects: Effects) -> None:
+        """What the shells do."""
+        if effects.block is not None:
+            self.journal.append(effects.block)
+        for number, data in effects.sends:
+            self.peers[number].take_in(data)
+        for number, reason in effects.closes:
+            peer = self.peers[number]
+            peer.closed = peer.closed or reason
+            self.end(peer)
+        for number in effects.hungry:
+            self.feed(self.peers[number])
+
+    def feed(self, peer: Peer) -> None:
+        """Replay for a peer until it has all, unless it does not read."""
+        while not peer.stalled and self.engine.hungry(peer.number):
+            self.apply(self.engine.feed(peer.number, self.now))
+
+    def _new_engine(self) -> Engine:
+        return Engine(
+            self.settings, self.journal, now=self.now, now_us=START_US + int(self.now * 1e6)
+        )

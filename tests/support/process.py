@@ -1,0 +1,272 @@
+"""Subprocesses for tests: start, watch, kill and wait, each with a time limit.
+
+A child's stdout is a pipe that the test reads line by line (`lines`), so a test waits for observed
+progress and never for a while; with a small pipe the child cannot run far ahead of what was read.
+Its stderr goes to a file and can be read at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Self
+
+__all__ = [
+    "LIMIT_S",
+    "SMALL_PIPE_BYTES",
+    "BrokerProcess",
+    "Child",
+    "Result",
+    "haclient",
+    "python_environment",
+    "running_broker",
+    "start_haclient",
+]
+
+LIMIT_S = 60.0
+"""How long a test waits for any one thing before it fails."""
+
+SMALL_PIPE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a process ended and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Our environment, with the same modules to import as this process has."""
+    environment = {name: value for name, value in os.environ.items() if name != "AMPS_URI"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    environment.update(extra or {})
+    return environment
+
+
+class Child:
+    """A running subprocess. Leave it with `kill` or `wait`; `with` kills what is still running."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        pipe_bytes: int = 1 << 20,
+        before_exec: Callable[[], None] | None = None,
+    ) -> None:
+        self._err: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._err,
+            env=python_environment(environment),
+            pipesize=pipe_bytes,
+            preexec_fn=before_exec,  # noqa: PLW1509 - tests start no threads
+        )
+        assert self._process.stdout is not None
+        self._out = self._process.stdout
+        self._buffer = b""
+        self._at_end = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def err(self) -> str:
+        """What it wrote to stderr so far."""
+        size = os.fstat(self._err.fileno()).st_size
+        return os.pread(self._err.fileno(), size, 0).decode(errors="replace")
+
+    def _fill(self, deadline: float) -> None:
+        left = deadline - time.perf_counter()
+        if left <= 0 or not select.select([self._out], [], [], left)[0]:
+            raise AssertionError(f"nothing more came in time; stderr: {self.err}")
+        chunk = os.read(self._out.fileno(), 1 << 16)
+        self._at_end = not chunk
+        self._buffer += chunk
+
+    def lines(self, count: int, *, limit_s: float = LIMIT_S) -> list[bytes]:
+        """The next `count` lines of its stdout, fewer only when it ended."""
+        deadline = time.perf_counter() + limit_s
+        while self._buffer.count(b"\n") < count and not self._at_end:
+            self._fill(deadline)
+        *whole, rest = self._buffer.split(b"\n")
+        taken, left = whole[:count], whole[count:]
+        self._buffer = b"\n".join((*left, rest))
+        return taken
+
+    def line(self, *, limit_s: float = LIMIT_S) -> str:
+        """The next line of its stdout.
+
+        Raises:
+            AssertionError: It ended without one.
+        """
+        found = self.lines(1, limit_s=limit_s)
+        assert found, f"it ended with {self.wait()} and said: {self.err}"
+        return found[0].decode()
+
+    def rest(self, *, limit_s: float = LIMIT_S) -> list[bytes]:
+        """All lines until its stdout ends; a last line without an end counts, too."""
+        deadline = time.perf_counter() + limit_s
+        while not self._at_end:
+            self._fill(deadline)
+        rest, self._buffer = self._buffer, b""
+        return rest.removesuffix(b"\n").split(b"\n") if rest else []
+
+    def close_stdout(self) -> None:
+        """Go away as its reader."""
+        self._out.close()
+
+    def stop(self, number: int = signal.SIGTERM, *, limit_s: float = LIMIT_S) -> int:
+        """Send a signal and wait; the exit code."""
+        self._process.send_signal(number)
+        return self.wait(limit_s=limit_s)
+
+    def send(self, number: int) -> None:
+        """Send a signal and do not wait."""
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until the kernel has buried it."""
+        self._process.kill()
+        self._process.wait(LIMIT_S)
+
+    def wait(self, *, limit_s: float = LIMIT_S) -> int:
+        """Wait for its end; the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: It is still running.
+        """
+        return self._process.wait(limit_s)
+
+    def close(self) -> None:
+        """Kill it if it runs, and give back the descriptors."""
+        if self.is_running:
+            self.kill()
+        self._out.close()
+        self._err.close()
+
+
+def _command(arguments: Sequence[str | Path]) -> list[str]:
+    return [sys.executable, "-m", "haclient", *map(str, arguments)]
+
+
+def start_haclient(
+    *arguments: str | Path,
+    environment: Mapping[str, str] | None = None,
+    pipe_bytes: int = 1 << 20,
+    before_exec: Callable[[], None] | None = None,
+) -> Child:
+    """Start the command line in a process of its own."""
+    return Child(
+        _command(arguments), environment=environment, pipe_bytes=pipe_bytes, before_exec=before_exec
+    )
+
+
+def haclient(
+    *arguments: str | Path,
+    stdin: bytes = b"",
+    environment: Mapping[str, str] | None = None,
+    limit_s: float = LIMIT_S,
+    before_exec: Callable[[], None] | None = None,
+) -> Result:
+    """Run the command line to its end."""
+    done = subprocess.run(
+        _command(arguments),
+        input=stdin,
+        capture_output=True,
+        env=python_environment(environment),
+        timeout=limit_s,
+        check=False,
+        preexec_fn=before_exec,
+    )
+    return Result(
+        done.returncode,
+        done.stdout.decode(errors="replace"),
+        done.stderr.decode(errors="replace"),
+    )
+
+
+class BrokerProcess:
+    """A reference broker that can be killed and started again on the same port and data."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self._data = data
+        self._options = options
+        self._listen = "tcp://127.0.0.1:0"
+        self._child: Child | None = None
+
+    @property
+    def uri(self) -> str:
+        """Where clients connect to."""
+        return f"{self._listen}/amps/json"
+
+    def uri_for(self, user: str, password: str) -> str:
+        """The same with credentials."""
+        return self.uri.replace("tcp://", f"tcp://{user}:{password}@")
+
+    def start(self) -> None:
+        """Start it; returns when it listens."""
+        self._child = start_haclient(
+            *("broker", "run", "--listen", self._listen, "--data", self._data), *self._options
+        )
+        word, _, uri = self._child.line().partition(" ")
+        assert word == "listening"
+        self._listen = uri
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self._child is not None
+        self._child.kill()
+        self._child.close()
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        assert self._child is not None
+        code = self._child.stop()
+        self._child.close()
+        return code
+
+    def close(self) -> None:
+        """Kill what is left."""
+        if self._child is not None:
+            self._child.close()
+
+
+@contextmanager
+def running_broker(data: Path, *options: str) -> Generator[BrokerProcess]:
+    """A broker that listens on a free port, killed at the end."""
+    broker = BrokerProcess(data, *options)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.close()

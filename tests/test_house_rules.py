@@ -1,0 +1,60 @@
+"""The rules of the house hold: a run with a hidden gap fails in CI, and rows can be looked up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import pytest
+
+def test_a_tool(): pytest.skip("needs a tool")
+def test_a_platform(): pytest.skip("not applicable: another system")
+
+@pytest.mark.row("PS12")
+def test_a_row(): pass
+"""
+
+
+def run(folder: Path, *options: str, ci: str = "") -> subprocess.CompletedProcess[str]:
+    """A pytest of its own over TESTS, with the plugin that this run has too."""
+    (folder / "test_it.py").write_text(TESTS, encoding="utf-8")
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = row\n", encoding="utf-8")
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    # Other plugins would only slow this run down.
+    environment = {"PYTHONPATH": path, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "support.house_rules", *options],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_skip_for_want_of_a_tool_fails_in_ci(tmp_path: Path) -> None:
+    done = run(tmp_path, ci="true")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "forbids: test_it.py::test_a_tool: needs a tool" in done.stdout
+    assert "forbids: test_it.py::test_a_platform" not in done.stdout
+
+
+def test_the_same_skip_passes_elsewhere(tmp_path: Path) -> None:
+    assert run(tmp_path).returncode == pytest.ExitCode.OK
+
+
+def test_a_platform_may_be_skipped_in_ci(tmp_path: Path) -> None:
+    assert run(tmp_path, "-k", "not tool", ci="true").returncode == pytest.ExitCode.OK
+
+
+def test_the_index_of_rows_is_printed_and_nothing_runs(tmp_path: Path) -> None:
+    done = run(tmp_path, "--rows", ci="true")
+    assert done.returncode == pytest.ExitCode.OK
+    assert "PS12  a store file belongs to one client instance at a time" in done.stdout
+    assert "test_it.py::test_a_row" in done.stdout
+    assert "passed" not in done.stdout

@@ -1,0 +1,79 @@
+"""The command line as a whole: what it offers, and how mistakes end."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from haclient._version import __version__
+from haclient.cli.app import commands, main, run
+
+
+@pytest.mark.row("CLI1", "CLI5")
+def test_the_commands_are_offered_and_documented() -> None:
+    assert sorted(commands.commands) == ["broker", "ping", "publish", "sow", "subscribe"]
+    for command in commands.commands.values():
+        result = CliRunner().invoke(command, ["--help"])
+        assert result.exit_code == 0
+        assert command.help
+
+
+def test_every_option_explains_itself() -> None:
+    for command in commands.commands.values():
+        for parameter in command.params:
+            assert isinstance(parameter, click.Option)
+            assert parameter.help, f"{command.name} {parameter.name}"
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"haclient, version {__version__}\n"
+
+
+def test_help_is_exit_code_0_and_no_command_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    assert "Usage: haclient" in capsys.readouterr().out
+    assert run([]) == 2
+    assert "Usage: haclient" in capsys.readouterr().err
+
+
+@pytest.mark.row("CLI9")
+def test_a_mistake_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ping", "--frobnicate"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("haclient: error: ")
+    assert err.count("\n") == 1
+
+
+def test_a_defect_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise AttributeError("oops")
+
+    monkeypatch.setattr(commands, "main", broken)
+    with pytest.raises(AttributeError, match="oops"):
+        run([])
+
+
+def test_warnings_look_like_errors_and_the_handler_goes_away(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def warns(*_: object, **__: object) -> int:
+        logging.getLogger("haclient.somewhere").warning("the %s\nis torn", "tail")
+        return 0
+
+    before = list(logging.getLogger().handlers)
+    monkeypatch.setattr(commands, "main", warns)
+    assert run([]) == 0
+    assert capsys.readouterr().err == "haclient: warning: the tail is torn\n"
+    assert logging.getLogger().handlers == before
+
+
+def test_the_entry_point_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["haclient", "nonsense"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2

@@ -1,0 +1,67 @@
+"""Options that commands share."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from haclient.cli.options import (
+    client_name_option,
+    default_client_name,
+    server_option,
+    taking,
+    timeout_option,
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    servers: tuple[str, ...]
+    client_name: str | None
+    timeout: float | None
+
+
+@click.command()
+@server_option
+@client_name_option
+@timeout_option(help_text="how long")
+@taking(Request)
+def command(request: Request) -> None:
+    """Show."""
+    click.echo(repr(request))
+
+
+def shown(*arguments: str, **environment: str) -> str:
+    result = CliRunner().invoke(command, arguments, env=environment)
+    return result.output
+
+
+def test_a_command_gets_its_options_as_one_value() -> None:
+    uri = "tcp://a:1/amps/json"
+    expected = Request((uri, "tcp://b:2/amps"), "me", 1.5)
+    given = ("--server", f"{uri}, tcp://b:2/amps,", "--client-name", "me", "--timeout", "1.5")
+    assert shown(*given) == f"{expected!r}\n"
+
+
+def test_the_server_may_come_from_the_environment() -> None:
+    assert "tcp://c:3/amps" in shown(AMPS_URI="tcp://c:3/amps")
+
+
+@pytest.mark.row("CLI9")
+def test_a_bad_uri_is_named_without_its_password() -> None:
+    told = shown("--server", "tcp://me:secret@host/amps")
+    assert "host and port" in told
+    assert "secret" not in told
+
+
+def test_no_server_at_all_is_a_mistake() -> None:
+    assert "--server" in shown()
+    assert "no server is named" in shown("--server", ",")
+
+
+def test_the_default_name_is_of_this_process() -> None:
+    assert str(os.getpid()) in default_client_name()

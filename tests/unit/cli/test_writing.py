@@ -1,0 +1,127 @@
+"""Output goes to the kernel whole, and nobody waits in a blocking write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.cli.writing import OutputClosed, OutputWriter, as_json_line, as_line
+from haclient.protocol.messages import Message
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    try:
+        yield reader, writer
+    finally:
+        for fd in (reader, writer):
+            with contextlib.suppress(OSError):  # some tests close one end
+                os.close(fd)
+
+
+def drain(fd: int) -> bytes:
+    return os.read(fd, 1 << 20)
+
+
+async def test_a_record_is_written_at_once_when_there_is_room(pipe: tuple[int, int]) -> None:
+    output = OutputWriter(pipe[1])
+    await output.write(b"one\n")
+    await output.write(b"two\n")
+    assert drain(pipe[0]) == b"one\ntwo\n"
+
+
+async def test_a_full_pipe_is_waited_for_and_the_record_comes_whole(pipe: tuple[int, int]) -> None:
+    output, record, found = OutputWriter(pipe[1]), b"x" * 300_000, b""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(output.write, record)
+        while len(found) < len(record):
+            await wait_all_tasks_blocked()
+            found += drain(pipe[0])
+    assert found == record
+
+
+async def test_a_record_that_was_begun_is_finished_before_a_cancel(pipe: tuple[int, int]) -> None:
+    output, record = OutputWriter(pipe[1]), b"x" * 300_000
+    found = b""
+    async with trio.open_nursery() as nursery:
+        scope = trio.CancelScope()
+
+        async def write() -> None:
+            with scope:
+                await output.write(record)
+
+        nursery.start_soon(write)
+        await wait_all_tasks_blocked()
+        scope.cancel()
+        while len(found) < len(record):
+            await wait_all_tasks_blocked()
+            found += drain(pipe[0])
+    assert found == record
+    assert not scope.cancelled_caught
+
+
+async def test_a_record_that_was_not_begun_is_not_written_after_a_cancel(
+    pipe: tuple[int, int],
+) -> None:
+    output = OutputWriter(pipe[1])
+    os.set_blocking(pipe[1], False)
+    with contextlib.suppress(BlockingIOError):  # it is full
+        while True:
+            os.write(pipe[1], b"x" * 4096)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await output.write(b"never")
+    assert scope.cancelled_caught
+    assert b"never" not in drain(pipe[0])
+
+
+async def test_a_reader_that_has_gone_is_told(pipe: tuple[int, int]) -> None:
+    output = OutputWriter(pipe[1])
+    os.close(pipe[0])
+    with pytest.raises(OutputClosed):
+        await output.write(b"x")
+
+
+async def test_a_file_takes_records_of_any_size(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as file:
+        await OutputWriter(file.fileno()).write(b"y" * 100_000)
+    assert (tmp_path / "out").read_bytes() == b"y" * 100_000
+
+
+async def test_an_output_that_refuses_says_why() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            await OutputWriter(full).write(b"x" * 10_000)
+    finally:
+        os.close(full)
+
+
+def test_a_message_as_a_line_is_its_data() -> None:
+    assert as_line(Message(kind="p", data=b"\xff")) == b"\xff\n"
+
+
+def test_a_message_as_json_has_what_is_known_of_it() -> None:
+    message = Message(kind="p", topic="t", bookmark="1|2|", sow_key="5", data="ü".encode())
+    message.timestamp, message.correlation_id = "20240101T000000Z", "x1"
+    assert msgspec.json.decode(as_json_line(message)) == {
+        "topic": "t",
+        "bookmark": "1|2|",
+        "sow_key": "5",
+        "timestamp": "20240101T000000Z",
+        "correlation_id": "x1",
+        "data": "ü",
+    }
+
+
+def test_data_that_is_no_text_goes_as_base64() -> None:
+    line = as_json_line(Message(kind="p", topic="t", data=b"\xff\x00"))
+    assert msgspec.json.decode(line) == {"topic": "t", "data_base64": "/wA="}

@@ -1,0 +1,100 @@
+"""The engine as a whole: dispatch, flush, and the order of effects."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient.protocol.encoding import encode_frame
+from support.engine import World, decode
+
+
+@pytest.mark.parametrize("command", ["start_timer", "nonsense", "ack", ""])
+def test_an_unknown_command_ends_the_connection(command: str) -> None:
+    world = World()
+    peer = world.client()
+    peer.send_all([encode_frame({"c": command}), encode_frame({"c": "p", "t": "orders"})])
+    assert peer.closed == "unknown command"
+    assert world.engine.next_position == 1
+
+
+def test_an_unknown_command_before_the_logon_ends_the_connection_too() -> None:
+    peer = World().connect()
+    peer.send(c="nonsense")
+    assert peer.closed == "unknown command"
+
+
+def test_publish_is_spelled_in_two_ways() -> None:
+    world = World()
+    peer = world.client()
+    peer.send(c="publish", t="orders")
+    peer.send(c="p", t="orders")
+    assert world.engine.next_position == 3
+
+
+@pytest.mark.row("TL7", "AK2")
+def test_a_flush_brings_the_collected_ack_at_once() -> None:
+    world = World()
+    peer = world.client()
+    peer.publish(1)
+    peer.publish(2)
+    peer.send(c="flush", cid="9", a="persisted")
+    assert [(ack.ack_type, ack.sequence, ack.command_id) for ack in peer.take()] == [
+        ("persisted", 2, ""),
+        ("persisted", None, "9"),
+    ]
+    world.advance(5)
+    assert peer.take() == []
+
+
+def test_a_flush_answers_each_ack_type() -> None:
+    peer = World().client()
+    peer.publish(1)
+    peer.send(c="flush", cid="9", a="processed,completed,received")
+    assert [ack.ack_type for ack in peer.take()] == ["received", "processed", "completed"]
+
+
+@pytest.mark.row("TL7")
+def test_the_block_and_what_follows_from_it_are_one_step() -> None:
+    world = World()
+    peer = world.client("pubber", opts="ack_conflation=0s")
+    message = decode(encode_frame({"c": "p", "t": "orders", "s": 1, "a": "persisted"}))
+    effects = world.engine.received(peer.number, message, world.now)
+    assert effects.block is not None
+    assert effects.block.next_position == 2
+    assert [number for number, _ in effects.sends] == [peer.number]
+    assert world.journal.next_position == 1, "the engine writes nothing itself"
+
+
+def test_delta_publish_without_a_record_to_merge_into_is_a_publish() -> None:
+    world = World()
+    peer = world.client()
+    peer.publish(1, c="delta_publish")
+    peer.publish(2, c="delta_publish")
+    assert world.engine.next_position == 3
+
+
+def test_messages_of_a_connection_that_has_gone_are_dropped() -> None:
+    world = World()
+    peer = world.client()
+    peer.close()
+    peer.publish(1)
+    assert world.engine.next_position == 1
+    world.engine.congested(peer.number)
+    assert not world.engine.hungry(peer.number)
+    assert world.engine.feed(peer.number, world.now).sends == []
+    assert world.engine.disconnected(peer.number, world.now).block is None
+
+
+def test_a_connection_may_end_before_it_logs_on() -> None:
+    world = World()
+    world.connect().close()
+    assert world.engine.next_due == float("inf")
+
+
+def test_a_failure_is_told_in_the_ack_that_was_asked_for() -> None:
+    peer = World().client()
+    peer.send(c="sow", cid="1", t="orders", a="stats,completed")
+    (ack,) = peer.take()
+    assert (ack.ack_type, ack.status) == ("completed", "failure")
+    peer.send(c="sow", cid="1", t="orders", a="none")
+    assert peer.take() == []

@@ -1,0 +1,152 @@
+"""Logging on: positions, credentials and who may bear a name."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient.protocol.encoding import encode_frame
+from support.engine import World
+
+PUBBER = 7094790850998930143
+
+
+def logon(**fields: str) -> dict[str, str]:
+    return {"c": "logon", "cid": "0", "client_name": "pubber", "a": "processed", **fields}
+
+
+def test_the_ack_says_what_the_published_sample_says() -> None:
+    peer = World().connect()
+    peer.send(**logon())
+    assert peer.take_bytes()[4:] == (
+        b'{"c":"ack","cid":"0","s":0,"bm":"7094790850998930143|0|","client_name":"pubber",'
+        b'"version":"5.3.5.0.reference","a":"processed","status":"success",'
+        b'"reason":"authentication disabled"}'
+    )
+
+
+@pytest.mark.row("ID8", "ID1")
+def test_the_ack_carries_the_clients_last_sequence_and_bookmark() -> None:
+    world = World()
+    world.client().publish(41)
+    peer = world.connect()
+    peer.send(**logon())
+    (ack,) = peer.take()
+    assert (ack.sequence, ack.bookmark) == (41, f"{PUBBER}|41|")
+
+
+def test_nothing_is_answered_where_nothing_was_asked() -> None:
+    peer = World().connect()
+    peer.send(**logon(a=""))
+    assert peer.take() == []
+    peer.send(c="flush", cid="1", a="processed")
+    assert len(peer.take()) == 1
+
+
+def test_received_comes_before_processed() -> None:
+    peer = World().connect()
+    peer.send(**logon(a="processed,received"))
+    assert [ack.ack_type for ack in peer.take()] == ["received", "processed"]
+
+
+def test_a_client_without_a_name_gets_one() -> None:
+    peer = World().connect()
+    peer.send(c="logon", a="processed")
+    (ack,) = peer.take()
+    assert ack.client_name == "unnamed-1"
+
+
+def test_another_command_before_the_logon_is_refused_and_ends_the_connection() -> None:
+    peer = World().connect()
+    peer.send(c="p", t="orders", a="persisted")
+    (ack,) = peer.take()
+    assert (ack.status, ack.reason) == ("failure", "logon required")
+    assert peer.closed == "auth"
+
+
+def test_a_second_logon_is_refused_and_ends_the_connection() -> None:
+    world = World()
+    peer = world.client()
+    peer.send(**logon(cid="7"))
+    (ack,) = peer.take()
+    assert (ack.command_id, ack.status, ack.reason) == ("7", "failure", "duplicate logon attempt")
+    assert peer.closed
+
+
+def test_commands_behind_a_refused_logon_are_not_carried_out() -> None:
+    world = World(users={"ann": "secret"})
+    peer = world.connect()
+    message = logon(user_id="ann", pw="wrong")
+    peer.send_all([encode_frame(message), encode_frame({"c": "p", "t": "orders", "s": 1})])
+    assert world.engine.next_position == 1
+
+
+@pytest.mark.row("AK7")
+@pytest.mark.parametrize("fields", [{}, {"user_id": "ann"}, {"user_id": "ann", "pw": "wrong"}])
+def test_wrong_credentials_end_the_connection(fields: dict[str, str]) -> None:
+    peer = World(users={"ann": "secret"}).connect()
+    peer.send(**logon(**fields))
+    (ack,) = peer.take()
+    assert (ack.status, ack.reason) == ("failure", "auth failure")
+    assert peer.closed == "auth"
+
+
+def test_right_credentials_are_accepted() -> None:
+    peer = World(users={"ann": "secret"}).connect()
+    peer.send(**logon(user_id="ann", pw="secret"))
+    (ack,) = peer.take()
+    assert (ack.status, ack.reason) == ("success", "")
+
+
+@pytest.mark.row("OP17")
+def test_an_unknown_logon_option_is_named() -> None:
+    peer = World().connect()
+    peer.send(**logon(opts="ack_conflation=1s,fast"))
+    (ack,) = peer.take()
+    assert ack.status == "failure"
+    assert ack.reason.startswith("invalid options")
+    assert "fast" in ack.reason
+
+
+@pytest.mark.row("ID4", "ID5", "ID7")
+def test_the_same_user_displaces_the_older_connection() -> None:
+    world = World()
+    old = world.client("pubber", user_id="ann")
+    new = world.connect()
+    new.send(**logon(user_id="ann"))
+    (last_words,) = old.take()
+    assert (last_words.status, last_words.reason) == ("failure", "name in use")
+    assert old.closed == "name in use"
+    (ack,) = new.take()
+    assert ack.status == "success"
+    assert not new.closed
+
+
+@pytest.mark.row("ID6", "ID7")
+def test_another_user_is_refused_and_the_older_connection_stays() -> None:
+    world = World()
+    old = world.client("pubber", user_id="ann")
+    new = world.connect()
+    new.send(**logon(user_id="bob"))
+    (ack,) = new.take()
+    assert (ack.status, ack.reason) == ("failure", "name in use")
+    assert new.closed == "name in use"
+    assert not old.closed
+    old.publish(1)
+    assert world.engine.next_position == 2
+
+
+@pytest.mark.row("ID4")
+def test_without_a_transaction_log_names_are_not_looked_at() -> None:
+    world = World(log_topics=())
+    old, new = world.client("pubber"), world.client("pubber")
+    assert not old.closed
+    assert not new.closed
+
+
+def test_a_displaced_connection_takes_nothing_from_the_new_one_when_it_ends() -> None:
+    world = World()
+    world.client("pubber")
+    second = world.client("pubber")
+    third = world.client("pubber")
+    assert second.closed == "name in use"
+    assert not third.closed

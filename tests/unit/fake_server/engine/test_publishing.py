@@ -1,0 +1,300 @@
+"""Publishing: records, deliveries and acks."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient.protocol.encoding import encode_frame
+from haclient_fake_server.engine.journal import Cursor, records_of
+from haclient_fake_server.engine.settings import LogTopic
+from haclient_fake_server.journal_format import Record, RecordCommand, RecordFlag
+from support.engine import World
+
+PUBBER = 7094790850998930143
+
+
+def records(world: World) -> list[Record]:
+    data, _ = world.journal.read(Cursor(1, 0), 1 << 20)
+    return list(records_of(data))
+
+
+def publish_frame(sequence: int, topic: str = "orders") -> bytes:
+    return encode_frame({"c": "p", "t": topic, "s": sequence, "a": "persisted"}, b"{}")
+
+
+@pytest.mark.row("TL1", "TL3")
+def test_a_publish_becomes_a_record_behind_its_topics_definition() -> None:
+    world = World()
+    world.client("pubber").publish(3, b'{"id":1}', e=60, x="abc")
+    definition, record = records(world)
+    assert (definition.command, definition.topic_id, definition.position) == (0, 1, 0)
+    assert (definition.key, definition.payload) == (b"json", b"orders")
+    assert record == Record(
+        position=1,
+        publisher_id=PUBBER,
+        sequence=3,
+        timestamp_us=record.timestamp_us,
+        topic_id=1,
+        command=RecordCommand.PUBLISH,
+        correlation_id=b"abc",
+        expiration_s=60,
+        payload=b'{"id":1}',
+    )
+
+
+@pytest.mark.row("TL2")
+def test_only_topics_that_are_to_be_recorded_are() -> None:
+    world = World(log_topics=(LogTopic("orders"), LogTopic("^trades/", "json")))
+    peer = world.client()
+    for topic in ("orders", "orders2", "trades/x", "other/trades/x"):
+        peer.send(c="p", t=topic)
+    other_type = world.client("other", mt="nvfix")
+    other_type.send(c="p", t="trades/x")
+    assert [r.payload for r in records(world) if r.command == RecordCommand.TOPIC] == [
+        b"orders",
+        b"trades/x",
+    ]
+
+
+@pytest.mark.row("TL2")
+def test_nothing_is_recorded_without_a_log() -> None:
+    world = World(log_topics=())
+    world.client().publish(1)
+    assert records(world) == []
+
+
+@pytest.mark.row("ID3")
+def test_a_record_says_when_its_sequence_is_this_instances_own() -> None:
+    world = World()
+    world.client().publish(None)
+    assert records(world)[1].flags == RecordFlag.ASSIGNED
+    world.client().send(c="p", t="orders", x="abc")
+    assert records(world)[2].flags == RecordFlag.ASSIGNED
+
+
+def test_every_subscriber_gets_a_live_message_once() -> None:
+    world = World()
+    one, two = world.client("one"), world.client("two")
+    one.subscribe("1")
+    one.subscribe("2")
+    two.subscribe("1")
+    one.take()
+    two.take()
+    world.client().publish(1, b"x")
+    assert one.take_bytes()[4:] == b'{"c":"p","t":"orders","sids":"1,2"}x'
+    assert two.take_bytes()[4:] == b'{"c":"p","t":"orders","sids":"1"}x'
+
+
+def test_a_publisher_hears_itself_when_it_subscribes() -> None:
+    peer = World().client()
+    peer.subscribe()
+    peer.publish(1, b"x")
+    assert peer.bodies() == [b"x"]
+
+
+@pytest.mark.row("RB11")
+def test_headers_are_sent_only_to_those_who_asked_for_them() -> None:
+    world = World()
+    peer = world.client("reader")
+    peer.subscribe("plain")
+    peer.subscribe("bm", opts="bookmark")
+    peer.subscribe("ts", opts="timestamp")
+    peer.take()
+    world.client().publish(1, b"x", x="abc")
+    by_sids = {message.sids: message for message in peer.take()}
+    assert set(by_sids) == {"plain", "bm", "ts"}
+    assert by_sids["plain"].bookmark == by_sids["plain"].timestamp == ""
+    assert by_sids["bm"].bookmark == f"{PUBBER}|1|"
+    assert by_sids["ts"].timestamp == "20231114T221500.000000Z"
+    assert {message.correlation_id for message in by_sids.values()} == {"abc"}
+
+
+def test_filters_decide_message_by_message() -> None:
+    world = World()
+    peer = world.client("reader")
+    peer.subscribe("big", filter="/px > 10")
+    peer.subscribe("all")
+    publisher = world.client()
+    peer.take()
+    publisher.publish(1, b'{"px":5}')
+    publisher.publish(2, b'{"px":50}')
+    assert [(message.sids, message.data) for message in peer.take()] == [
+        ("all", b'{"px":5}'),
+        ("big,all", b'{"px":50}'),
+    ]
+
+
+def test_topics_of_another_message_type_are_other_topics() -> None:
+    world = World()
+    peer = world.client("reader", mt="nvfix")
+    peer.subscribe()
+    world.client().publish(1)
+    assert peer.bodies() == []
+
+
+@pytest.mark.row("AK2")
+def test_persisted_acks_are_collected_for_a_second_and_carry_no_command_id() -> None:
+    world = World()
+    peer = world.client()
+    for sequence in (1, 2, 3):
+        peer.publish(sequence, cid=str(sequence))
+    assert peer.take() == []
+    world.advance(0.99)
+    assert peer.take() == []
+    world.advance(0.01)
+    assert peer.take_bytes()[4:] == (
+        b'{"c":"ack","s":3,"bm":"7094790850998930143|3|","a":"persisted","status":"success"}'
+    )
+    world.advance(10)
+    assert peer.take() == []
+
+
+@pytest.mark.row("AK2", "AK4")
+def test_the_logon_says_how_long_acks_are_collected() -> None:
+    world = World()
+    slow = world.client("slow", opts="ack_conflation=3s")
+    eager = world.client("eager", opts="ack_conflation=0ms")
+    slow.publish(1)
+    eager.publish(1)
+    assert [ack.sequence for ack in eager.take()] == [1]
+    world.advance(2.9)
+    assert slow.take() == []
+    world.advance(0.2)
+    assert [ack.sequence for ack in slow.take()] == [1]
+
+
+@pytest.mark.row("AK1")
+def test_a_publish_that_asks_for_no_ack_gets_none() -> None:
+    world = World()
+    peer = world.client()
+    peer.publish(1, a="none")
+    peer.publish(2, a="")
+    world.advance(5)
+    assert peer.take() == []
+
+
+@pytest.mark.row("AK1")
+def test_each_ack_type_that_was_asked_for_is_one_message() -> None:
+    world = World()
+    peer = world.client()
+    peer.publish(1, cid="5", a="persisted, processed,,completed,received")
+    assert [(ack.ack_type, ack.command_id) for ack in peer.take()] == [
+        ("received", "5"),
+        ("processed", "5"),
+        ("completed", "5"),
+    ]
+    world.advance(1)
+    assert [(ack.ack_type, ack.command_id) for ack in peer.take()] == [("persisted", "")]
+
+
+@pytest.mark.row("AK3")
+def test_a_failure_comes_at_once_between_two_successes() -> None:
+    world = World()
+    peer = world.client()
+    peer.send_all(
+        [
+            publish_frame(1),
+            publish_frame(2),
+            encode_frame({"c": "p", "cid": "9", "s": 3, "a": "persisted"}),
+            publish_frame(4),
+            publish_frame(5),
+        ]
+    )
+    world.advance(1)
+    assert [(ack.status, ack.sequence, ack.reason, ack.command_id) for ack in peer.take()] == [
+        ("success", 2, "", ""),
+        ("failure", 3, "no topic", "9"),
+        ("success", 5, "", ""),
+    ]
+
+
+@pytest.mark.row("AK3", "ID2")
+def test_what_was_refused_counts_as_seen_also_after_a_restart() -> None:
+    world = World()
+    world.client().publish(4, t="/AMPS/secret")
+    world.restart()
+    peer = world.connect()
+    peer.send(c="logon", client_name="pubber", a="processed")
+    (ack,) = peer.take()
+    assert ack.sequence == 4
+
+
+@pytest.mark.row("AK7")
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"t": ""}, "no topic"),
+        ({"t": "/AMPS/anything"}, "not entitled"),
+        ({"x": "A" * 70_000}, "invalid correlation id"),
+        ({"k": "1" * 70_000}, "bad sow key"),
+        ({"e": 2**33}, "invalid expiration"),
+    ],
+)
+def test_a_publish_that_cannot_be_carried_out_is_refused(
+    fields: dict[str, str | int], reason: str
+) -> None:
+    world = World()
+    peer = world.client()
+    peer.publish(1, **fields)
+    (ack,) = peer.take()
+    assert (ack.ack_type, ack.status, ack.reason) == ("persisted", "failure", reason)
+    peer.publish(None, **{"a": "processed", **fields})
+    (ack,) = peer.take()
+    assert (ack.ack_type, ack.status, ack.sequence) == ("processed", "failure", None)
+    assert world.engine.next_position == 1
+
+
+def test_a_refused_publish_without_an_ack_is_refused_in_silence() -> None:
+    world = World()
+    peer = world.client()
+    peer.send(c="p", t="")
+    assert peer.take() == []
+
+
+def test_messages_to_devnull_are_accepted() -> None:
+    world = World()
+    peer = world.client()
+    peer.publish(1, t="/AMPS/devnull", cid="1", a="processed")
+    (ack,) = peer.take()
+    assert ack.status == "success"
+
+
+@pytest.mark.row("AK5")
+def test_without_a_log_each_publish_is_acknowledged_alone() -> None:
+    world = World(log_topics=())
+    peer = world.client()
+    peer.publish(1, cid="1")
+    peer.publish(2)
+    assert [(ack.ack_type, ack.sequence, ack.command_id) for ack in peer.take()] == [
+        ("persisted", 1, "1"),
+        ("persisted", 2, ""),
+    ]
+
+
+@pytest.mark.row("AK5")
+def test_unlogged_topics_beside_a_log_are_acknowledged_alone_too() -> None:
+    world = World(log_topics=(LogTopic("logged"),))
+    peer = world.client()
+    peer.publish(1)
+    assert [(ack.sequence, ack.bookmark) for ack in peer.take()] == [(1, "")]
+
+
+@pytest.mark.row("ID2")
+def test_the_sequence_of_an_unlogged_publish_survives_a_restart() -> None:
+    world = World(log_topics=(LogTopic("logged"),))
+    world.client().publish(9)
+    world.restart()
+    peer = world.connect()
+    peer.send(c="logon", client_name="pubber", a="processed")
+    (ack,) = peer.take()
+    assert ack.sequence == 9
+
+
+def test_a_connection_that_is_being_closed_gets_nothing_more() -> None:
+    world = World()
+    reader = world.client("reader")
+    reader.subscribe()
+    reader.take()
+    world.client("reader")
+    world.client("other").publish(1)
+    assert [message.kind for message in reader.take()] == ["ack"]

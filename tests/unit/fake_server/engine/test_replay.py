@@ -1,0 +1,308 @@
+"""Replay: from the log to the live stream and back, without a seam."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from haclient.protocol.encoding import encode_frame
+from haclient.protocol.messages import Message
+from haclient_fake_server.engine.settings import LogTopic
+from support.engine import Peer, World
+
+PUBBER = 7094790850998930143
+
+
+def filled(count: int = 5) -> World:
+    world = World()
+    publisher = world.client("pubber")
+    for number in range(1, count + 1):
+        publisher.publish(number, b"%d" % number)
+    publisher.close()
+    return world
+
+
+def shape(messages: list[Message]) -> list[str]:
+    """A run of messages in few words: bodies, and acks by type and position."""
+    return [
+        m.data.decode() if m.kind == "p" else f"{m.ack_type}@{m.bookmark.split('|')[1:2]}"
+        for m in messages
+    ]
+
+
+@pytest.mark.row("RB3", "RB10", "RB1")
+def test_a_replay_is_processed_messages_completed_and_then_live() -> None:
+    world = filled(3)
+    reader = world.client("reader")
+    reader.subscribe(bm="0")
+    world.client("pubber").publish(4, b"4")
+    assert shape(reader.take()) == [
+        "processed@[]",
+        "1",
+        "2",
+        "3",
+        "completed@['3']",
+        "4",
+    ]
+
+
+@pytest.mark.row("RB11")
+def test_each_message_of_a_bookmark_subscription_has_its_bookmark() -> None:
+    world = filled(2)
+    reader = world.client("reader")
+    reader.subscribe(bm="0", a="")
+    world.client("pubber").publish(3, b"3")
+    assert [m.bookmark for m in reader.take()] == [f"{PUBBER}|{n}|" for n in (1, 2, 3)]
+
+
+def test_replayed_and_live_messages_look_alike() -> None:
+    world = World()
+    publisher, live = world.client("pubber"), world.client("live")
+    live.subscribe(bm="0|1|", opts="timestamp", a="")
+    publisher.publish(1, b"x", x="abc", e=5)
+    replayed = world.client("replayed")
+    replayed.subscribe(bm="0", opts="timestamp", a="")
+    assert replayed.take_bytes() == live.take_bytes() != b""
+
+
+@pytest.mark.row("RB17")
+def test_the_timestamp_of_a_replayed_message_is_when_it_was_recorded() -> None:
+    world = filled(1)
+    world.advance(100)
+    reader = world.client("reader")
+    reader.subscribe(bm="0", opts="timestamp", a="")
+    (message,) = reader.take()
+    assert message.timestamp == "20231114T221500.000000Z"
+
+
+@pytest.mark.row("RB15")
+def test_a_filter_holds_in_replay_and_after() -> None:
+    world = World()
+    publisher = world.client("pubber")
+    for number in range(4):
+        publisher.publish(number + 1, b'{"n":%d}' % number)
+    reader = world.client("reader")
+    reader.subscribe(bm="0", filter="/n >= 2", a="completed")
+    publisher.publish(5, b'{"n":1}')
+    publisher.publish(6, b'{"n":9}')
+    assert shape(reader.take()) == ['{"n":2}', '{"n":3}', "completed@['4']", '{"n":9}']
+
+
+@pytest.mark.row("RB14")
+def test_a_pattern_replays_and_delivers_logged_topics_only() -> None:
+    world = World(log_topics=(LogTopic("^logged"),))
+    publisher, reader = world.client("pubber"), world.client("reader")
+    publisher.publish(1, b"1", t="logged/a")
+    publisher.publish(2, b"2", t="plain/logged/b")
+    publisher.publish(3, b"3", t="logged/c")
+    reader.subscribe(t="logged", bm="0", opts="")
+    reader.take()
+    reader.subscribe("2", t="logged.*", bm="0", a="")
+    publisher.publish(4, b"4", t="logged/a")
+    publisher.publish(5, b"5", t="plain/logged/b")
+    assert shape(reader.take()) == ["1", "3", "4"]
+
+
+@pytest.mark.row("RB10")
+def test_completed_is_told_even_when_nothing_matched() -> None:
+    world = filled(3)
+    reader = world.client("reader")
+    reader.subscribe(t="other", bm="0", a="completed")
+    assert shape(reader.take()) == ["completed@['3']"]
+
+
+@pytest.mark.row("RB10")
+def test_completed_of_an_empty_log_carries_the_epoch() -> None:
+    reader = World().client("reader")
+    reader.subscribe(bm="0")
+    _, completed = reader.take()
+    assert (completed.ack_type, completed.bookmark) == ("completed", "0")
+
+
+@pytest.mark.row("RB10", "RB13")
+def test_completed_marks_the_point_of_the_subscribe_however_late_the_reader_is() -> None:
+    world = filled(3)
+    reader, publisher = world.client("reader"), world.client("pubber")
+    reader.stalled = True
+    reader.subscribe(bm="0", a="completed")
+    for number in (4, 5):
+        publisher.publish(number, b"%d" % number)
+    reader.stalled = False
+    world.feed(reader)
+    assert shape(reader.take()) == ["1", "2", "3", "completed@['3']", "4", "5"]
+
+
+@pytest.mark.row("RB9", "RB13")
+def test_a_congested_reader_falls_back_to_the_log_and_misses_nothing() -> None:
+    world = World()
+    reader, publisher = world.client("reader"), world.client("pubber")
+    reader.subscribe(bm="0", a="")
+    publisher.publish(1, b"1")
+    reader.stalled = True
+    world.engine.congested(reader.number)
+    for number in (2, 3):
+        publisher.publish(number, b"%d" % number)
+    assert shape(reader.take()) == ["1"]
+    reader.stalled = False
+    world.feed(reader)
+    publisher.publish(4, b"4")
+    assert shape(reader.take()) == ["2", "3", "4"]
+
+
+def test_a_reader_that_is_congested_without_a_backlog_goes_live_again() -> None:
+    world = World()
+    reader, publisher = world.client("reader"), world.client("pubber")
+    reader.subscribe(bm="0", a="")
+    reader.subscribe("2", a="")
+    world.engine.congested(reader.number)
+    assert world.engine.hungry(reader.number)
+    world.feed(reader)
+    assert not world.engine.hungry(reader.number)
+    publisher.publish(1, b"1")
+    assert shape(reader.take()) == ["1", "1"]
+
+
+def test_a_pause_holds_messages_back_and_resume_brings_them() -> None:
+    world = World()
+    reader, publisher = world.client("reader"), world.client("pubber")
+    reader.subscribe(bm="0", a="")
+    reader.send(c="subscribe", cid="7", sub_id="1", opts="pause", a="processed")
+    publisher.publish(1, b"1")
+    assert shape(reader.take()) == ["processed@[]"]
+    reader.send(c="subscribe", cid="8", sub_id="1", opts="resume", a="processed")
+    assert shape(reader.take()) == ["processed@[]", "1"]
+
+
+def test_a_subscription_may_begin_paused() -> None:
+    world = filled(2)
+    reader = world.client("reader")
+    reader.subscribe(bm="0", opts="pause", a="")
+    assert reader.take() == []
+    reader.send(c="subscribe", sub_id="1", opts="resume")
+    assert shape(reader.take()) == ["1", "2"]
+
+
+@pytest.mark.row("RB8")
+@pytest.mark.parametrize(
+    ("bookmark", "wanted"),
+    [
+        ("[{2}:{4}]", ["2", "3", "4"]),
+        ("({2}:{4})", ["3"]),
+        ("(0:{2}]", ["1", "2"]),
+        ("[{3}:0|1|)", ["3", "4", "5"]),
+        ("[{3}:{2}]", []),
+        ("[{4}:{1},{5}]", ["4", "5"]),
+    ],
+)
+def test_a_range_ends_with_completed_and_nothing_follows(bookmark: str, wanted: list[str]) -> None:
+    world = filled(5)
+    for number in range(1, 6):
+        bookmark = bookmark.replace(f"{{{number}}}", f"{PUBBER}|{number}|")
+    reader = world.client("reader")
+    reader.subscribe(bm=bookmark, a="completed")
+    world.client("pubber").publish(6, b"6")
+    *messages, completed = shape(reader.take())
+    assert messages == wanted
+    assert completed.startswith("completed")
+
+
+@pytest.mark.row("RB8")
+def test_a_range_into_the_future_waits_and_ends_by_the_clock() -> None:
+    world = filled(1)
+    reader, publisher = world.client("reader"), world.client("pubber")
+    reader.subscribe(bm="[0:20231114T221510)", a="completed")
+    world.advance(5)
+    publisher.publish(2, b"2")
+    assert shape(reader.take()) == ["1", "2"]
+    world.advance(5)
+    assert shape(reader.take()) == ["completed@['2']"]
+    publisher.publish(3, b"3")
+    assert reader.take() == []
+
+
+@pytest.mark.row("RB8")
+def test_a_range_ends_at_the_first_message_behind_its_time() -> None:
+    world = filled(1)
+    reader, publisher = world.client("reader"), world.client("pubber")
+    world.advance(30)
+    publisher.publish(2, b"2")
+    reader.subscribe(bm="[0:20231114T221510]", a="completed")
+    assert shape(reader.take()) == ["1", "completed@['1']"]
+
+
+def test_top_n_limits_what_a_bookmark_subscription_gets() -> None:
+    world = filled(5)
+    reader = world.client("reader")
+    reader.subscribe(bm="0", top_n=2, a="completed")
+    assert shape(reader.take()) == ["1", "2", "completed@['2']"]
+    reader.subscribe("2", bm="0", opts="top_n=7", a="completed")
+    assert shape(reader.take()) == ["1", "2", "3", "4", "5", "completed@['5']"]
+    publisher = world.client("pubber")
+    for number in (6, 7, 8):
+        publisher.publish(number, b"%d" % number)
+    assert shape(reader.take()) == ["6", "7"]
+
+
+@pytest.mark.row("RB12")
+def test_nothing_of_a_replay_is_left_when_its_connection_has_gone() -> None:
+    world = filled(3)
+    reader = world.client("reader")
+    reader.stalled = True
+    reader.subscribe(bm="0")
+    reader.close()
+    world.client("pubber").publish(4, b"4")
+    assert not world.engine.hungry(reader.number)
+
+
+@pytest.mark.row("TL1", "ID1")
+def test_a_replay_after_a_restart_is_the_same_as_before() -> None:
+    world = filled(4)
+    before = world.client("reader")
+    before.subscribe(bm="0", a="completed")
+    wanted = before.take_bytes()
+    world.restart()
+    after = world.client("reader")
+    after.subscribe(bm="0", a="completed")
+    assert after.take_bytes() == wanted
+
+
+@pytest.mark.row("TL4", "RB9")
+@settings(max_examples=60)
+@given(st.data())
+def test_all_subscribers_see_one_order_however_late_or_slow_they_are(data: st.DataObject) -> None:
+    world = World()
+    publishers = [world.client(f"p{number}") for number in range(3)]
+    sequences = [0, 0, 0]
+    readers: list[Peer] = []
+    for _ in range(data.draw(st.integers(1, 40))):
+        match data.draw(st.sampled_from(["publish", "publish", "subscribe", "stall", "congest"])):
+            case "publish":
+                who = data.draw(st.integers(0, 2))
+                frames = []
+                for _ in range(data.draw(st.integers(1, 3))):
+                    sequences[who] += 1
+                    body = b"%d:%d" % (who, sequences[who])
+                    head: dict[str, str | int] = {"c": "p", "t": "orders", "s": sequences[who]}
+                    frames.append(encode_frame(head, body))
+                publishers[who].send_all(frames)
+            case "subscribe":
+                reader = world.client(f"r{len(readers)}")
+                reader.subscribe(bm="0", a="")
+                readers.append(reader)
+            case "stall" if readers:
+                reader = data.draw(st.sampled_from(readers))
+                reader.stalled = not reader.stalled
+                world.feed(reader)
+            case _ if readers:
+                world.engine.congested(data.draw(st.sampled_from(readers)).number)
+            case _:
+                pass
+    witness = world.client("witness")
+    witness.subscribe(bm="0", a="")
+    history = witness.bodies()
+    assert len(history) == sum(sequences)
+    for reader in readers:
+        reader.stalled = False
+        world.feed(reader)
+        assert reader.bodies() == history

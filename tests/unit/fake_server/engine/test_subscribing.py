@@ -1,0 +1,199 @@
+"""Subscribe, unsubscribe, replace, pause and resume."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient_fake_server.engine import subscribing
+from support.engine import World
+
+
+def test_the_processed_ack_names_the_subscription() -> None:
+    peer = World().client()
+    peer.subscribe("s", a="received,processed")
+    assert [(ack.ack_type, ack.sub_id, ack.status) for ack in peer.take()] == [
+        ("received", "s", "success"),
+        ("processed", "s", "success"),
+    ]
+
+
+def test_the_command_id_stands_in_for_a_missing_sub_id() -> None:
+    peer = World().client()
+    peer.send(c="subscribe", cid="7", t="orders")
+    peer.publish(1)
+    (message,) = peer.take()
+    assert message.sids == "7"
+
+
+def test_a_subscribe_without_any_id_is_refused() -> None:
+    peer = World().client()
+    peer.send(c="subscribe", t="orders", a="processed")
+    (ack,) = peer.take()
+    assert ack.reason.startswith("invalid subid")
+
+
+@pytest.mark.row("AK7")
+def test_a_sub_id_in_use_is_refused() -> None:
+    peer = World().client()
+    peer.subscribe("1")
+    peer.take()
+    peer.subscribe("1", cid="8")
+    (ack,) = peer.take()
+    assert (ack.command_id, ack.status) == ("8", "failure")
+    assert ack.reason.startswith("subid in use")
+
+
+@pytest.mark.row("AK7", "OP17")
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"t": ""}, "no topic"),
+        ({"t": "or(ders"}, "bad regex topic"),
+        ({"filter": "/px >"}, "bad filter"),
+        ({"opts": "fast"}, "invalid options: "),
+        ({"opts": "rate=5"}, "invalid options: rate is not supported"),
+        ({"opts": "conflation=1s"}, "invalid options: conflation is not supported"),
+        ({"opts": "bookmark_not_found=now"}, "invalid options: bookmark_not_found needs"),
+        ({"opts": "oof", "bm": "0"}, "invalid options: oof cannot have"),
+        ({"top_n": 5}, "invalid options: top_n"),
+        ({"top_n": 5, "bm": "0|1|"}, "invalid options: top_n"),
+        ({"c": "delta_subscribe"}, "delta_subscribe is not supported"),
+    ],
+)
+def test_a_subscribe_that_cannot_be_carried_out_is_refused(
+    fields: dict[str, str | int], reason: str
+) -> None:
+    peer = World().client()
+    peer.subscribe(**fields)
+    (ack,) = peer.take()
+    assert (ack.ack_type, ack.status) == ("processed", "failure")
+    assert ack.reason.startswith(reason)
+    peer.publish(1)
+    assert peer.take() == []
+
+
+def test_options_with_a_trailing_comma_are_fine() -> None:
+    peer = World().client()
+    peer.subscribe(opts="live,timestamp,", bm="0")
+    assert peer.take()[0].status == "success"
+
+
+def test_a_pattern_matches_many_topics_and_a_literal_only_itself() -> None:
+    world = World()
+    peer = world.client()
+    peer.subscribe("pattern", t="^ord")
+    peer.subscribe("literal", t="ord.ers", opts="non_regex_topic")
+    peer.take()
+    for topic in ("orders", "ord.ers", "no-orders"):
+        peer.send(c="p", t=topic)
+    assert [(message.topic, message.sids) for message in peer.take()] == [
+        ("orders", "pattern"),
+        ("ord.ers", "pattern,literal"),
+    ]
+
+
+def test_unsubscribe_ends_one_several_or_all() -> None:
+    peer = World().client()
+    for sub_id in "12345":
+        peer.subscribe(sub_id)
+    peer.take()
+    peer.send(c="unsubscribe", sub_id="1", cid="9", a="received,processed")
+    assert [ack.ack_type for ack in peer.take()] == ["received", "processed"]
+    peer.send(c="unsubscribe", sub_id="2, 3", query_id="4,unknown")
+    peer.publish(1, a="")
+    assert [message.sids for message in peer.take()] == ["5"]
+    peer.send(c="unsubscribe", sub_id="all")
+    peer.publish(2, a="")
+    assert peer.take() == []
+
+
+def test_unsubscribing_the_unknown_is_fine() -> None:
+    peer = World().client()
+    peer.send(c="unsubscribe", sub_id="nope", cid="1", a="processed")
+    (ack,) = peer.take()
+    assert ack.status == "success"
+
+
+def test_an_id_is_free_again_after_its_unsubscribe() -> None:
+    peer = World().client()
+    peer.subscribe("1")
+    peer.send(c="unsubscribe", sub_id="1")
+    peer.take()
+    peer.subscribe("1")
+    assert peer.take()[0].status == "success"
+
+
+def test_replace_changes_the_filter_without_loss() -> None:
+    world = World()
+    reader, publisher = world.client("reader"), world.client("pubber")
+    reader.subscribe(bm="0", filter="/n < 10", a="")
+    publisher.publish(1, b'{"n":1}')
+    reader.subscribe(opts="replace", filter="/n >= 10")
+    publisher.publish(2, b'{"n":2}')
+    publisher.publish(3, b'{"n":30}')
+    assert [message.data for message in reader.take() if message.kind == "p"] == [
+        b'{"n":1}',
+        b'{"n":30}',
+    ]
+
+
+def test_replace_with_a_bookmark_starts_there() -> None:
+    world = World()
+    reader, publisher = world.client("reader"), world.client("pubber")
+    publisher.publish(1, b"1")
+    reader.subscribe()
+    reader.subscribe(bm="0", opts="replace", a="completed")
+    publisher.publish(2, b"2")
+    assert [message.data for message in reader.take()][1:] == [b"1", b"", b"2"]
+
+
+def test_replace_in_the_middle_of_a_replay_goes_on_where_it_was() -> None:
+    world = World()
+    reader, publisher = world.client("reader"), world.client("pubber")
+    publisher.publish(1, b'{"n":1}')
+    reader.stalled = True
+    reader.subscribe(bm="0", a="")
+    reader.subscribe(opts="replace", t="orders", a="")
+    reader.stalled = False
+    world.feed(reader)
+    (message,) = reader.take()
+    assert message.bookmark
+
+
+def test_replace_of_an_unknown_id_is_a_plain_subscribe() -> None:
+    peer = World().client()
+    peer.subscribe(opts="replace", a="")
+    peer.publish(1, b"x", a="")
+    assert peer.bodies() == [b"x"]
+
+
+@pytest.mark.parametrize("option", ["pause", "resume"])
+def test_only_bookmark_subscriptions_can_be_paused(option: str) -> None:
+    peer = World().client()
+    peer.subscribe("1", a="")
+    for sub_id in ("1", "unknown", ""):
+        peer.send(c="subscribe", sub_id=sub_id, cid="9", opts=option, a="processed")
+        (ack,) = peer.take()
+        assert (ack.status, ack.reason[:13]) == ("failure", "invalid subid")
+
+
+def test_several_subscriptions_are_paused_at_once() -> None:
+    world = World()
+    peer = world.client()
+    peer.subscribe("1", bm="0", a="")
+    peer.subscribe("2", bm="[0:0]", a="")
+    peer.send(c="subscribe", sub_id="1,2", opts="pause")
+    peer.publish(1, a="")
+    assert peer.take() == []
+    peer.send(c="subscribe", sub_id="1,2", opts="resume")
+    assert len(peer.bodies()) == 1
+
+
+def test_one_connection_has_a_limit_of_subscriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscribing, "MAX_SUBSCRIPTIONS", 1)
+    peer = World().client()
+    peer.subscribe("1")
+    peer.take()
+    peer.subscribe("2")
+    (ack,) = peer.take()
+    assert ack.reason.startswith("too many subscriptions")
