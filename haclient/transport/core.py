@@ -28,7 +28,7 @@ from haclient.session.logon import LoggedOn
 from haclient.session.machine import Received, Session
 from haclient.session.states import ConnectionState
 from haclient.transport.commander import Commander, Fields, lost_error
-from haclient.transport.connection import Connection, would_deadlock
+from haclient.transport.connection import Connection
 from haclient.transport.dial import dial
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES, Delivery
 from haclient.transport.events import Events
@@ -164,6 +164,7 @@ class Core:
             on_received=self._received,
             events=self._events,
             hurried=self._hurried,
+            on_stopped=self.publisher.persisted.release,
         )
         self._connection = self.commander.connection = connection
         self._closed = trio.Event()
@@ -200,6 +201,8 @@ class Core:
             self.publisher.logged_on(self.server, self.settings.clock_us())
         except BaseException:
             connection.close()
+            with trio.CancelScope(shield=True):  # at once; then the client may connect again
+                await self._closed.wait()
             raise
         self.commander.logged_on = True
         self.state = ConnectionState.LOGGED_ON
@@ -230,7 +233,7 @@ class Core:
 
     async def _start_heartbeat(self, heartbeat: Heartbeat, *, timeout: float | None) -> None:
         fields = self.fields("heartbeat", a="processed", opts=heartbeat.options)
-        await self.commander.command(fields, what="heartbeat", timeout=timeout)
+        await self.commander.command(fields, what="heartbeat", urgent=True, timeout=timeout)
         if self._connection is not None:
             self._connection.set_heartbeat(heartbeat)
 
@@ -269,7 +272,7 @@ class Core:
         if connection is None or not self.commander.logged_on:
             return
         with trio.move_on_after(_DRAIN_S):
-            while publisher.log is None and connection.writer.outbox_bytes:
+            while publisher.log is None and publisher.writer and connection.writer.outbox_bytes:
                 await connection.writer.room()
         try:
             await self.flush_persisted(timeout=_DRAIN_S)
@@ -375,10 +378,8 @@ class Core:
         return bool(self.session.pending or self.publisher.persisted)
 
     def _refuse_deadlock(self, what: str) -> None:
-        connection = self._connection
-        full = None if connection is None else connection.reading_stopped_by
-        if full is not None and full.consumer is trio.lowlevel.current_task():
-            raise would_deadlock(what)
+        if self._connection is not None:
+            self._connection.refuse_deadlock(what)
 
     def _received(self, received: Received) -> None:
         for ack in received.failed:

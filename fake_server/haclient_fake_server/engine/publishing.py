@@ -17,7 +17,6 @@ from haclient.protocol.encoding import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.acks import ack, requested
 from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, Extras
-from haclient_fake_server.engine.connections import NEVER
 from haclient_fake_server.engine.deltas import merge
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.routes import Style
@@ -241,9 +240,7 @@ class Publishing:
 def owe_persisted(state: State, connection: Connection) -> None:
     """The connection is to get a conflated persisted ack when its interval is over (AK2)."""
     connection.owes_persisted = True
-    if connection.ack_due == NEVER:
-        connection.ack_due = state.now + connection.ack_interval_s
-        state.wake_at(connection.ack_due)
+    state.collect_acks(connection)
 
 
 def pay_persisted(state: State, connection: Connection) -> None:
