@@ -44,6 +44,8 @@ TIMEOUT_S: Final = 10.0
 """How long a command may take unless the call says otherwise, in seconds."""
 
 _DRAIN_S: Final = 5.0  # how long leaving the block waits for what was published to be persisted
+# Makes the server pay its persisted ack now. The watermark is what is waited for: no id is needed.
+_HURRY: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
 _logger = logging.getLogger(__name__)
 
 
@@ -295,8 +297,7 @@ class Core:
         if not log.unpersisted_count:
             return
         if self._connection is not None and self.commander.logged_on:
-            fields = self.fields("flush", a="persisted")
-            self._connection.writer.send(encode_frame(fields))
+            self._connection.writer.send(_HURRY)
         with trio.move_on_after(float("inf") if timeout is None else timeout):
             await self.publisher.wait_persisted(target, "publish_flush")
             return
@@ -310,6 +311,18 @@ class Core:
         await self.commander.command(
             self.fields("flush", a="processed"), what="flush", timeout=timeout
         )
+
+    async def wait_persisted(self, sequence: int, *, timeout: float | None) -> None:
+        """Wait until one publish, and all before it, is persisted (CC8).
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds.
+            DisconnectedError: The connection was lost.
+        """
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            await self.publisher.wait_persisted(sequence, "wait_persisted")
+            return
+        raise TimedOut(f"wait_persisted: {sequence} is not persisted after {timeout:g} s")
 
     async def wait_empty(self, *, timeout: float | None) -> None:
         """Wait until nothing is unpersisted (PS14).

@@ -141,6 +141,7 @@ def snapshot(
     yield record(Kind.NEXT, tracker.next_number)
     for publisher, sequence in tracker.seen.items():
         yield record(Kind.SEEN, sequence, publisher)
+    yield record(Kind.LOST, 1)  # what is in hand now is expected by whoever reads this
     for alias in tracker.aliases.values():
         yield record(Kind.ALIAS_NUMBER, alias.number)
         yield record(Kind.ALIAS_OF, alias.old)

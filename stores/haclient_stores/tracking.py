@@ -449,13 +449,18 @@ class SubscriptionTracker(SubscriptionLog):
 
     def redeliver_number(self, old: int) -> None:
         """An expected entry came again, as it was written down."""
-        self.redeliver(*self._expected_numbers[old])
+        if old in self._expected_numbers:
+            self.redeliver(*self._expected_numbers[old])
+        else:  # discarded under its old number meanwhile
+            self.skip_numbers(self.next_number + 1)
 
     def add_alias(self, number: int, old: int) -> None:
-        """A number that is in use already stands for an older entry."""
-        for entry, publisher, sequence, discarded in self.entries():
-            if entry == old and not discarded:
-                self.aliases[number] = Alias(number, old, publisher, sequence)
+        """A number that is in use already stands for an expected entry."""
+        if old in self._expected_numbers:
+            place = self._expected_numbers.pop(old)
+            del self._expected[place]
+            self.aliases[number] = Alias(number, old, *place)
+            self._set_turn()
 
 
 def _untracked(bookmark: str) -> int:
