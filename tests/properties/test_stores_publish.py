@@ -124,9 +124,7 @@ class FileMachine(PublishMachine):
     def open_store(self) -> PublishLog:
         self.directory = Path(tempfile.mkdtemp())
         self.generation = 0
-        self.file_store = FilePublishStore(
-            self.directory / "0", segment_bytes=MIN_SEGMENT_BYTES
-        )
+        self.file_store = FilePublishStore(self.directory / "0", segment_bytes=MIN_SEGMENT_BYTES)
         return self.file_store
 
     @rule()

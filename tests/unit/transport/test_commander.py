@@ -94,18 +94,16 @@ async def test_a_refusal_and_a_silence_leave_nothing(bench: Bench) -> None:
 
 
 async def test_an_urgent_command_leaves_before_the_others(bench: Bench) -> None:
-    bench.connection.writer.send(b"\0\0\0\x0d" + b'{"c":"flush"}')
+    async def ours() -> None:
+        bench.connection.writer.send(b"\0\0\0\x0d" + b'{"c":"flush"}')
+        fields: Fields = {"c": "heartbeat", "cid": "1"}
+        await bench.commander.command(fields, what="heartbeat", urgent=True, timeout=5)
 
-    async def script() -> None:
+    async def theirs() -> None:
         await bench.peer.answer("heartbeat")
         await bench.peer.expect("flush")
 
-    await together(
-        lambda: bench.commander.command(
-            {"c": "heartbeat", "cid": "1"}, what="heartbeat", urgent=True, timeout=5
-        ),
-        script,
-    )
+    await together(ours, theirs)
 
 
 async def test_commands_need_a_connection_that_has_logged_on(bench: Bench) -> None:
