@@ -79,7 +79,7 @@ async def test_delta_publish_and_the_other_header_fields(with_store: bool) -> No
         await peer.expect("publish", expiration=5, correlation_id="abc", sow_key="k", data=b"p")
 
 
-@pytest.mark.row("PS7", "PS8")
+@pytest.mark.row("PS7", "PS8", "PS10")
 async def test_after_a_lost_link_the_rest_is_replayed_in_order_before_anything_new(
     store: PublishStore,
 ) -> None:

@@ -167,7 +167,7 @@ async def test_closing_an_old_stream_again_does_not_touch_the_new_one(server: Se
                 assert (await anext(new)).data == b"2"
 
 
-@pytest.mark.row("BS7")
+@pytest.mark.row("BS5", "BS7", "BS13")
 async def test_another_id_starts_anew_and_the_same_one_resumes(server: Server) -> None:
     store = MemoryBookmarkStore()
     for sub_id, wire in (("s", "0"), ("s", "7|1|"), ("other", "0"), ("s", "7|1|")):
