@@ -18,12 +18,8 @@ recovery point until they came again and were discarded. When such a message com
 number, an *alias* of the old entry, since numbers have to rise in the order of delivery.
 Undiscarded entries that somebody holds are *in hand*: their redelivery is dropped.
 
-**Persisted acks and the start** have modules of their own, `finished` and `start`. An ack is a
-recovery point of its own only after `completed` and while the subscription is neither paused nor
-conflated, which is decided here.
-
-Cost. A batch of one publisher is parsed and appended as one chunk; a discard in order moves one
-counter. Everything else is allowed to be slower.
+**Persisted acks** (`finished`) are recovery points of their own only after `completed` and while
+the subscription is neither paused nor conflated, which is decided here.
 
 Pure: no clock, no file. The logged store is this class and a record of its moves.
 """
@@ -70,27 +66,6 @@ class SubscriptionTracker(SubscriptionLog):
         at_end: Whether the replay of this link is over.
         fresh: What the last `log_batch` has added, for whoever writes it down.
     """
-
-    __slots__ = (
-        "_ahead",
-        "_chunks",
-        "_expected",
-        "_expected_numbers",
-        "_head",
-        "_holes",
-        "_publishers",
-        "_turn",
-        "aliases",
-        "at_end",
-        "conflated",
-        "finished",
-        "first_number",
-        "fresh",
-        "next_number",
-        "paused",
-        "seen",
-        "start",
-    )
 
     def __init__(self, publishers: Publishers | None = None) -> None:
         self._publishers = publishers or Publishers()
@@ -146,7 +121,7 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def link_lost(self, first_queued: int) -> None:
-        for alias in [alias for alias in self.aliases.values() if alias.number >= first_queued]:
+        for alias in [each for each in self.aliases.values() if each.number >= first_queued]:
             del self.aliases[alias.number]
             self._expect(alias.old, alias.publisher, alias.sequence)
         held = {alias.old for alias in self.aliases.values()}
@@ -171,29 +146,30 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
-        count = len(bookmarks)
-        parts = "\n".join(bookmarks).split("|")
-        text = parts[0]
-        publisher = self._publishers.by_text.get(text, -1)
-        if (
-            publisher < 0
-            or len(parts) != 2 * count + 1
-            or parts[2:-1:2].count("\n" + text) != count - 1
-        ):
+        parsed = self._publishers.parse_batch(bookmarks)
+        if parsed is None:
             return self._log_each(bookmarks)
-        try:
-            sequences = list(map(int, parts[1::2]))
-        except ValueError:  # text where a sequence should be
+        publisher, sequences, publishers = parsed
+        if publishers:
+            new = self._all_new(publishers, sequences)
+        else:
+            new = sequences[0] > self.seen.get(publisher, 0) and all(
+                map(lt, sequences, islice(sequences, 1, None))
+            )
+        if not new or max(sequences) > LARGEST:
             return self._log_each(bookmarks)
-        if (
-            sequences[0] <= self.seen.get(publisher, 0)
-            or sequences[-1] > LARGEST
-            or not all(map(lt, sequences, islice(sequences, 1, None)))
-        ):
-            return self._log_each(bookmarks)
-        chunk = self.append(publisher, sequences)
+        chunk = self.append(publisher, sequences, publishers)
         self.fresh = [chunk]
         return chunk.numbers  # type: ignore[return-value]  # a range, made by append
+
+    def _all_new(self, publishers: list[int], sequences: list[int]) -> bool:
+        newest: dict[int, int] = {}
+        seen = self.seen
+        for publisher, sequence in zip(publishers, sequences, strict=True):
+            if sequence <= (newest.get(publisher) or seen.get(publisher, 0)):
+                return False
+            newest[publisher] = sequence
+        return True
 
     def append(
         self, publisher: int, sequences: Sequence[int], publishers: Sequence[int] = ()
@@ -218,15 +194,8 @@ class SubscriptionTracker(SubscriptionLog):
         publishers: list[int] = []
         sequences: list[int] = []
         seen = self.seen
-        known = self._publishers.by_text
         for bookmark in bookmarks:
-            text, _, rest = bookmark.partition("|")
-            publisher = known.get(text, -1)
-            digits = rest[:-1]
-            if publisher >= 0 and rest[-1:] == "|" and digits.isdigit() and digits.isascii():
-                sequence = int(digits)
-            else:
-                publisher, sequence = self._publishers.parse(bookmark)
+            publisher, sequence = self._publishers.parse(bookmark)
             if seen.get(publisher, 0) < sequence <= LARGEST:
                 seen[publisher] = sequence
                 numbers.append(self.next_number + len(sequences))
@@ -314,8 +283,14 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def discard_up_to(self, number: int) -> None:
-        for alias in [alias for alias in self.aliases.values() if alias.number <= number]:
-            self.discard_slowly(alias.number)
+        given = {alias.old: alias.number for alias in self.aliases.values()}
+        if given or self._expected:  # some old numbers are not what anybody holds now
+            for entry, _, _, discarded in list(self.entries()):
+                if not discarded and entry not in self._expected_numbers:
+                    current = given.get(entry, entry)
+                    if current <= number:
+                        self.discard_slowly(current)
+            return
         while self._head <= number and self._head < self.next_number:
             self.discard_slowly(self._head)
 
@@ -414,9 +389,7 @@ class SubscriptionTracker(SubscriptionLog):
         newest = self.finished.with_part(chunk, count)
         if newest:
             ids = self._publishers.ids
-            return BookmarkList(
-                tuple(Bookmark(ids[publisher], newest[publisher]) for publisher in newest)
-            )
+            return BookmarkList(tuple(Bookmark(ids[p], newest[p]) for p in newest))
         nothing_came = self.next_number == self.first_number
         return BookmarkList(self.start.resume_items(nothing_came=nothing_came))
 

@@ -69,7 +69,7 @@ while True:
 def run_and_kill(code: str, path: Path, seed: int, *, lines: int) -> list[str]:
     """Let a process work, kill it after so many lines, and return all that it has reported."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(  # noqa: S603  our own code in our own interpreter
+    with subprocess.Popen(
         [sys.executable, "-c", code, str(path), str(seed)],
         stdout=subprocess.PIPE,
         env=environment,
@@ -85,7 +85,7 @@ def run_and_kill(code: str, path: Path, seed: int, *, lines: int) -> list[str]:
 @pytest.mark.row("PS11")
 @pytest.mark.row("PS22")
 def test_a_killed_publisher_loses_nothing_that_store_returned_for(tmp_path: Path) -> None:
-    rng = random.Random(11)  # noqa: S311  a seed, so that a failure comes again
+    rng = random.Random(11)
     path = tmp_path / "p"
     last = 0
     for run in range(RUNS):
@@ -113,7 +113,7 @@ def test_a_killed_publisher_loses_nothing_that_store_returned_for(tmp_path: Path
 @pytest.mark.row("BS14")
 @pytest.mark.row("BS16")
 def test_a_killed_subscriber_remembers_every_discard_that_returned(tmp_path: Path) -> None:
-    rng = random.Random(12)  # noqa: S311  a seed, so that a failure comes again
+    rng = random.Random(12)
     path = tmp_path / "s.bm"
     discarded: set[str] = set()
     for run in range(RUNS):

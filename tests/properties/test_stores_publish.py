@@ -16,7 +16,7 @@ from haclient_stores.publish_log import PublishLog
 from haclient_stores.segment import MIN_SEGMENT_BYTES
 from haclient_stores.window import PublishWindow
 
-pytestmark = [pytest.mark.row(row) for row in ("PS1", "PS2", "PS3", "PS5", "PS7", "PS8", "PS14")]
+pytestmark = pytest.mark.row("PS1", "PS2", "PS3", "PS5", "PS7", "PS8", "PS14")
 
 HEAD = b'{"c":"p","s":'
 TAIL = b"}"
@@ -124,9 +124,7 @@ class FileMachine(PublishMachine):
     def open_store(self) -> PublishLog:
         self.directory = Path(tempfile.mkdtemp())
         self.generation = 0
-        self.file_store = FilePublishStore(
-            self.directory / "0", segment_bytes=MIN_SEGMENT_BYTES
-        )
+        self.file_store = FilePublishStore(self.directory / "0", segment_bytes=MIN_SEGMENT_BYTES)
         return self.file_store
 
     @rule()

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from support.bookmark_world import World
 from typing_extensions import override
 
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.tracking import SubscriptionTracker
+from support.bookmark_world import World
 
-pytestmark = [pytest.mark.row(row) for row in ("BS2", "BS3", "BS4", "BS6", "BS9", "BS10", "BS11")]
+pytestmark = pytest.mark.row("BS2", "BS3", "BS4", "BS6", "BS9", "BS10", "BS11")
 
 
 class TrackerMachine(RuleBasedStateMachine):

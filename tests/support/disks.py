@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Generator
 from pathlib import Path
 
+import pytest
 from typing_extensions import override
 
 from haclient_stores.files import File, RealDisk, Region
 
-__all__ = ["WatchedDisk"]
+__all__ = ["WatchedDisk", "tiny_file_system"]
+
+
+@contextlib.contextmanager
+def tiny_file_system(path: Path, size: int) -> Generator[Path]:
+    """A file system of so many bytes; the test is skipped where nobody may mount one."""
+    path.mkdir()
+    mount = shutil.which("mount")
+    umount = shutil.which("umount")
+    if mount is None or umount is None or os.geteuid() != 0:
+        pytest.skip("not applicable: only root may mount a small file system")
+    options = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
+    if subprocess.run([mount, *options], check=False, capture_output=True).returncode != 0:
+        pytest.skip("not applicable: this machine mounts nothing")
+    try:
+        yield path
+    finally:
+        subprocess.run([umount, "--lazy", str(path)], check=True)
 
 
 class WatchedDisk(RealDisk):
