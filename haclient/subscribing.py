@@ -46,10 +46,11 @@ class Subscriber:
         async def close_stream() -> None:
             delivery.drop()
             delivery.end()
-            for subscription in opened:
+            closing, opened[:] = opened[:], []  # once: a later stream may have the same id
+            for subscription in closing:
                 _released(subscription)
             with contextlib.suppress(DisconnectedError):  # then it is over without our word
-                await self._leave(opened)
+                await self._leave(closing)
 
         return MessageStream(delivery, open_=open_stream, close=close_stream)
 

@@ -193,11 +193,13 @@ class Commander:
         if store is None:
             fields["bm"] = str(EPOCH) if recent else bookmark
             return None
-        acks.add("persisted")
+        acked = fields["c"] == "subscribe"  # nothing else gets persisted acks (protocol 3.7)
+        if acked:
+            acks.add("persisted")
         sub_id = str(fields.get("sub_id") or fields["cid"])
         log = subscription_log(store, sub_id)
         conflated = "conflation=" in str(fields.get("opts", ""))
-        log.begin(acked=True, start=None if recent else bookmark, conflated=conflated)
+        log.begin(acked=acked, start=None if recent else bookmark, conflated=conflated)
         if recent:
             fields["bm"] = log.resume()
         return log

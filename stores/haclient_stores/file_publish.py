@@ -90,7 +90,7 @@ class FilePublishStore(PublishLog):
         control = self._lock_control()
         try:
             self._files = FileSpace(self._disk, control, segment_bytes=segment_bytes)
-            self._client_name = framing.read_owner(self._files.control, path=control.path)
+            self._client_name = framing.read_owner(self._files.control, path=str(control.path))
             self._notes = self._read_notes()
             segments = self._files.recover()
         except BaseException:
@@ -111,7 +111,7 @@ class FilePublishStore(PublishLog):
         except StoreLocked as error:
             reader = self._disk.open(path, writable=False)
             owner = framing.read_owner(
-                reader.pread(PAGE_BYTES, 0).ljust(PAGE_BYTES, b"\0"), path=path
+                reader.pread(PAGE_BYTES, 0).ljust(PAGE_BYTES, b"\0"), path=str(path)
             )
             reader.close()
             raise StoreLocked(
@@ -130,7 +130,7 @@ class FilePublishStore(PublishLog):
     def _check_control(self, file: File) -> None:
         size = file.size()
         page = file.pread(PAGE_BYTES, 0)
-        if framing.read_identity(page, magic=CONTROL_MAGIC, path=file.path) is None:
+        if framing.read_identity(page, magic=CONTROL_MAGIC, path=str(file.path)) is None:
             self._make_control(file)
         elif size < PAGE_BYTES:
             raise StoreCorrupt(file.path, size, "the file ends within its header")

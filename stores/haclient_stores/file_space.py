@@ -327,7 +327,7 @@ class FileSpace(Space):
         file = self._disk.open(path)
         size = file.size()
         header = file.pread(HEADER_BYTES, 0)
-        identity = framing.read_identity(header, magic=SEGMENT_MAGIC, path=path)
+        identity = framing.read_identity(header, magic=SEGMENT_MAGIC, path=str(path))
         if identity is not None and size < HEADER_BYTES:
             raise StoreCorrupt(path, size, "the file ends within its header")
         if identity is None:  # made or taken back by a process that was killed then
@@ -335,7 +335,7 @@ class FileSpace(Space):
             self._keep_unused(path, size)
             return None
         seals = framing.read_seals(
-            header[_TABLE:], begin=HEADER_BYTES, first=identity.first, path=path, at=_TABLE
+            header[_TABLE:], begin=HEADER_BYTES, first=identity.first, path=str(path), at=_TABLE
         )
         sealed = seals[-1].end if seals else HEADER_BYTES
         if size < sealed:

@@ -40,12 +40,9 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from haclient_stores.errors import StoreCorrupt, UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = [
     "BOOT_ID_OFFSET",
@@ -122,7 +119,7 @@ def write_identity(page: memoryview, identity: Identity, boot_id: bytes) -> None
     page[:8] = identity.magic
 
 
-def read_identity(page: bytes | memoryview, *, magic: bytes, path: Path) -> Identity | None:
+def read_identity(page: bytes | memoryview, *, magic: bytes, path: str) -> Identity | None:
     """Read a header back; None when the file is not in use.
 
     Raises:
@@ -170,7 +167,7 @@ def write_owner(page: memoryview, name: str) -> None:
     page[OWNER_OFFSET : OWNER_OFFSET + 4] = _crc.pack(len(data))
 
 
-def read_owner(page: bytes | memoryview, *, path: Path) -> str:
+def read_owner(page: bytes | memoryview, *, path: str) -> str:
     """The client that a file belongs to; empty when nobody has used it.
 
     Raises:
@@ -212,7 +209,7 @@ def write_seal(table: memoryview, index: int, seal: Seal) -> None:
 
 
 def read_seals(
-    table: bytes | memoryview, *, begin: int, first: int, path: Path, at: int
+    table: bytes | memoryview, *, begin: int, first: int, path: str, at: int
 ) -> list[Seal]:
     """The seals of a segment, in order.
 

@@ -82,7 +82,7 @@ class LoggedBookmarkStore(BookmarkStore):
             reader = self._disk.open(self._path, writable=False)
             page = reader.pread(PAGE_BYTES, 0).ljust(PAGE_BYTES, b"\0")
             reader.close()
-            owner = framing.read_owner(page, path=self._path)
+            owner = framing.read_owner(page, path=str(self._path))
             raise StoreLocked(
                 self._path,
                 owner,
@@ -94,7 +94,7 @@ class LoggedBookmarkStore(BookmarkStore):
         boot_id = self._disk.boot_id()
         self._disk.remove(self._pruned_path)  # of a prune that was killed
         header = self._file.pread(PAGE_BYTES, 0)
-        identity = framing.read_identity(header, magic=record_file.LOG_MAGIC, path=self._path)
+        identity = framing.read_identity(header, magic=record_file.LOG_MAGIC, path=str(self._path))
         if identity is None:
             file = record_file.create(self._file, boot_id=boot_id, owner="")
             self._disk.fsync_dir(self._path.parent)
@@ -109,7 +109,7 @@ class LoggedBookmarkStore(BookmarkStore):
 
         file = record_file.recover(self._file, boot_id, take)
         reader.finish()
-        self._client_name = framing.read_owner(header, path=self._path)
+        self._client_name = framing.read_owner(header, path=str(self._path))
         self._log = OpenLog(file, self._publishers)
         for index, tracker in sorted(reader.trackers.items()):
             handle = LoggedSubscription(self._log, index, tracker)

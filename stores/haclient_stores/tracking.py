@@ -18,12 +18,8 @@ recovery point until they came again and were discarded. When such a message com
 number, an *alias* of the old entry, since numbers have to rise in the order of delivery.
 Undiscarded entries that somebody holds are *in hand*: their redelivery is dropped.
 
-**Persisted acks and the start** have modules of their own, `finished` and `start`. An ack is a
-recovery point of its own only after `completed` and while the subscription is neither paused nor
-conflated, which is decided here.
-
-Cost. A batch of one publisher is parsed and appended as one chunk; a discard in order moves one
-counter. Everything else is allowed to be slower.
+**Persisted acks** (`finished`) are recovery points of their own only after `completed` and while the
+subscription is neither paused nor conflated, which is decided here. `start` is where it began.
 
 Pure: no clock, no file. The logged store is this class and a record of its moves.
 """
@@ -70,27 +66,6 @@ class SubscriptionTracker(SubscriptionLog):
         at_end: Whether the replay of this link is over.
         fresh: What the last `log_batch` has added, for whoever writes it down.
     """
-
-    __slots__ = (
-        "_ahead",
-        "_chunks",
-        "_expected",
-        "_expected_numbers",
-        "_head",
-        "_holes",
-        "_publishers",
-        "_turn",
-        "aliases",
-        "at_end",
-        "conflated",
-        "finished",
-        "first_number",
-        "fresh",
-        "next_number",
-        "paused",
-        "seen",
-        "start",
-    )
 
     def __init__(self, publishers: Publishers | None = None) -> None:
         self._publishers = publishers or Publishers()
@@ -146,7 +121,7 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def link_lost(self, first_queued: int) -> None:
-        for alias in [alias for alias in self.aliases.values() if alias.number >= first_queued]:
+        for alias in [each for each in self.aliases.values() if each.number >= first_queued]:
             del self.aliases[alias.number]
             self._expect(alias.old, alias.publisher, alias.sequence)
         held = {alias.old for alias in self.aliases.values()}
@@ -314,8 +289,14 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def discard_up_to(self, number: int) -> None:
-        for alias in [alias for alias in self.aliases.values() if alias.number <= number]:
-            self.discard_slowly(alias.number)
+        given = {alias.old: alias.number for alias in self.aliases.values()}
+        if given or self._expected:  # some old numbers are not what anybody holds now
+            for entry, _, _, discarded in list(self.entries()):
+                if not discarded and entry not in self._expected_numbers:
+                    current = given.get(entry, entry)
+                    if current <= number:
+                        self.discard_slowly(current)
+            return
         while self._head <= number and self._head < self.next_number:
             self.discard_slowly(self._head)
 
@@ -414,9 +395,7 @@ class SubscriptionTracker(SubscriptionLog):
         newest = self.finished.with_part(chunk, count)
         if newest:
             ids = self._publishers.ids
-            return BookmarkList(
-                tuple(Bookmark(ids[publisher], newest[publisher]) for publisher in newest)
-            )
+            return BookmarkList(tuple(Bookmark(ids[p], newest[p]) for p in newest))
         nothing_came = self.next_number == self.first_number
         return BookmarkList(self.start.resume_items(nothing_came=nothing_came))
 
