@@ -236,3 +236,33 @@ async def test_so_is_one_that_waits_for_its_publishes(
         assert "publish_flush waits for an ack" in str(errors[0])
         await peer.persisted(store.last_sequence)
         await client.wait_empty()
+
+
+async def test_a_query_with_a_handler_ends_quietly_with_its_connection(server: Server) -> None:
+    lost: list[HAClientError] = []
+    async with Client("c", on_disconnect=lost.append) as client:
+        peer = await server.log_on(client)
+        await together(
+            lambda: client.execute_async(Command("sow", topic="orders"), lambda _: None),
+            lambda: peer.answer("sow"),
+        )
+        peer.link.close()
+        await wait_all_tasks_blocked()
+        assert len(lost) == 1  # that is how the application hears of it: nobody could catch more
+
+
+async def test_of_two_connects_at_once_one_is_refused(server: Server) -> None:
+    refused: list[UsageError] = []
+
+    async def connect() -> None:
+        try:
+            await client.connect(server.uri)
+        except UsageError as error:
+            refused.append(error)
+
+    async with Client("c") as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connect)
+            nursery.start_soon(connect)
+            await server.accept()
+        assert ["is connected" in str(error) for error in refused] == [True]

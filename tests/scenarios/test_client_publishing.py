@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
-from haclient.errors import DisconnectedError, TimedOut
+from haclient.errors import DisconnectedError, PublishFailed, TimedOut
 from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
 from haclient_stores.interfaces import PublishStore
@@ -280,3 +280,30 @@ async def test_flush_is_confirmed_by_the_server() -> None:
         await together(client.flush, lambda: peer.answer("flush", bm="1|1|"))
         with pytest.raises(TimedOut, match=r"did not answer within 0\.5 s"):
             await client.flush(timeout=0.5)
+
+
+@pytest.mark.row("CC8")
+async def test_who_waits_for_one_publish_is_told_that_it_was_refused(store: PublishStore) -> None:
+    async with listening() as server, Client("pub", publish_store=store) as client:
+        peer = await server.log_on(client)
+        good, bad = [await client.publish("orders", b"x") for _ in range(2)]
+        assert good is not None
+        assert bad is not None
+        await numbers(peer, 2)
+        await peer.persisted(good)
+        await peer.ack(None, "persisted", status="failure", reason="not entitled", s=bad)
+        await client.wait_persisted(good, timeout=1)
+        with pytest.raises(PublishFailed, match="not entitled") as refused:
+            await client.wait_persisted(bad, timeout=1)
+        assert refused.value.sequence == bad
+
+
+@pytest.mark.row("CC8")
+async def test_who_waits_for_one_publish_gives_up_in_time(store: PublishStore) -> None:
+    async with listening() as server, Client("pub", publish_store=store) as client:
+        peer = await server.log_on(client)
+        sequence = await client.publish("orders", b"x")
+        assert sequence is not None
+        with pytest.raises(TimedOut, match="wait_persisted"):
+            await client.wait_persisted(sequence, timeout=1)
+        await peer.persisted(sequence)
