@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from haclient.protocol.framing import MAX_FRAME_BYTES
-from haclient_fake_server.engine.settings import EngineSettings, LogTopic, SowTopic
+from haclient_fake_server.engine.settings import (
+    EngineSettings,
+    LogTopic,
+    ReplicateTo,
+    SowTopic,
+)
 
-__all__ = ["BrokerConfig", "FsyncPolicy", "LogTopic", "SowTopic"]
+__all__ = ["BrokerConfig", "FsyncPolicy", "LogTopic", "ReplicateTo", "SowTopic"]
 
 
 class FsyncPolicy(enum.StrEnum):
@@ -46,6 +51,11 @@ class BrokerConfig:
         max_frame_bytes: Larger frames are refused, and their connection closed. The default leaves
             room for the headers that a delivery has and a publish has not.
         version: What the logon ack says of the server.
+        replicate_to: Other instances that get everything that is logged (RE1). Each instance needs
+            a name of its own.
+        dial_timeout_s: How long a connection to one of them may take.
+        redial_s: How long to wait after the first failure; twice as long after each further one.
+        redial_max_s: The longest such wait.
     """
 
     name: str = "broker"
@@ -63,6 +73,10 @@ class BrokerConfig:
     slow_client_bytes: int = 256 * 2**20
     max_frame_bytes: int = MAX_FRAME_BYTES - 2**20
     version: str = "5.3.5.0.reference"
+    replicate_to: tuple[ReplicateTo, ...] = ()
+    dial_timeout_s: float = 5.0
+    redial_s: float = 0.05
+    redial_max_s: float = 2.0
 
     def engine_settings(self) -> EngineSettings:
         """The part that the engine decides by."""
@@ -73,4 +87,5 @@ class BrokerConfig:
             sow_topics=self.sow_topics,
             ack_interval_s=self.ack_interval_s,
             version=self.version,
+            replicate_to=self.replicate_to,
         )

@@ -1,12 +1,13 @@
 """Between the engine and the world: carries out effects, in the order that is contract.
 
-Journal first, then sends, then closes (TL7). Everything here is synchronous, so an engine step
-and its effects are never interrupted by another: that alone makes the order of the log the order
-of every subscriber (TL4).
+Journal first, then sends, then closes (TL7); `live` subscriptions alone hear of it sooner (OP13).
+Everything here is synchronous, so an engine step and its effects are never interrupted by another:
+that alone makes the order of the log the order of every subscriber (TL4).
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from haclient.protocol.messages import Message
+    from haclient_fake_server.confirmed import ConfirmedPosition
+    from haclient_fake_server.engine.destinations import DestinationStatus
 
 __all__ = ["Hub", "SessionLike"]
+
+_log = logging.getLogger(__name__)
 
 
 class SessionLike(Protocol):
@@ -50,12 +55,19 @@ class Hub:
         config: What it is.
         journal: Its journal, open.
         now_us: The wall clock in microseconds; from here on trio's clock is the only one.
+        notes: Where it is written down how far the log is safe everywhere, if it is to be.
     """
 
     def __init__(
-        self, config: BrokerConfig, journal: MemoryJournal | JournalFiles, *, now_us: int
+        self,
+        config: BrokerConfig,
+        journal: MemoryJournal | JournalFiles,
+        *,
+        now_us: int,
+        notes: ConfirmedPosition | None = None,
     ) -> None:
         self._config = config
+        self._notes = notes
         self._journal = journal
         self._sessions: dict[int, SessionLike] = {}
         self._earlier = trio.Event()
@@ -66,7 +78,9 @@ class Hub:
             journal,
             now=trio.current_time(),
             now_us=now_us,
+            confirmed=None if notes is None else notes.position,
         )
+        self._note(self._engine.confirmed)
 
     def next_number(self) -> int:
         """A number for a new connection."""
@@ -77,6 +91,24 @@ class Hub:
         """A connection begins."""
         self._sessions[session.number] = session
         self._engine.connected(session.number, trio.current_time(), peer=peer)
+
+    def dialled(self, session: SessionLike, address: str) -> None:
+        """A connection to a destination begins."""
+        self._sessions[session.number] = session
+        self._apply(self._engine.dialled(session.number, address, trio.current_time()))
+
+    @property
+    def destinations(self) -> tuple[DestinationStatus, ...]:
+        """Where the log is replicated to, and how far that is."""
+        return self._engine.destinations
+
+    def downgrade(self, address: str) -> None:
+        """See `Engine.downgrade`."""
+        self._apply(self._engine.downgrade(address, trio.current_time()))
+
+    def upgrade(self, address: str) -> None:
+        """See `Engine.upgrade`."""
+        self._apply(self._engine.upgrade(address, trio.current_time()))
 
     def received(self, session: SessionLike, messages: Sequence[Message]) -> None:
         """Something came on a connection."""
@@ -116,11 +148,14 @@ class Hub:
             if isinstance(self._journal, JournalFiles) and self._journal.dirty:
                 await trio.to_thread.run_sync(self._journal.sync)
 
+    def _note(self, confirmed: int) -> None:
+        if self._notes is not None:
+            self._notes.write(confirmed)
+
     def _apply(self, effects: Effects) -> None:
-        if effects.block is not None:
-            self._journal.append(effects.block)
-            if self._config.fsync is FsyncPolicy.BATCH and isinstance(self._journal, JournalFiles):
-                self._journal.sync()
+        for number, data in effects.early:
+            self._send(number, data)
+        self._write(effects)
         for number, data in effects.sends:
             self._send(number, data)
         for number, reason in effects.closes:
@@ -131,6 +166,17 @@ class Hub:
                 self._sessions[number].nudge()
         if self._engine.next_due < self._planned:
             self._earlier.set()
+
+    def _write(self, effects: Effects) -> None:
+        """Everything that has to be on disk before anybody is told."""
+        if effects.block is not None:
+            self._journal.append(effects.block)
+            if self._config.fsync is FsyncPolicy.BATCH and isinstance(self._journal, JournalFiles):
+                self._journal.sync()
+        if effects.confirmed is not None:
+            self._note(effects.confirmed)
+        for news in effects.news:
+            _log.warning("%s: %s", self._config.name, news)
 
     def _send(self, number: int, data: bytes) -> None:
         session = self._sessions.get(number)

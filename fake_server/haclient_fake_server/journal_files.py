@@ -13,6 +13,7 @@ that acknowledged messages would be lost silently: the broker refuses to start a
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -341,6 +342,14 @@ class JournalFiles(JournalReader):
                 return found
             following = segment.index.strides[stride + 1 : stride + 2]
             return following[0].position if following else segment.manifest.next_position
+        return self.next_position
+
+    @override
+    def first_beyond(self, vector: Mapping[int, int]) -> int:
+        for segment in self._segments.values():
+            number = segment.index.stride_beyond(vector)
+            if number is not None:
+                return segment.index.strides[number].position
         return self.next_position
 
     def _stride(self, segment: Segment, number: int) -> bytes:

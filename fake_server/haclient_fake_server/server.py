@@ -26,10 +26,13 @@ import trio
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.transport.tcp import TcpLink
-from haclient_fake_server.config import BrokerConfig, FsyncPolicy
+from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
+from haclient_fake_server.confirmed import ConfirmedPosition
+from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.hub import Hub
 from haclient_fake_server.journal_files import JournalFiles
+from haclient_fake_server.redialling import Dial, dial_destination, keep_connected
 from haclient_fake_server.sessions import Session
 from haclient_stores.files import Disk, RealDisk
 
@@ -55,6 +58,7 @@ class BrokerServer:
         config: What to run.
         disk: Where the journal is; the real file system unless a test says otherwise.
         wall_clock_us: Microseconds since 1970, asked once at the start.
+        dial: How to reach a destination of replication.
     """
 
     def __init__(
@@ -63,7 +67,10 @@ class BrokerServer:
         *,
         disk: Disk | None = None,
         wall_clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        dial: Dial = dial_destination,
     ) -> None:
+        self._dial = dial
+        self._notes: ConfirmedPosition | None = None
         self._config = config
         self._wall_clock_us = wall_clock_us
         self._disk = disk or RealDisk()
@@ -90,7 +97,10 @@ class BrokerServer:
         try:
             for uri in self._config.listen:
                 self._listeners.append(_listen(uri))
-            self._hub = Hub(self._config, self._journal, now_us=self._wall_clock_us())
+            self._notes = self._open_notes()
+            self._hub = Hub(
+                self._config, self._journal, now_us=self._wall_clock_us(), notes=self._notes
+            )
         except BaseException:
             self._close()
             raise
@@ -100,6 +110,8 @@ class BrokerServer:
             self._nursery.start_soon(self._hub.keep_synced)
         for listener in self._listeners:
             self._nursery.start_soon(self._accept, listener)
+        for to in self._config.replicate_to:
+            self._nursery.start_soon(self._replicate, to)
         return self
 
     async def __aexit__(
@@ -134,6 +146,48 @@ class BrokerServer:
         self._hub.accepted(session, peer=link.peer)
         self._nursery.start_soon(session.run)
 
+    @property
+    def destinations(self) -> tuple[DestinationStatus, ...]:
+        """Where the log is replicated to, and how far that is (RE4)."""
+        assert self._hub is not None  # noqa: S101 - entered
+        return self._hub.destinations
+
+    def downgrade(self, address: str) -> None:
+        """Let persisted acks no longer wait for a destination, until `upgrade` (RE5).
+
+        Acks that wait for it alone are sent at once.
+
+        Args:
+            address: `tcp://HOST:PORT`, as in `destinations`.
+
+        Raises:
+            UsageError: There is no such synchronous destination.
+        """
+        assert self._hub is not None  # noqa: S101 - entered
+        self._hub.downgrade(address)
+
+    def upgrade(self, address: str) -> None:
+        """Let persisted acks wait for a destination again, as soon as it has caught up (RE5).
+
+        Args:
+            address: `tcp://HOST:PORT`, as in `destinations`.
+
+        Raises:
+            UsageError: There is no such synchronous destination.
+        """
+        assert self._hub is not None  # noqa: S101 - entered
+        self._hub.upgrade(address)
+
+    async def _replicate(self, to: ReplicateTo) -> None:
+        assert self._hub is not None  # noqa: S101 - entered
+        await keep_connected(to, hub=self._hub, config=self._config, dial=self._dial)
+
+    def _open_notes(self) -> ConfirmedPosition | None:
+        config = self._config
+        if config.data_dir is None or not any(to.mode == "sync" for to in config.replicate_to):
+            return None
+        return ConfirmedPosition(config.data_dir, self._disk)
+
     def _open_journal(self) -> JournalFiles | MemoryJournal:
         config = self._config
         if config.data_dir is None or not config.log_topics:
@@ -150,6 +204,8 @@ class BrokerServer:
             listener.close()
         if isinstance(self._journal, JournalFiles):
             self._journal.close()
+        if self._notes is not None:
+            self._notes.close()
 
     async def _accept(self, listener: socket.socket) -> None:
         while True:

@@ -99,6 +99,8 @@ class World:
         self.journal = MemoryJournal()
         self.now = 100.0
         self.peers: dict[int, Peer] = {}
+        self.news: list[str] = []
+        self.confirmed: int | None = None
         self._connections = 0
         self.engine = self._new_engine()
 
@@ -112,10 +114,15 @@ class World:
 
     def connect(self) -> Peer:
         """A connection that has not logged on."""
-        self._connections += 1
-        peer = self.peers[self._connections] = Peer(self, self._connections)
-        self.engine.connected(peer.number, self.now, peer="test")
+        number = self.next_number()
+        peer = self.peers[number] = Peer(self, number)
+        self.engine.connected(number, self.now, peer="test")
         return peer
+
+    def next_number(self) -> int:
+        """A number for a new connection."""
+        self._connections += 1
+        return self._connections
 
     def client(self, name: str = "pubber", **fields: str | int) -> Peer:
         """A connection that has logged on; its logon ack is swallowed."""
@@ -145,8 +152,9 @@ class World:
 
     def apply(self, effects: Effects) -> None:
         """What the shells do."""
-        if effects.block is not None:
-            self.journal.append(effects.block)
+        for number, data in effects.early:
+            self.peers[number].take_in(data)
+        self.write(effects)
         for number, data in effects.sends:
             self.peers[number].take_in(data)
         for number, reason in effects.closes:
@@ -156,12 +164,26 @@ class World:
         for number in effects.hungry:
             self.feed(self.peers[number])
 
+    def write(self, effects: Effects) -> None:
+        """What the shells do before anybody is told."""
+        if effects.block is not None:
+            self.journal.append(effects.block)
+        if effects.confirmed is not None:
+            self.confirmed = effects.confirmed
+        self.news += effects.news
+
     def feed(self, peer: Peer) -> None:
         """Replay for a peer until it has all, unless it does not read."""
         while not peer.stalled and self.engine.hungry(peer.number):
             self.apply(self.engine.feed(peer.number, self.now))
 
     def _new_engine(self) -> Engine:
-        return Engine(
-            self.settings, self.journal, now=self.now, now_us=START_US + int(self.now * 1e6)
+        engine = Engine(
+            self.settings,
+            self.journal,
+            now=self.now,
+            now_us=START_US + int(self.now * 1e6),
+            confirmed=self.confirmed,
         )
+        self.confirmed = engine.confirmed
+        return engine

@@ -108,6 +108,11 @@ class BatchBuilder:
         self._records += 1
 
     @property
+    def first_position(self) -> int:
+        """The position at which this batch began."""
+        return self._first_position
+
+    @property
     def has_data(self) -> bool:
         """Whether this batch moves the log's end."""
         return self.position != self._first_position

@@ -28,6 +28,7 @@ from haclient.errors import CommandError
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import ack, failure_ack, requested
 from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.engine.heartbeats import act_on_time, heartbeat, pay_acks
 from haclient_fake_server.engine.journal import JournalReader
 from haclient_fake_server.engine.logon import log_on
@@ -35,6 +36,9 @@ from haclient_fake_server.engine.publishing import Publishing
 from haclient_fake_server.engine.queries import Queries
 from haclient_fake_server.engine.recovery import recover
 from haclient_fake_server.engine.replay import Replay
+from haclient_fake_server.engine.replicas import Replicas
+from haclient_fake_server.engine.replication import Replication
+from haclient_fake_server.engine.replication_wire import LOGON
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.state import Effects, State
 from haclient_fake_server.engine.subscribing import Subscribing
@@ -54,15 +58,24 @@ class Engine:
         journal: Its log, already recovered; the engine only reads it.
         now: Seconds on a clock that never goes back; all later calls use the same clock.
         now_us: The wall clock at that moment, in microseconds since 1970.
+        confirmed: What the `Effects` of the engine before it said last, `None` if it never did.
     """
 
     def __init__(
-        self, settings: EngineSettings, journal: JournalReader, *, now: float, now_us: int
+        self,
+        settings: EngineSettings,
+        journal: JournalReader,
+        *,
+        now: float,
+        now_us: int,
+        confirmed: int | None = None,
     ) -> None:
         self._state = State(settings, journal, now=now, now_us=now_us)
-        recover(self._state)
+        recover(self._state, confirmed)
         self._replay = Replay(self._state)
         self._publishing = Publishing(self._state)
+        self._replicas = Replicas(self._state, self._publishing)
+        self._replication = Replication(self._state)
         self._subscribing = Subscribing(self._state, self._replay)
         queries = Queries(self._state, self._publishing, self._subscribing)
         self._commands: dict[str, Command] = {
@@ -77,6 +90,7 @@ class Engine:
             "flush": self._flush,
             "heartbeat": self._heartbeat,
             "logon": self._logon,
+            LOGON: self._replicas.log_on,
         }
         self._queries = queries
         for name in _UNSUPPORTED:
@@ -91,6 +105,46 @@ class Engine:
     def next_position(self) -> int:
         """The position that the next data record will get."""
         return self._state.batch.position
+
+    @property
+    def confirmed(self) -> int:
+        """The last position of the log that is safe everywhere."""
+        return self._state.durable_limit - 1
+
+    @property
+    def destinations(self) -> tuple[DestinationStatus, ...]:
+        """Where the log is replicated to, and how far that is."""
+        return self._replication.statuses
+
+    def dialled(self, connection_id: int, address: str, now: float) -> Effects:
+        """A connection to a destination was made; its number must be new."""
+        state = self._state
+        state.begin(now)
+        connection = state.connections[connection_id] = Connection(
+            connection_id, peer=address, now=now
+        )
+        self._replication.begin(connection, address)
+        return self._finish()
+
+    def downgrade(self, address: str, now: float) -> Effects:
+        """Persisted acks no longer wait for a destination (RE5).
+
+        Raises:
+            UsageError: There is no such synchronous destination.
+        """
+        self._state.begin(now)
+        self._replication.downgrade(address)
+        return self._finish()
+
+    def upgrade(self, address: str, now: float) -> Effects:
+        """Persisted acks wait for a destination again, as soon as it has caught up (RE5).
+
+        Raises:
+            UsageError: There is no such synchronous destination.
+        """
+        self._state.begin(now)
+        self._replication.upgrade(address)
+        return self._finish()
 
     def connected(self, connection_id: int, now: float, *, peer: str = "") -> None:
         """A connection was accepted; its number must be new."""
@@ -112,6 +166,7 @@ class Engine:
                 publish(connection, message)
             else:
                 self._command(connection, message)
+        self._replicas.acknowledge()
         return self._finish()
 
     def disconnected(self, connection_id: int, now: float) -> Effects:
@@ -122,8 +177,12 @@ class Engine:
         if connection is not None:
             connection.closing = True
             connection.out = []
+            state.durability.forget(connection)
             if connection.logged_on:
                 self._subscribing.leave(connection)
+            else:
+                self._replicas.leave(connection)
+                self._replication.leave(connection)
             if state.names.get(connection.name) is connection:
                 del state.names[connection.name]
         return self._finish()
@@ -139,6 +198,7 @@ class Engine:
             if not connection.closing:
                 state.wake_at(connection.next_due)
         self._replay.expire()
+        self._replication.expire()
         return state.finish()
 
     def hungry(self, connection_id: int) -> bool:
@@ -146,6 +206,8 @@ class Engine:
         connection = self._state.connections.get(connection_id)
         if connection is None or connection.closing:
             return False
+        if connection.commands is not None:
+            return self._replication.hungry(connection)
         return any(map(self._state.is_hungry, connection.subscriptions.values()))
 
     def feed(self, connection_id: int, now: float) -> Effects:
@@ -154,7 +216,10 @@ class Engine:
         state.begin(now)
         connection = state.connections.get(connection_id)
         if connection is not None and not connection.closing:
-            self._replay.feed(connection)
+            if connection.commands is not None:
+                self._replication.feed(connection)
+            else:
+                self._replay.feed(connection)
         return self._finish()
 
     def congested(self, connection_id: int) -> None:
@@ -177,11 +242,12 @@ class Engine:
     def _command(self, connection: Connection, message: Message) -> None:
         """Carry out a command that is no publish, or one that must be refused."""
         state = self._state
-        command = self._commands.get(message.kind)
+        theirs = connection.commands
+        command = (self._commands if theirs is None else theirs).get(message.kind)
         if command is None:
             state.close(connection, "unknown command")
             return
-        if not connection.logged_on and message.kind != "logon":
+        if not connection.logged_on and theirs is None and message.kind not in {"logon", LOGON}:
             state.send(connection, failure_ack(message, "logon required"))
             state.close(connection, "auth")
             return

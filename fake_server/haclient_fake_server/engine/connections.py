@@ -6,6 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from haclient.protocol.messages import Message
     from haclient_fake_server.engine.identity import Publisher
     from haclient_fake_server.engine.routes import Route
     from haclient_fake_server.engine.subscriptions import Subscription
@@ -34,20 +37,24 @@ class Connection:
         ack_interval_s: How long persisted acks are collected.
         ack_due: When collected acks are due.
         owes_persisted: Whether a publish asked for an ack that was not sent yet.
-        acked: The last sequence that was acknowledged to it.
         beat_interval_s: 0 while no heartbeat was started.
         beat_due: When the next heartbeat is to be sent.
         heard: When something last came from it.
+        early: Frames that this batch has for it before the journal is written.
+        held: How many acks for it wait until they are true (see `durability`).
+        commands: What it may say, where that is not what clients say.
     """
 
     __slots__ = (
         "ack_due",
         "ack_interval_s",
-        "acked",
         "beat_due",
         "beat_interval_s",
         "closing",
+        "commands",
+        "early",
         "heard",
+        "held",
         "id",
         "logged_on",
         "message_type",
@@ -79,10 +86,12 @@ class Connection:
         self.ack_interval_s = 0.0
         self.ack_due = NEVER
         self.owes_persisted = False
-        self.acked = 0
         self.beat_interval_s = 0.0
         self.beat_due = NEVER
         self.heard = now
+        self.early: list[bytes] = []
+        self.held = 0
+        self.commands: Mapping[str, Callable[[Connection, Message], None]] | None = None
 
     @property
     def silent_at(self) -> float:

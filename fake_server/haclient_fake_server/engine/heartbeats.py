@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from haclient.errors import InvalidOptions
 from haclient_fake_server.engine.acks import BEAT, ack, requested
 from haclient_fake_server.engine.connections import NEVER
+from haclient_fake_server.engine.durability import MAX_HELD
 from haclient_fake_server.engine.publishing import pay_persisted
 from haclient_fake_server.engine.subscriptions import Phase
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.state import State
+    from haclient_fake_server.engine.subscriptions import Subscription
 
 __all__ = ["act_on_time", "heartbeat", "pay_acks"]
 
@@ -67,16 +69,28 @@ def act_on_time(state: State, connection: Connection) -> None:
 def pay_acks(state: State, connection: Connection) -> None:
     """Send all persisted acks that were collected for a connection."""
     connection.ack_due = NEVER
-    if connection.owes_persisted:
+    if connection.owes_persisted and connection.held < MAX_HELD:
         pay_persisted(state, connection)
     for item in connection.subscriptions.values():
         if not item.wants_persisted:
             continue
-        passed = state.last_bookmark if item.phase is Phase.LIVE else item.passed
+        passed = _passed(state, item)
         if passed not in {"", "0", item.acked}:
             item.acked = passed
             more = {"sub_id": item.id, "bm": passed}
             state.send(connection, ack("persisted", item.cid, more=more))
+
+
+def _passed(state: State, item: Subscription) -> str:
+    """How far a subscription may consider the log safe: no further than it was read, either."""
+    live = item.phase is Phase.LIVE
+    limit, durability = state.durable_limit, state.durability
+    if (state.batch.position if live else item.position) <= limit:
+        return state.last_bookmark if live else item.passed
+    if item.entered >= limit or durability.passed is None:
+        return ""
+    publisher_id, sequence = durability.passed
+    return f"{publisher_id}|{sequence}|"
 
 
 def _interval(text: str) -> float:

@@ -14,6 +14,8 @@ the first message.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from haclient.protocol.identity import instance_publisher_id, publisher_id
 
 __all__ = ["Publisher", "Publishers"]
@@ -53,6 +55,10 @@ class Publishers:
         self._instance_name = instance_name
         self._known: dict[int, Publisher] = {}
         self._last_assigned = started_s * _ASSIGNED_PER_SECOND
+
+    def __iter__(self) -> Iterator[Publisher]:
+        """All of them."""
+        return iter(self._known.values())
 
     def of_client(self, client_name: str) -> Publisher:
         """The publisher behind a client name."""

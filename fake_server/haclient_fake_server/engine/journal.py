@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import bisect
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -111,6 +111,13 @@ class JournalReader(Protocol):
     def at_time(self, timestamp_us: int) -> int:
         """The position of the first record at or after a time (TL17)."""
 
+    @abstractmethod
+    def first_beyond(self, vector: Mapping[int, int]) -> int:
+        """No record before this position is beyond a vector, by publisher id the highest sequence.
+
+        Some that follow may be within it, too. `next_position` when nothing is beyond it (RE3).
+        """
+
 
 def records_of(data: bytes) -> Iterator[Record]:
     """All records of a chunk of whole blocks; marks and definitions included."""
@@ -168,6 +175,14 @@ class BlockIndex:
             low, high = stride.publishers.get(publisher_id, (1, 0))
             if low <= sequence <= high:
                 yield number
+
+    def stride_beyond(self, vector: Mapping[int, int]) -> int | None:
+        """Number of the first stride with a sequence beyond its publisher's in the vector."""
+        for number, stride in enumerate(self.strides):
+            for publisher_id, (_, high) in stride.publishers.items():
+                if high > vector.get(publisher_id, 0):
+                    return number
+        return None
 
     def span(self, number: int, end: int) -> tuple[int, int]:
         """First byte of a stride and the first after it; `end` is that of the segment's data."""
@@ -260,6 +275,11 @@ class MemoryJournal(JournalReader):
             return found
         following = self._index.strides[number + 1 : number + 2]
         return following[0].position if following else self._next_position
+
+    @override
+    def first_beyond(self, vector: Mapping[int, int]) -> int:
+        number = self._index.stride_beyond(vector)
+        return self._next_position if number is None else self._index.strides[number].position
 
     def _stride(self, number: int) -> bytes:
         start, end = self._index.span(number, len(self._data))

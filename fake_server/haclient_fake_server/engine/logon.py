@@ -1,9 +1,10 @@
 """Logging on: credentials, the client's own position, and who may bear a name (ID4-ID8).
 
 The ack carries two numbers (design 5): `s` is the highest sequence *seen* of this publisher, so
-that it numbers above it; `bm` is what is persisted, so that it trims to it. A logon that fails
-ends the connection; so does a second one. With a transaction log a client name belongs to one
-connection: the same user displaces the older connection, another user is refused (protocol 5.4).
+that it numbers above it; `bm` is what is persisted, here and on every synchronous destination, so
+that it trims to it. A logon that fails ends the connection; so does a second one. With a
+transaction log a client name belongs to one connection: the same user displaces the older
+connection, another user is refused (protocol 5.4).
 """
 
 from __future__ import annotations
@@ -65,7 +66,6 @@ def _admit(
     connection.publisher = state.publishers.of_client(name)
     connection.origin = state.publishers.of_origin(name)
     connection.routes = state.table(connection.message_type).routes
-    connection.acked = connection.publisher.seen
     connection.ack_interval_s = (
         state.settings.ack_interval_s if ack_interval_s is None else ack_interval_s
     )
@@ -81,7 +81,7 @@ def _confirm(state: State, connection: Connection, message: Message) -> None:
     publisher = connection.publisher
     more: dict[str, str | int] = {
         "s": publisher.seen,
-        "bm": publisher.bookmark(publisher.seen),
+        "bm": publisher.bookmark(state.confirmed_of(publisher)),
         "client_name": connection.name,
         "version": state.settings.version,
     }

@@ -106,11 +106,7 @@ class Publishing:
         if message.kind == "delta_publish" and _complete(message, route, key):
             document = Document(message.data, route.message_type)
         publisher = self._record_with_care(connection, message, route, key)
-        previous = self._update(route, publisher, message, key)
-        self._deliver_with_care(route, publisher, message, document=document, key=key)
-        if previous is not None and route.plan and route.plan.watched and route.sow is not None:
-            lost = route.plan.losing(route.sow.document(previous), document)
-            self._deliver(lost, message.data, b"", _reason("match") + _wire_key(key))
+        self.show(route, publisher, document, key=key, correlation_id=message.correlation_id)
         if message.ack_type:
             self._acknowledge(connection, message, route, publisher)
 
@@ -128,31 +124,32 @@ class Publishing:
             state.unnoted[publisher.id] = publisher
         return publisher
 
-    def _update(
-        self, route: Route, publisher: Publisher, message: Message, key: str
-    ) -> SowRecord | None:
-        """Make the message the record of its key; the record that it replaces."""
-        if route.sow is None:
-            return None
-        now = timestamp_text(self._state.now_us).decode("ascii")
-        bookmark = publisher.bookmark(publisher.seen) if route.logged else ""
-        record = SowRecord(key, message.data, now, message.correlation_id, bookmark)
-        return route.sow.restore(record)
-
-    def _deliver_with_care(
+    def show(
         self,
         route: Route,
         publisher: Publisher,
-        message: Message,
-        *,
         document: Document,
+        *,
         key: str,
+        correlation_id: str,
     ) -> None:
+        """Make a message the record of its key, deliver it, and tell who lost sight of the old one.
+
+        It is the last one of its publisher; without a key it leaves the state of the world alone.
+        """
         plan = route.plan or self._state.table(route.message_type).plan(route)
-        correlation_id = message.correlation_id
         bookmark = b"%b%d|" % (publisher.prefix, publisher.seen) if route.logged else b""
         more = b',"x":' + encode_string(correlation_id) if correlation_id else b""
-        self._deliver(plan.matching(document), message.data, bookmark, _wire_key(key), more)
+        previous = None
+        if route.sow is not None and key:
+            now = timestamp_text(self._state.now_us).decode("ascii")
+            text = bookmark.decode("ascii")
+            record = SowRecord(key, document.body, now, correlation_id, text)
+            previous = route.sow.restore(record)
+        self._deliver(plan.matching(document), document.body, bookmark, _wire_key(key), more)
+        if previous is not None and route.sow is not None and plan.watched:
+            lost = plan.losing(route.sow.document(previous), document)
+            self._deliver(lost, document.body, b"", _reason("match") + _wire_key(key))
 
     def tell_out_of_focus(self, route: Route, document: Document, key: str, reason: str) -> None:
         """Tell whoever wants to know that a record is gone (protocol 8.5)."""
@@ -181,9 +178,10 @@ class Publishing:
                 head += b',"ts":"%b"' % timestamp_text(state.now_us)
             size = len(head) + len(more) + 1 + len(body)
             frame = b"%b%b%b}%b" % (LENGTH.pack(size), head, more, body)
+            queue = state.touch_early if style & Style.LIVE else state.touch
             for connection in connections:
                 if not connection.closing:
-                    state.touch(connection).append(frame)
+                    queue(connection).append(frame)
 
     def refuse(self, connection: Connection, message: Message, reason: str) -> None:
         """Refuse a publish or delete: success for what came before it, failure for it (AK3)."""
@@ -193,13 +191,14 @@ class Publishing:
         if "persisted" in wanted and connection.owes_persisted:
             pay_persisted(state, connection)
         if sequence > connection.publisher.seen:
-            connection.publisher.seen = connection.acked = sequence
+            connection.publisher.seen = sequence
             state.unnoted[connection.publisher.id] = connection.publisher
         more = {"s": sequence} if sequence else None
         for kind in ("processed", "persisted"):
             if kind in wanted:
                 frame = ack(kind, message.command_id, status="failure", reason=reason, more=more)
-                state.send(connection, frame)
+                tell = state.confirm if kind == "persisted" and sequence else state.send
+                tell(connection, frame)
 
     def acknowledge_duplicate(self, connection: Connection, message: Message) -> None:
         """Drop a duplicate, but say that all is well (ID2)."""
@@ -234,7 +233,7 @@ class Publishing:
             return
         if route.logged:
             more["bm"] = publisher.bookmark(publisher.seen)
-        state.send(connection, ack("persisted", message.command_id, more=more))
+        state.confirm(connection, ack("persisted", message.command_id, more=more))
 
 
 def owe_persisted(state: State, connection: Connection) -> None:
@@ -244,12 +243,11 @@ def owe_persisted(state: State, connection: Connection) -> None:
 
 
 def pay_persisted(state: State, connection: Connection) -> None:
-    """Send the conflated persisted ack: all up to `s` is persisted or was refused."""
+    """Send the conflated persisted ack, when it is true: all up to `s` is safe or was refused."""
     connection.owes_persisted = False
     publisher = connection.publisher
-    connection.acked = publisher.seen
     more: dict[str, str | int] = {"s": publisher.seen, "bm": publisher.bookmark(publisher.seen)}
-    state.send(connection, ack("persisted", more=more))
+    state.confirm(connection, ack("persisted", more=more))
 
 
 def _reason(reason: str) -> bytes:

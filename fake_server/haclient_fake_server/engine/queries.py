@@ -205,7 +205,7 @@ class Queries:
             owe_persisted(state, connection)
         elif "persisted" in wanted:
             more = {"s": message.sequence} if message.sequence else None
-            state.send(connection, ack("persisted", message.command_id, more=more))
+            state.confirm(connection, ack("persisted", message.command_id, more=more))
         self._stats(
             connection,
             message,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from haclient_fake_server.engine.durability import Stretch
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import blocks_of, records_of
 from haclient_fake_server.engine.scanning import Scan, scan
@@ -27,14 +28,23 @@ __all__ = ["recover"]
 _CHUNK_BYTES: Final = 4 * 2**20
 
 
-def recover(state: State) -> None:
-    """Bring the engine to where the journal ends."""
+def recover(state: State, confirmed: int | None = None) -> None:
+    """Bring the engine to where the journal ends.
+
+    Args:
+        state: Of an engine that has just been made.
+        confirmed: The last position that was safe everywhere, as an earlier engine has said; `None`
+            when none has, because nothing was waited for.
+    """
     summary = state.journal.summary()
     for start, end in blocks_of(summary):
         _take(state, scan(summary, start, end))
     if state.settings.sow_topics:
         _rebuild(state)
-    _restore_last(state)
+    end = state.journal.next_position
+    state.last = _record_at(state, end - 1)
+    if state.destinations:
+        _restore_durability(state, end - 1 if confirmed is None else min(confirmed, end - 1))
 
 
 def _take(state: State, found: Scan) -> None:
@@ -86,17 +96,38 @@ def _define(state: State, record: Record) -> None:
         state.batch.topic_known(record.topic_id)
 
 
-def _restore_last(state: State) -> None:
+def _record_at(state: State, position: int) -> tuple[int, int] | None:
+    """Publisher and sequence of a record, `None` when it is not there."""
     journal = state.journal
-    position = journal.next_position - 1
-    if position < journal.first_position:
-        return
+    if not journal.first_position <= position < journal.next_position:
+        return None
     cursor = journal.seek(position)
-    while state.last is None:
+    while True:
         chunk, cursor = journal.read(cursor, _CHUNK_BYTES)
         for record in records_of(chunk):
             if record.position == position:
-                state.last = (record.publisher_id, record.sequence)
+                return record.publisher_id, record.sequence
+
+
+def _restore_durability(state: State, confirmed: int) -> None:
+    """What follows the confirmed position waits for the destinations, as it did before."""
+    journal = state.journal
+    confirmed = max(confirmed, journal.first_position - 1)
+    stretches: list[Stretch] = []
+    cursor = journal.seek(confirmed + 1)
+    chunk = b"at least once"
+    while chunk:
+        chunk, cursor = journal.read(cursor, _CHUNK_BYTES)
+        for start, end in blocks_of(chunk):
+            found = scan(chunk, start, end)
+            if found.last_position > confirmed:
+                first = stretches[-1].after if stretches else confirmed + 1
+                lowest = {number: low for number, (low, _) in found.publishers.items()}
+                stretches.append(
+                    Stretch(first, found.last_position + 1, lowest, found.last, state.now)
+                )
+    passed = _record_at(state, confirmed)
+    state.durability.restore(stretches, limit=confirmed + 1, passed=passed)
 
 
 def _text(data: bytes) -> str:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.journal import Cursor
     from haclient_fake_server.engine.routes import Route
     from haclient_fake_server.engine.starting import Span
     from haclient_fake_server.engine.state import State
@@ -62,6 +63,7 @@ class Replay:
         item.position = span.start
         item.last_position, item.last_us = span.last_position, span.last_us
         item.target = state.batch.position - 1
+        item.entered = span.start - 1
         item.passed = state.last_bookmark if span.start > item.target else ""
         item.phase = Phase.REPLAY
         item.cursor = None
@@ -71,7 +73,7 @@ class Replay:
         if item.bounded:
             self._check_end(item)
         elif span.start > item.target:
-            self._go_live(item)
+            self._catch_up(item)
 
     def fall_back(self, connection: Connection) -> None:
         """The connection's buffer is full: live bookmark subscriptions read the log from here."""
@@ -105,6 +107,8 @@ class Replay:
         state = self._state
         cursor = state.journal.seek(item.position) if item.cursor is None else item.cursor
         chunk, item.cursor = state.journal.read(cursor, CHUNK_BYTES)
+        if item.fully_durable:
+            chunk, item.cursor = _cut(chunk, item.cursor, limit=state.durable_limit)
         frames: list[bytes] = []
         crosses = item.owes_completed and _highest_position(chunk) > item.target
         if item.filter or item.bounded or crosses:
@@ -118,14 +122,15 @@ class Replay:
         if item.bounded:
             self._check_end(item)
         elif item.position >= state.batch.position:
-            self._go_live(item)
+            self._catch_up(item)
         elif item.position > item.target:
             self._complete(item)
 
     def _scan(self, item: Subscription, chunk: bytes, frames: list[bytes]) -> None:
         """The common case: every message of the topic, its bookmark and little else."""
         append, length_of, unpack = frames.append, LENGTH.pack, RECORD_HEADER.unpack_from
-        heads, start, plain = self._heads(item), item.position, item.style == Style.BOOKMARK
+        heads, start = self._heads(item), item.position
+        plain = item.style & ~Style.LIVE == Style.BOOKMARK
         last = -1
         for offset, end in blocks_of(chunk):
             at = offset
@@ -178,8 +183,11 @@ class Replay:
             item.heads = Heads(item, self._state.topics)
         return item.heads
 
-    def _go_live(self, item: Subscription) -> None:
+    def _catch_up(self, item: Subscription) -> None:
+        """The log has no more: go live, unless what is published is not yet safe enough (OP12)."""
         self._complete(item)
+        if item.fully_durable:
+            return
         self._state.replaying.pop(item.number, None)
         item.phase = Phase.LIVE
         item.cursor = None
@@ -225,6 +233,15 @@ class Heads(dict[int, bytes | None]):
         head = frame_head(b"p", route.wire, item.id) + b',"bm":"' if wanted else None
         self[topic_id] = head
         return head
+
+
+def _cut(chunk: bytes, after: Cursor, *, limit: int) -> tuple[bytes, Cursor]:
+    """The blocks of a chunk that begin before a position, and the cursor after them."""
+    for start, _ in blocks_of(chunk):
+        offset = start - BLOCK_HEADER_BYTES
+        if BLOCK_HEADER.unpack_from(chunk, offset)[6] >= limit:
+            return chunk[:offset], after._replace(offset=after.offset - len(chunk) + offset)
+    return chunk, after
 
 
 def _highest_position(chunk: bytes) -> int:

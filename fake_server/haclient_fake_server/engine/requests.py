@@ -64,6 +64,8 @@ class Request:
             style |= Style.TIMESTAMP
         if self.options.no_sowkey:
             style |= Style.NO_SOW_KEY
+        if self.options.live and self.message.bookmark:
+            style |= Style.LIVE
         return style
 
     @property
@@ -85,6 +87,8 @@ def read_options(message: Message) -> Options:
     for name in _NOT_CARRIED_OUT:
         if getattr(options, name):
             raise InvalidOptions(f"invalid options: {name} is not supported by this broker")
+    if options.live and options.fully_durable:
+        raise InvalidOptions("invalid options: live and fully_durable contradict each other")
     refused = _NOT_WITH_BOOKMARK if message.bookmark else _ONLY_WITH_BOOKMARK
     for name in refused:
         if getattr(options, name):

@@ -36,6 +36,8 @@ class Style(IntFlag):
     BOOKMARK = 1
     TIMESTAMP = 2
     NO_SOW_KEY = 4
+    LIVE = 8
+    """No header: it hears of a message before the journal does (OP13)."""
 
 
 class Lane(NamedTuple):

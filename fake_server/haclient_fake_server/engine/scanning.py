@@ -29,6 +29,7 @@ class Scan:
         assigned: Those of them whose sequences an instance assigned.
         special: The definitions and marks, whole.
         last_position: The highest position, 0 when there is none.
+        last: Publisher and sequence of the record there.
         first_us: Time of the first record.
         last_us: Time of the last record.
     """
@@ -37,6 +38,7 @@ class Scan:
     assigned: set[int] = field(default_factory=set[int])
     special: list[Record] = field(default_factory=list[Record])
     last_position: int = 0
+    last: tuple[int, int] | None = None
     first_us: int = 0
     last_us: int = 0
 
@@ -64,6 +66,7 @@ def scan(data: bytes, start: int, end: int) -> Scan:
             if fields[1] & RecordFlag.ASSIGNED:
                 result.assigned.add(publisher)
             result.last_position = fields[4]
+            result.last = (publisher, sequence)
         offset = after
     result.last_us = fields[7]
     return result

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["EngineSettings", "LogTopic", "SowTopic"]
+from haclient.errors import UsageError
+from haclient.protocol.uri import Uri
+
+__all__ = ["EngineSettings", "LogTopic", "ReplicateTo", "SowTopic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,50 @@ class SowTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicateTo:
+    """Another instance that gets everything this one logs (RE1).
+
+    Attributes:
+        uri: Where it listens for clients, `tcp://[USER:PASSWORD@]HOST:PORT`.
+        mode: `sync` holds back persisted acks until it has acknowledged, `async` does not (RE4).
+        downgrade_after_s: When a record has waited so long for it, it counts as asynchronous until
+            it has caught up (RE5); `None` for never.
+        heartbeat_s: It is given up after twice this silence, and called again.
+
+    Raises:
+        UsageError: The address, the mode or a time is malformed.
+    """
+
+    uri: str
+    mode: Literal["sync", "async"] = "sync"
+    downgrade_after_s: float | None = None
+    heartbeat_s: float = 3.0
+
+    def __post_init__(self) -> None:
+        """Refuse nonsense."""
+        if self.mode not in {"sync", "async"}:
+            raise UsageError(f"replicate to {self.address}: mode {self.mode!r}, not sync or async")
+        for name, value in (
+            ("downgrade_after_s", self.downgrade_after_s),
+            ("heartbeat_s", self.heartbeat_s),
+        ):
+            if value is not None and not value > 0:
+                raise UsageError(f"replicate to {self.address}: {name}={value}, wanted seconds")
+
+    @property
+    def parsed(self) -> Uri:
+        """The address, taken apart."""
+        return Uri.parse(self.uri if "/amps" in self.uri else f"{self.uri.rstrip('/')}/amps")
+
+    @property
+    def address(self) -> str:
+        """`tcp://HOST:PORT`: what it is called in logs and by the server's methods."""
+        uri = self.parsed
+        host = f"[{uri.host}]" if ":" in uri.host else uri.host
+        return f"{uri.scheme}://{host}:{uri.port}"
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     """Everything that the engine decides by.
 
@@ -47,6 +95,7 @@ class EngineSettings:
         sow_topics: Topics with a state of the world.
         ack_interval_s: How long persisted acks are collected unless the logon says otherwise (AK2).
         version: The server version of the logon ack.
+        replicate_to: Where it sends its log.
     """
 
     name: str = "broker"
@@ -55,3 +104,12 @@ class EngineSettings:
     sow_topics: tuple[SowTopic, ...] = ()
     ack_interval_s: float = 1.0
     version: str = "5.3.5.0.reference"
+    replicate_to: tuple[ReplicateTo, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        addresses = [to.address for to in self.replicate_to]
+        if len(set(addresses)) < len(addresses):
+            raise UsageError(f"an instance is named twice to replicate to: {addresses}")
+        if addresses and not self.log_topics:
+            raise UsageError("replication sends the log, and no topic is logged")

@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from haclient_fake_server.engine.batch import BatchBuilder
+from haclient_fake_server.engine.destinations import Destination
+from haclient_fake_server.engine.durability import Durability
 from haclient_fake_server.engine.identity import Publisher, Publishers
 from haclient_fake_server.engine.routes import Route, RouteTable
 from haclient_fake_server.engine.sow import SowTopic
@@ -35,12 +37,19 @@ class Effects:
         sends: By connection number, bytes to be sent.
         closes: Connections to be closed once what they were sent is out, and why.
         hungry: Connections for which `Engine.feed` has something, when their buffers have room.
+        early: Bytes for `live` subscriptions, to be sent even before the block is written (OP13).
+        confirmed: The last position that is safe everywhere, if it has moved; to be written down
+            before anything is sent, and given to the next engine on the same journal.
+        news: What an operator wants to know.
     """
 
     block: Block | None
     sends: list[tuple[int, bytes]]
     closes: list[tuple[int, str]]
     hungry: list[int]
+    early: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
+    confirmed: int | None = None
+    news: list[str] = field(default_factory=list[str])
 
 
 class State:
@@ -60,6 +69,10 @@ class State:
         now: Seconds on the shell's clock.
         next_due: The earliest moment at which `tick` may have something to do.
         last: Publisher and sequence of the last data record.
+        destinations: The instances that this one replicates to.
+        durability: How far the log is safe on all of them that are synchronous.
+        source: The instance that this batch came from; empty for clients.
+        news: What this batch has to tell an operator.
     """
 
     def __init__(
@@ -85,6 +98,12 @@ class State:
         self.now = now
         self.next_due = math.inf
         self.last: tuple[int, int] | None = None
+        self.destinations = [Destination(each) for each in settings.replicate_to]
+        self.durability = Durability()
+        self.durability.waits = any(each.is_sync for each in self.destinations)
+        self.source = ""
+        self.news: list[str] = []
+        self._keeps_confirmed = self.durability.waits
         self._epoch_us = now_us - int(now * 1e6)
         self._tables: dict[str, RouteTable] = {}
         self._sow = {
@@ -97,12 +116,14 @@ class State:
             (TopicMatcher(topic.pattern), topic.message_type) for topic in settings.log_topics
         ]
         self._dirty: list[Connection] = []
+        self._early: list[Connection] = []
         self._closes: list[tuple[int, str]] = []
         self._subscriptions = 0
 
     def begin(self, now: float) -> None:
         """Open a batch at this time; the journal's time never falls."""
         self.now = now
+        self.source = ""
         self.batch.now_us = max(self.batch.now_us, self._epoch_us + int(now * 1e6))
 
     def finish(self) -> Effects:
@@ -114,6 +135,11 @@ class State:
         block = self.batch.build()
         for topic_id, message_type, topic in block.definitions if block else ():
             self.topics[topic_id] = self.table(message_type).route(topic)
+        confirmed = self._settle(block) if self.destinations else None
+        early = [(connection.id, b"".join(connection.early)) for connection in self._early]
+        for connection in self._early:
+            connection.early = []
+        self._early.clear()
         sends = [(connection.id, b"".join(connection.out)) for connection in self._dirty]
         for connection in self._dirty:
             connection.out = []
@@ -121,7 +147,55 @@ class State:
         hungry = {
             item.connection.id: None for item in self.replaying.values() if self.is_hungry(item)
         }
-        return Effects(block, sends, closes, list(hungry))
+        for each in self.destinations:
+            if each.connection is not None and each.is_ready and self.has_more(each):
+                hungry[each.connection.id] = None
+        news, self.news = self.news, []
+        return Effects(block, sends, closes, list(hungry), early, confirmed, news)
+
+    def _settle(self, block: Block | None) -> int | None:
+        """What the batch means to whoever waits for destinations; the confirmed position if new."""
+        durability, end = self.durability, self.batch.position
+        if block is not None:
+            for each in self.destinations:
+                each.written(
+                    block.first_position,
+                    block.next_position,
+                    block.publishers,
+                    source=self.source,
+                )
+        elsewhere = all(each.instance == self.source for each in self.destinations if each.is_sync)
+        durability.written(
+            block.first_position if block is not None else end,
+            end,
+            {} if block is None or elsewhere else block.publishers,
+            last=self.last,
+            now=self.now,
+        )
+        for each in self.destinations:
+            if each.consider_upgrade(end=end, now=self.now):
+                self.news.append(f"replication to {each.address}: synchronous again")
+        synchronous = [each.acked for each in self.destinations if each.is_sync]
+        durability.waits = bool(synchronous)
+        moved = durability.settle(min(synchronous, default=0), end=end, last=self.last)
+        for connection, frame in durability.released():
+            self.send(connection, frame)
+            if connection.owes_persisted:
+                self.collect_acks(connection)
+        self._watch_age()
+        if not moved:
+            return None
+        for item in self.acked.values():
+            self.collect_acks(item.connection)
+        return durability.limit - 1 if self._keeps_confirmed else None
+
+    def _watch_age(self) -> None:
+        """The oldest record that is not confirmed may become too old for a destination (RE5)."""
+        oldest = self.durability.oldest
+        for each in self.destinations:
+            limit_s = each.settings.downgrade_after_s
+            if oldest is not None and each.is_sync and limit_s is not None:
+                self.wake_at(oldest.since + limit_s)
 
     @property
     def logging(self) -> bool:
@@ -132,6 +206,16 @@ class State:
     def now_us(self) -> int:
         """The wall clock of this batch in microseconds."""
         return self.batch.now_us
+
+    @property
+    def durable_limit(self) -> int:
+        """The first position that is not safe on every synchronous destination."""
+        return self.durability.limit if self.durability.waits else self.batch.position
+
+    def confirmed_of(self, publisher: Publisher) -> int:
+        """The sequence up to which a publisher's messages are safe everywhere (ID8)."""
+        lowest = self.durability.lowest(publisher.id)
+        return publisher.seen if lowest is None else lowest - 1
 
     @property
     def last_bookmark(self) -> str:
@@ -145,6 +229,21 @@ class State:
         if not connection.out:
             self._dirty.append(connection)
         connection.out.append(frame)
+
+    def confirm(self, connection: Connection, frame: bytes) -> None:
+        """Send a persisted ack when all that was recorded so far is safe everywhere (AK6)."""
+        if self.durability.waits:
+            self.durability.hold(connection, frame)
+        else:
+            self.send(connection, frame)
+
+    def touch_early(self, connection: Connection) -> list[bytes]:
+        """The queue for what may go out before the journal is written, behind what is queued."""
+        if connection.out:
+            return connection.out
+        if not connection.early:
+            self._early.append(connection)
+        return connection.early
 
     def touch(self, connection: Connection) -> list[bytes]:
         """The queue of a connection, for whoever appends more than a frame."""
@@ -179,7 +278,13 @@ class State:
 
     def is_hungry(self, item: Subscription) -> bool:
         """Whether replay can go on for it: there is more to read, or it can go live."""
+        if item.fully_durable:
+            return item.hungry and item.position < self.durable_limit
         return item.hungry and (item.position < self.batch.position or not item.bounded)
+
+    def has_more(self, destination: Destination) -> bool:
+        """Whether the log has something that a destination was not given."""
+        return destination.position < self.batch.position
 
     def table(self, message_type: str) -> RouteTable:
         """The topics of a message type."""

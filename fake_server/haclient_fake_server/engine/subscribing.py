@@ -54,6 +54,7 @@ class Subscribing:
                 state.table(connection.message_type).enter(item)
             return
         item.from_log = True
+        item.fully_durable = request.options.fully_durable
         item.cid = message.command_id
         item.owes_completed = "completed" in wanted
         item.wants_persisted = "persisted" in wanted

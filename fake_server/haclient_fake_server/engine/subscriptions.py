@@ -41,6 +41,7 @@ class Subscription:
         style: The optional headers it wants.
         oof: Whether it hears of records that leave its filter.
         from_log: Whether it is a bookmark subscription.
+        fully_durable: Whether it hears only of what is safe on all synchronous destinations (OP12).
         phase: Where its messages come from.
         paused: Whether the subscriber has asked to wait.
         cursor: Where replay reads next.
@@ -49,6 +50,7 @@ class Subscription:
         cid: The command id of its subscribe, for later acks.
         owes_completed: Whether `completed` was asked for and is still to come.
         wants_persisted: Whether it asked for persisted acks (RB16).
+        entered: The last position before its start: never acknowledge less to it.
         passed: Bookmark of the last position that it was given or passed over.
         acked: The bookmark last acknowledged to it.
         last_position: The position after which its range ends, if it has an end.
@@ -62,8 +64,10 @@ class Subscription:
         "cid",
         "connection",
         "cursor",
+        "entered",
         "filter",
         "from_log",
+        "fully_durable",
         "heads",
         "id",
         "last_position",
@@ -93,6 +97,8 @@ class Subscription:
         self.style = Style.PLAIN
         self.oof = False
         self.from_log = False
+        self.fully_durable = False
+        self.entered = 0
         self.phase = Phase.LIVE
         self.paused = False
         self.cursor: Cursor | None = None

@@ -1,0 +1,284 @@
+"""The sending side of replication: this instance's log, read for another one (RE1 to RE5).
+
+The shell dials and redials; each connection goes through three states. `dialled`: the logon has
+been sent. *Ready*: the other instance has answered with its vector, the highest sequence that it
+has of each publisher, and reading starts at the first stretch of the log that holds more than that
+(RE3). Then `feed` turns the next chunk of the log into a frame whenever the shell has room for it,
+exactly as for a replaying subscription: a burst and a catch-up after a day are the same thing, and
+the log is the only buffer.
+
+What the other side has already is passed over: it is in the vector, or it came from there (RE6).
+That, and the rule that drops duplicates, is all the protection that chains, rings and pairs need:
+every path carries each publisher's messages in their order.
+
+Nothing is remembered across connections but how far the log was acknowledged; the vector says
+what is owed (RE11).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from haclient.errors import ProtocolError
+from haclient_fake_server.engine.journal import blocks_of
+from haclient_fake_server.engine.replication_wire import decode_vector, records
+from haclient_fake_server.journal_format import (
+    RECORD_HEADER,
+    Record,
+    RecordCommand,
+    encode_record,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from haclient.protocol.messages import Message
+    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.journal import Cursor, JournalReader
+    from haclient_fake_server.engine.routes import Route
+    from haclient_fake_server.engine.settings import ReplicateTo
+
+__all__ = ["Destination", "DestinationStatus"]
+
+CHUNK_BYTES: Final = 128 * 1024
+"""What is read of the log at a time."""
+
+FRAME_BYTES: Final = 2**20
+"""A frame ends with the record that makes it longer than this."""
+
+CAUGHT_UP_S: Final = 1.0
+"""It has caught up when it acknowledges, so soon after, what was the end of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationStatus:
+    """What there is to know of a destination.
+
+    Attributes:
+        address: `tcp://HOST:PORT`, as configured.
+        instance: Its name; empty while it was never reached.
+        mode: As configured.
+        is_sync: Whether persisted acks wait for it now.
+        is_connected: Whether it was reached and takes records.
+        acknowledged: Position of this log up to which it has everything.
+        behind: How many records of this log it has not acknowledged.
+        links: How often it was reached.
+    """
+
+    address: str
+    instance: str
+    mode: Literal["sync", "async"]
+    is_sync: bool
+    is_connected: bool
+    acknowledged: int
+    behind: int
+    links: int
+
+
+class Destination:
+    """One instance that this one replicates to.
+
+    Attributes:
+        settings: What was configured.
+        address: Its name here.
+        instance: Its own name, once it was reached.
+        connection: The present one, if any.
+        is_ready: Whether that one's vector has come.
+        is_sync: Whether persisted acks wait for it now.
+        acked: It has everything up to this position.
+        position: The next one to read.
+        links: How often it was reached.
+    """
+
+    def __init__(self, settings: ReplicateTo) -> None:
+        self.settings = settings
+        self.address = settings.address
+        self.instance = ""
+        self.connection: Connection | None = None
+        self.is_ready = False
+        self.is_sync = settings.mode == "sync"
+        self.acked = 0
+        self.position = 1
+        self.links = 0
+        self._pinned = False
+        self._cursor: Cursor | None = None
+        self._known: dict[int, int] = {}
+        self._flying: deque[tuple[int, int]] = deque()
+        self._told: set[int] = set()
+        self._mark = (math.inf, math.inf)
+
+    @property
+    def mode_text(self) -> str:
+        """Whether persisted acks wait for it, in a word."""
+        return "synchronous" if self.is_sync else "asynchronous"
+
+    # --- the connection ------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """The connection has gone; what it did not acknowledge is owed again."""
+        self.connection = None
+        self.is_ready = False
+        self._flying.clear()
+        self._known = {}
+        self.position = self.acked + 1
+        self._cursor = None
+
+    def welcome(self, message: Message, journal: JournalReader, *, end: int, now: float) -> None:
+        """The other side has answered the logon: its vector says where to begin (RE3).
+
+        Raises:
+            ProtocolError: It has no vector in it.
+        """
+        self._known = decode_vector(message.data)
+        self.instance = message.client_name
+        self.position = journal.first_beyond(self._known)
+        self.acked = self.position - 1
+        self._cursor = None
+        self._told.clear()
+        self._flying.clear()
+        self._mark = (end - 1, now)
+        self.is_ready = True
+        self.links += 1
+
+    def acknowledge(self, position: int) -> None:
+        """The other side has written everything that was sent up to a position (RE7).
+
+        Raises:
+            ProtocolError: So much was never sent.
+        """
+        if position >= self.position:
+            raise ProtocolError(f"position {position} was acknowledged and never sent")
+        flying = self._flying
+        while flying and flying[0][0] <= position:
+            self.acked = flying.popleft()[1]
+
+    # --- sending -------------------------------------------------------------------------------
+
+    def feed(self, journal: JournalReader, topics: Mapping[int, Route]) -> list[bytes]:
+        """Frames with what the next chunk of the log has for the other side; maybe none."""
+        cursor = journal.seek(self.position) if self._cursor is None else self._cursor
+        chunk, self._cursor = journal.read(cursor, CHUNK_BYTES)
+        frames: list[bytes] = []
+        parts: list[bytes] = []
+        known, unpack, start = self._known, RECORD_HEADER.unpack_from, self.position
+        size = last = covered = 0
+        unit = (0, 0)
+        for begin, end in blocks_of(chunk):
+            at = begin
+            while at < end:
+                fields: tuple[int, ...] = unpack(chunk, at)
+                after, position, publisher, sequence = at + fields[0], *fields[4:7]
+                if position >= start:
+                    same = unit == (publisher, sequence)
+                    if same or sequence > known.get(publisher, 0):
+                        if size > FRAME_BYTES and not same:
+                            frames.append(self._frame(parts, last, position - 1))
+                            parts, size = [], 0
+                        known[publisher], unit, last = sequence, (publisher, sequence), position
+                        if fields[8] not in self._told:
+                            parts.append(self._definition(fields[8], topics))
+                        parts.append(chunk[at:after])
+                        size += fields[0]
+                    covered = position
+                at = after
+        if parts:
+            frames.append(self._frame(parts, last, covered))
+        elif covered:
+            self._pass(covered)
+        self.position = max(start, covered + 1)
+        return frames
+
+    def _frame(self, parts: list[bytes], last: int, covered: int) -> bytes:
+        """When the record at `last` is acknowledged, the other side has all up to `covered`."""
+        self._flying.append((last, covered))
+        return records(parts, last)
+
+    def _pass(self, covered: int) -> None:
+        """There was nothing for the other side up to this position."""
+        if self._flying:
+            self._flying[-1] = (self._flying[-1][0], covered)
+        else:
+            self.acked = covered
+
+    def _definition(self, topic_id: int, topics: Mapping[int, Route]) -> bytes:
+        self._told.add(topic_id)
+        route = topics[topic_id]
+        return encode_record(
+            Record(
+                0,
+                0,
+                0,
+                0,
+                topic_id,
+                RecordCommand.TOPIC,
+                key=route.message_type.encode("utf-8", "surrogateescape"),
+                payload=route.topic.encode("utf-8", "surrogateescape"),
+            )
+        )
+
+    def written(
+        self, first: int, after: int, publishers: Mapping[int, tuple[int, int]], *, source: str
+    ) -> None:
+        """A batch was recorded that came from an instance of this name, which then has it.
+
+        When the batch is what comes next anyway, it is passed over at once, so that what came from
+        an instance that has gone since does not wait for its return.
+        """
+        if not source or source != self.instance:
+            return
+        if self.is_ready:
+            for number, (_, high) in publishers.items():
+                self._known[number] = max(high, self._known.get(number, 0))
+        if self.position == first < after:
+            self._pass(after - 1)
+            self.position = after
+
+    # --- modes ---------------------------------------------------------------------------------
+
+    def downgrade(self, *, stay: bool) -> bool:
+        """Persisted acks no longer wait for it (RE5); whether they did.
+
+        Args:
+            stay: Until `upgrade`, even when it has caught up.
+        """
+        self._pinned = self._pinned or stay
+        did, self.is_sync = self.is_sync, False
+        self._mark = (math.inf, math.inf)
+        return did
+
+    def allow_upgrade(self) -> None:
+        """It may be synchronous again once it has caught up."""
+        self._pinned = False
+
+    def consider_upgrade(self, *, end: int, now: float) -> bool:
+        """Make it synchronous again if it has caught up (RE5); whether that has happened.
+
+        It has when it acknowledges the end of the log as that was a moment ago: under load it
+        never acknowledges the end as it is.
+        """
+        if self.is_sync or self._pinned or self.settings.mode != "sync" or not self.is_ready:
+            return False
+        mark, since = self._mark
+        if self.acked < min(mark, end - 1):
+            if mark == math.inf:
+                self._mark = (end - 1, now)
+            return False
+        self.is_sync = self.acked >= end - 1 or now - since <= CAUGHT_UP_S
+        self._mark = (end - 1, now)
+        return self.is_sync
+
+    def status(self, end: int) -> DestinationStatus:
+        """What there is to know; `end` is the next position of the log."""
+        return DestinationStatus(
+            self.address,
+            self.instance,
+            self.settings.mode,
+            self.is_sync,
+            self.is_ready,
+            self.acked,
+            end - 1 - self.acked,
+            self.links,
+        )

@@ -1,0 +1,165 @@
+"""How far the log is safe: written here and by every synchronous destination (RE4, AK6).
+
+Three things wait for that: persisted acks, whoever they are for; `fully_durable` subscriptions; and
+the number in a logon ack that a publisher trims its store to. All of them look at one position of
+this instance's log. Up to it every record is *confirmed*, that is, acknowledged by each destination
+that is synchronous at the time; where none is, the whole log is confirmed as soon as it is written.
+
+What is not confirmed yet is a queue of *stretches*, one for each batch (so that it ends where a
+block ends), each with the lowest sequence of every publisher in it. When a destination has been
+gone for long, neighbours are merged: the queue stays short, and confirmation gets coarser. An ack
+that must wait is kept, as the frame that it is, with the last position of its batch.
+
+The confirmed position never goes back, and the shell writes it down before the acks that depend on
+it go out. After a restart it is where it was: a publisher is never told that less is safe than it
+was told before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from haclient_fake_server.engine.connections import Connection
+
+__all__ = ["MAX_HELD", "Durability", "Stretch"]
+
+MAX_STRETCHES: Final = 1024
+"""Above this neighbours are merged."""
+
+MAX_HELD: Final = 16
+"""Collected acks of one connection that may wait; beyond it they go on being collected."""
+
+
+@dataclass(slots=True)
+class Stretch:
+    """Records that are not confirmed yet.
+
+    Attributes:
+        first: Position of the first one.
+        after: Position that follows the last one.
+        lowest: By publisher id, the lowest sequence among them.
+        last: Publisher and sequence of the last one.
+        since: When the first was written, on the shell's clock.
+    """
+
+    first: int
+    after: int
+    lowest: dict[int, int]
+    last: tuple[int, int] | None
+    since: float
+
+    def swallow(self, other: Stretch) -> None:
+        """Take in the stretch that follows."""
+        self.after, self.last = other.after, other.last
+        for publisher_id, sequence in other.lowest.items():
+            self.lowest.setdefault(publisher_id, sequence)
+
+
+class Durability:
+    """The confirmed position and what waits for it.
+
+    Attributes:
+        waits: Whether any destination is synchronous now, so that there is something to wait for.
+        limit: The first position that is not confirmed, as of the end of the last batch.
+        passed: Publisher and sequence of the last record that is confirmed.
+    """
+
+    def __init__(self) -> None:
+        self.waits = False
+        self.limit = 1
+        self.passed: tuple[int, int] | None = None
+        self._stretches: deque[Stretch] = deque()
+        self._held: deque[tuple[int, Connection, bytes]] = deque()
+        self._new: list[tuple[Connection, bytes]] = []
+
+    @property
+    def oldest(self) -> Stretch | None:
+        """What has waited longest."""
+        return self._stretches[0] if self._stretches else None
+
+    def restore(
+        self, stretches: Iterable[Stretch], *, limit: int, passed: tuple[int, int] | None
+    ) -> None:
+        """Go on where an earlier run was."""
+        self.limit, self.passed = limit, passed
+        for stretch in stretches:
+            self._append(stretch)
+
+    def lowest(self, publisher_id: int) -> int | None:
+        """The lowest sequence of a publisher that is not confirmed, `None` when all are."""
+        for stretch in self._stretches:
+            found = stretch.lowest.get(publisher_id)
+            if found is not None:
+                return found
+        return None
+
+    def hold(self, connection: Connection, frame: bytes) -> None:
+        """An ack that is true only when all records of this batch, and before, are confirmed."""
+        connection.held += 1
+        self._new.append((connection, frame))
+
+    def forget(self, connection: Connection) -> None:
+        """A connection has gone; nothing waits for it any more."""
+        if connection.held:
+            self._held = deque(item for item in self._held if item[1] is not connection)
+
+    def written(
+        self,
+        first: int,
+        after: int,
+        publishers: Mapping[int, tuple[int, int]],
+        *,
+        last: tuple[int, int] | None,
+        now: float,
+    ) -> None:
+        """The batch is over; its records are `first` up to but not including `after`.
+
+        `publishers` is empty where every destination had the records before this instance: they
+        may have to wait for those before them in the log, but a publisher may rely on them.
+        """
+        self._held += ((after, connection, frame) for connection, frame in self._new)
+        self._new.clear()
+        if self.waits and after > first:
+            lowest = {number: low for number, (low, _) in publishers.items()}
+            self._append(Stretch(first, after, lowest, last, now))
+
+    def settle(self, reached: int, *, end: int, last: tuple[int, int] | None) -> bool:
+        """Every synchronous destination has everything up to `reached`; whether that is news.
+
+        Args:
+            reached: A position of this log; of no interest where nothing waits.
+            end: The next position of the log.
+            last: Its last record.
+        """
+        before, stretches = self.limit, self._stretches
+        while stretches and (not self.waits or stretches[0].after <= reached + 1):
+            self.passed = stretches.popleft().last
+        if stretches:
+            self.limit = stretches[0].first
+        else:
+            self.limit, self.passed = end, last
+        return self.limit > before
+
+    def released(self) -> Iterator[tuple[Connection, bytes]]:
+        """The acks that wait no longer, in order."""
+        held = self._held
+        while held and held[0][0] <= self.limit:
+            _, connection, frame = held.popleft()
+            connection.held -= 1
+            yield connection, frame
+
+    def _append(self, stretch: Stretch) -> None:
+        stretches = self._stretches
+        if len(stretches) >= MAX_STRETCHES:
+            merged: deque[Stretch] = deque()
+            for number, each in enumerate(stretches):
+                if number % 2:
+                    merged[-1].swallow(each)
+                else:
+                    merged.append(each)
+            self._stretches = stretches = merged
+        stretches.append(stretch)

@@ -1,0 +1,213 @@
+"""The receiving side of replication: what other instances send, taken in like a publish (RE1, RE2).
+
+A record keeps its publisher and sequence, so its bookmark is the same on every instance, and the
+rule for duplicates is the same as for clients (ID2). It gets a position, a topic number and a time
+of this instance: each has its own interleaving, and its own clock. Then it is recorded, becomes the
+state of its key, is delivered, and goes on to this instance's own destinations.
+
+The answer is one ack for all that came together, after the block is written here. It never waits
+for this instance's own destinations: two that are synchronous to each other would wait for ever.
+
+Records of one sequence, which a delete over several topics makes, come in one frame and are taken
+or dropped together. Marks are not sent: whether a message is refused, and whether a topic is
+logged, is for each instance to say, and a publisher that changes over must be told again.
+
+What cannot be taken in is refused loudly, by ending the connection: a topic that is not logged
+here, an instance of our own name. Acknowledging such records would be a lie.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from haclient.errors import CommandError
+from haclient_fake_server.engine import replication_wire as wire
+from haclient_fake_server.engine.batch import Extras
+from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.heartbeats import heartbeat
+from haclient_fake_server.engine.sow import SowError, parse_sow_keys
+from haclient_fake_server.journal_format import (
+    EXPIRATION,
+    JournalFormatError,
+    Record,
+    RecordCommand,
+    RecordFlag,
+    read_records,
+)
+
+if TYPE_CHECKING:
+    from haclient.protocol.messages import Message
+    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.identity import Publisher
+    from haclient_fake_server.engine.publishing import Publishing
+    from haclient_fake_server.engine.routes import Route
+    from haclient_fake_server.engine.state import State
+
+__all__ = ["Replicas"]
+
+REPLACED: Final = "replaced by a newer replication connection"
+
+
+class _Source:
+    """One instance that sends its log here."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.topics: dict[int, Route] = {}
+        self.position = 0
+
+
+class Replicas:
+    """Takes in the logs of other instances."""
+
+    def __init__(self, state: State, publishing: Publishing) -> None:
+        self._state = state
+        self._publishing = publishing
+        self._sources: dict[str, _Source] = {}
+        self._owed: list[_Source] = []
+        self._unit = (0, 0)
+
+    def log_on(self, connection: Connection, message: Message) -> None:
+        """A connection wants to be another instance's."""
+        problem = self._problem(connection, message)
+        if problem:
+            self._refuse(connection, problem)
+            return
+        name = message.client_name
+        older = self._sources.get(name)
+        if older is not None:
+            self._state.close(older.connection, REPLACED)
+        connection.name = name
+        connection.commands = {wire.REPLICATE: self._take, "heartbeat": self._heartbeat}
+        self._sources[name] = _Source(connection)
+        self._state.send(connection, wire.welcome(self._state.settings.name, self._vector()))
+        self._heartbeat(connection, message)
+
+    def leave(self, connection: Connection) -> None:
+        """A connection has gone."""
+        source = self._sources.get(connection.name)
+        if source is not None and source.connection is connection:
+            del self._sources[connection.name]
+
+    def acknowledge(self) -> None:
+        """The batch is complete: one ack for all of it (RE7)."""
+        for source in self._owed:
+            self._state.send(source.connection, wire.written(source.position))
+        self._owed.clear()
+
+    def _problem(self, connection: Connection, message: Message) -> str:
+        settings = self._state.settings
+        if connection.logged_on or connection.commands is not None:
+            return "duplicate logon attempt"
+        if settings.users is not None and settings.users.get(message.user_id) != message.password:
+            return "auth failure"
+        if message.version != wire.VERSION:
+            return f"replication version {message.version!r}, this is {wire.VERSION}"
+        if not message.client_name or message.client_name == settings.name:
+            return f"two instances of one name, {settings.name!r}: each needs its own"
+        return "" if self._state.logging else "invalid topic: no topic is logged here"
+
+    def _refuse(self, connection: Connection, problem: str) -> None:
+        self._state.send(connection, wire.refusal(problem))
+        self._state.close(connection, f"replication refused: {problem}")
+
+    def _vector(self) -> dict[int, int]:
+        """What is written here. An earlier batch's block always is; this batch has none."""
+        return {each.id: each.seen for each in self._state.publishers if each.seen}
+
+    def _heartbeat(self, connection: Connection, message: Message) -> None:
+        try:
+            heartbeat(self._state, connection, message)
+        except CommandError as error:
+            self._refuse(connection, error.reason)
+
+    def _take(self, connection: Connection, message: Message) -> None:
+        """Some records, and the position of the last one."""
+        source = self._sources[connection.name]
+        self._state.source = connection.name
+        self._unit = (0, 0)
+        try:
+            for record in read_records(message.data, 0, len(message.data)):
+                if record.command == RecordCommand.TOPIC:
+                    self._define(source, record)
+                else:
+                    self._record(source.topics[record.topic_id], record)
+        except (JournalFormatError, KeyError) as error:
+            self._refuse(connection, f"malformed records: {error}")
+            return
+        except CommandError as error:
+            self._refuse(connection, error.reason)
+            return
+        source.position = message.sequence or 0
+        if source not in self._owed:
+            self._owed.append(source)
+
+    def _define(self, source: _Source, record: Record) -> None:
+        """A topic of the sender.
+
+        Raises:
+            CommandError: It is not logged here.
+        """
+        route = self._state.table(_text(record.key)).route(_text(record.payload))
+        if not route.logged:
+            raise CommandError(f"invalid topic: {route.topic!r} is not in the log of this instance")
+        source.topics[record.topic_id] = route
+
+    def _record(self, route: Route, record: Record) -> None:
+        """One record, unless it is a duplicate (ID2)."""
+        state = self._state
+        publisher = state.publishers.of_id(record.publisher_id)
+        unit = (record.publisher_id, record.sequence)
+        if record.sequence <= publisher.seen and unit != self._unit:
+            return
+        self._unit = unit
+        publisher.seen = record.sequence
+        state.batch.append(
+            route, publisher, record.sequence, body=record.payload, extras=_extras(record)
+        )
+        state.last = unit
+        if record.command == RecordCommand.SOW_DELETE:
+            self._delete(route, record)
+        else:
+            self._show(route, publisher, record)
+
+    def _show(self, route: Route, publisher: Publisher, record: Record) -> None:
+        """A message becomes the state of its key and is delivered."""
+        document = Document(record.payload, route.message_type)
+        key = _text(record.key)
+        self._publishing.show(
+            route,
+            publisher,
+            document,
+            key=key or _key(route, document),
+            correlation_id=_text(record.correlation_id),
+        )
+
+    def _delete(self, route: Route, record: Record) -> None:
+        if route.sow is None:
+            return
+        for gone in route.sow.delete_keys(parse_sow_keys(_text(record.payload))).records:
+            document = route.sow.document(gone)
+            self._publishing.tell_out_of_focus(route, document, gone.key, "deleted")
+
+
+def _key(route: Route, document: Document) -> str:
+    """The key of a record that the sender keeps no state of; empty when this instance has none."""
+    try:
+        return route.sow.key_of(document) if route.sow is not None else ""
+    except SowError:  # not fit for a state; it is in the log all the same
+        return ""
+
+
+def _extras(record: Record) -> Extras:
+    return Extras(
+        key=record.key,
+        correlation_id=record.correlation_id,
+        expiration=b"" if record.expiration_s is None else EXPIRATION.pack(record.expiration_s),
+        flags=(record.flags & RecordFlag.USER_KEY) | RecordFlag.REPLICATED,
+        command=record.command,
+    )
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

@@ -1,0 +1,155 @@
+"""Replication as the engine sees it: connections to destinations, and what they say.
+
+See `destinations` for what is sent, `replicas` for the other end, `replication_wire` for the words
+and `durability` for what waits. This module ties them to connections: whose answer it is, when to
+give up, what an operator should know. Dialling, and dialling again for ever, is the shell's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from haclient.errors import ProtocolError, UsageError
+from haclient_fake_server.engine import replication_wire as wire
+
+if TYPE_CHECKING:
+    from haclient.protocol.messages import Message
+    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.destinations import Destination, DestinationStatus
+    from haclient_fake_server.engine.state import State
+
+__all__ = ["Replication"]
+
+
+class Replication:
+    """The sending side of one instance."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._by_address = {each.address: each for each in state.destinations}
+        self._by_connection: dict[int, Destination] = {}
+
+    @property
+    def statuses(self) -> tuple[DestinationStatus, ...]:
+        """All destinations, as configured."""
+        end = self._state.batch.position
+        return tuple(each.status(end) for each in self._state.destinations)
+
+    # --- connections ---------------------------------------------------------------------------
+
+    def begin(self, connection: Connection, address: str) -> None:
+        """A connection to a destination was made: log on, and expect to hear of it soon."""
+        state, destination = self._state, self._by_address[address]
+        self._by_connection[connection.id] = destination
+        destination.connection = connection
+        connection.commands = {"ack": self._acked, "heartbeat": self._beat}
+        connection.beat_interval_s = destination.settings.heartbeat_s
+        connection.beat_due = state.now + connection.beat_interval_s
+        state.wake_at(connection.next_due)
+        uri = destination.settings.parsed
+        frame = wire.logon(
+            state.settings.name,
+            user=uri.user,
+            password=uri.password,
+            beat_interval_s=connection.beat_interval_s,
+        )
+        state.send(connection, frame)
+
+    def leave(self, connection: Connection) -> None:
+        """A connection has gone."""
+        destination = self._by_connection.pop(connection.id, None)
+        if destination is not None and destination.connection is connection:
+            if destination.is_ready:
+                self._tell(destination, "disconnected")
+            destination.leave()
+
+    def _acked(self, connection: Connection, message: Message) -> None:
+        destination = self._by_connection[connection.id]
+        try:
+            if message.status != "success":
+                self._tell(destination, f"refused: {message.reason}")
+                self._state.close(connection, "replication refused")
+            elif destination.is_ready:
+                destination.acknowledge(message.sequence or 0)
+            else:
+                self._welcome(destination, message)
+        except ProtocolError as error:
+            self._tell(destination, str(error))
+            self._state.close(connection, "replication error")
+
+    def _welcome(self, destination: Destination, message: Message) -> None:
+        state = self._state
+        journal = state.journal
+        destination.welcome(message, journal, end=state.batch.position, now=state.now)
+        self._tell(
+            destination, f"connected to {destination.instance}, {destination.mode_text} replication"
+        )
+        if destination.position == journal.first_position > 1:
+            lost = journal.first_position - 1
+            self._tell(destination, f"the first {lost} records are gone and may be missing there")
+
+    def _beat(self, connection: Connection, message: Message) -> None:
+        """The other side is alive; having heard it is all there is to it."""
+
+    # --- sending -------------------------------------------------------------------------------
+
+    def hungry(self, connection: Connection) -> bool:
+        """Whether `feed` has something for a connection."""
+        destination = self._by_connection.get(connection.id)
+        return (
+            destination is not None and destination.is_ready and self._state.has_more(destination)
+        )
+
+    def feed(self, connection: Connection) -> None:
+        """The next chunk of the log."""
+        state = self._state
+        if self.hungry(connection):
+            destination = self._by_connection[connection.id]
+            for frame in destination.feed(state.journal, state.topics):
+                state.send(connection, frame)
+
+    # --- modes ---------------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """Time has passed: who holds up the oldest record for too long becomes asynchronous."""
+        state, oldest = self._state, self._state.durability.oldest
+        for each in state.destinations if oldest is not None else ():
+            limit_s = each.settings.downgrade_after_s
+            if (
+                oldest is not None
+                and limit_s is not None
+                and each.acked < oldest.after - 1
+                and state.now >= oldest.since + limit_s
+                and each.downgrade(stay=False)
+            ):
+                self._tell(each, f"asynchronous, since a record has waited for {limit_s:g} s")
+
+    def downgrade(self, address: str) -> None:
+        """Do not wait for a destination until `upgrade`.
+
+        Raises:
+            UsageError: There is no such synchronous destination.
+        """
+        destination = self._synchronous(address)
+        if destination.downgrade(stay=True):
+            self._tell(destination, "asynchronous, as asked")
+
+    def upgrade(self, address: str) -> None:
+        """Wait for a destination again, once it has caught up.
+
+        Raises:
+            UsageError: There is no such synchronous destination.
+        """
+        self._synchronous(address).allow_upgrade()
+
+    def _synchronous(self, address: str) -> Destination:
+        found = self._by_address.get(address)
+        if found is None or found.settings.mode != "sync":
+            known = ", ".join(a for a, d in self._by_address.items() if d.settings.mode == "sync")
+            raise UsageError(
+                f"{address!r} is no synchronous destination; there is: {known or 'none'}"
+            )
+        return found
+
+    def _tell(self, destination: Destination, what: str) -> None:
+        self._state.news.append(f"replication to {destination.address}: {what}")

@@ -1,0 +1,93 @@
+"""What brokers say to each other: our own commands in the frames of the protocol (RE1, RE2).
+
+==========================  ===========================================================
+`replication_logon`         sender to receiver, first: instance name, credentials, version
+`ack` of `replication`      the answer: its instance name, and as body its *vector*: 16 bytes per
+                            publisher, id and highest sequence seen, little-endian
+`replicate`                 sender to receiver: `s` is the position of its last record in the
+                            sender's log; the body is records of the journal's format, a topic's
+                            definition before its first record on this connection
+`ack` of `replicated`       receiver to sender: everything up to the position `s` is written here
+`heartbeat`                 both ways, as between client and server (protocol 3.12)
+==========================  ===========================================================
+
+None of these words is one of the protocol, and a connection that began with `replication_logon`
+takes no other command: neither side can be mistaken for a client.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from haclient.errors import ProtocolError
+from haclient.protocol.encoding import encode_frame
+
+__all__ = [
+    "LOGON",
+    "REPLICATE",
+    "VERSION",
+    "decode_vector",
+    "logon",
+    "records",
+    "refusal",
+    "welcome",
+    "written",
+]
+
+LOGON: Final = "replication_logon"
+REPLICATE: Final = "replicate"
+VERSION: Final = "1"
+_ENTRY: Final = struct.Struct("<QQ")
+
+
+def logon(instance: str, *, user: str, password: str, beat_interval_s: float) -> bytes:
+    """The first words of a sender."""
+    fields: dict[str, str | int] = {
+        "c": LOGON,
+        "client_name": instance,
+        "opts": f"start,{beat_interval_s:g}",
+        "version": VERSION,
+    }
+    if user:
+        fields |= {"user_id": user, "pw": password}
+    return encode_frame(fields)
+
+
+def welcome(instance: str, vector: Mapping[int, int]) -> bytes:
+    """The answer to a logon: who the receiver is and what it has."""
+    fields: dict[str, str | int] = {
+        "c": "ack",
+        "a": "replication",
+        "status": "success",
+        "client_name": instance,
+        "version": VERSION,
+    }
+    return encode_frame(fields, b"".join(map(_ENTRY.pack, vector.keys(), vector.values())))
+
+
+def refusal(reason: str) -> bytes:
+    """The last words of a receiver that will not go on."""
+    return encode_frame({"c": "ack", "a": "replication", "status": "failure", "reason": reason})
+
+
+def decode_vector(data: bytes) -> dict[int, int]:
+    """By publisher id, the highest sequence that the receiver has seen.
+
+    Raises:
+        ProtocolError: The bytes are no vector.
+    """
+    if len(data) % _ENTRY.size:
+        raise ProtocolError(f"a replication vector of {len(data)} bytes: wanted 16 per publisher")
+    return dict(_ENTRY.iter_unpack(data))
+
+
+def records(parts: Sequence[bytes], position: int) -> bytes:
+    """A frame with some records, the last of which is at `position` of the sender's log."""
+    return encode_frame({"c": REPLICATE, "s": position}, b"".join(parts))
+
+
+def written(position: int) -> bytes:
+    """Everything that was sent up to this position of the sender's log is written."""
+    return encode_frame({"c": "ack", "a": "replicated", "status": "success", "s": position})
