@@ -164,7 +164,9 @@ class State:
                     block.publishers,
                     source=self.source,
                 )
-        elsewhere = all(each.instance == self.source for each in self.destinations if each.is_sync)
+        elsewhere = bool(self.source) and all(
+            each.instance == self.source for each in self.destinations if each.is_sync
+        )
         durability.written(
             block.first_position if block is not None else end,
             end,
