@@ -10,8 +10,8 @@ from pathlib import Path
 
 import trio
 
-from haclient.errors import HAClientError
-from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
+from haclient.errors import HAClientError, UsageError
+from haclient_fake_server.config import BrokerConfig, LogTopic, ReplicateTo, SowTopic
 from haclient_fake_server.server import BrokerServer
 
 __all__ = ["main"]
@@ -19,9 +19,8 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit code."""
-    config = _config(arguments)
     try:
-        trio.run(_run, config)
+        trio.run(_run, _config(arguments))
     except (HAClientError, OSError) as error:
         print(f"haclient-fake-server: {error}", file=sys.stderr)  # noqa: T201 - a command's output
         return 1
@@ -44,6 +43,7 @@ def _config(arguments: Sequence[str] | None) -> BrokerConfig:
     parser.add_argument("--data", type=Path, help="journal directory; without it: in memory")
     parser.add_argument("--log-topic", action="append", help="topic or pattern to record")
     parser.add_argument("--sow", action="append", default=[], help="TOPIC:/key[,/key]")
+    parser.add_argument("--replicate-to", action="append", default=[], help="URI[,sync|async]")
     chosen = parser.parse_args(arguments)
     return BrokerConfig(
         name=chosen.name,
@@ -51,12 +51,20 @@ def _config(arguments: Sequence[str] | None) -> BrokerConfig:
         data_dir=chosen.data,
         log_topics=tuple(LogTopic(pattern) for pattern in chosen.log_topic or (".*",)),
         sow_topics=tuple(_sow_topic(text) for text in chosen.sow),
+        replicate_to=tuple(_replicate_to(text) for text in chosen.replicate_to),
     )
 
 
 def _sow_topic(text: str) -> SowTopic:
     topic, _, keys = text.partition(":")
     return SowTopic(topic, keys=tuple(key for key in keys.split(",") if key))
+
+
+def _replicate_to(text: str) -> ReplicateTo:
+    uri, _, mode = text.partition(",")
+    if mode not in {"", "sync", "async"}:
+        raise UsageError(f"--replicate-to: {mode!r} after the address is not sync or async")
+    return ReplicateTo(uri, "async" if mode == "async" else "sync")
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from haclient.cli.writing import say
 from haclient.errors import UsageError
 
 if TYPE_CHECKING:
-    from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
+    from haclient_fake_server.config import BrokerConfig, LogTopic, ReplicateTo, SowTopic
 
-__all__ = ["broker", "parse_sow", "read_users"]
+__all__ = ["broker", "parse_replicate_to", "parse_sow", "read_users"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,7 @@ class _Request:
     name: str
     log_topics: tuple[str, ...]
     sow_topics: tuple[str, ...]
+    replicate_to: tuple[str, ...]
     user_file: Path | None
 
 
@@ -72,6 +73,24 @@ def parse_sow(text: str) -> tuple[str, tuple[str, ...]]:
     return topic, paths
 
 
+def parse_replicate_to(text: str) -> ReplicateTo:
+    """`URI[,sync|async]` as a destination of replication; without a mode it is synchronous.
+
+    Raises:
+        UsageError: It is not of that form.
+    """
+    from haclient_fake_server.config import ReplicateTo  # noqa: PLC0415 - as below
+
+    uri, _, mode = text.partition(",")
+    match mode:
+        case "" | "sync":
+            return ReplicateTo(uri)
+        case "async":
+            return ReplicateTo(uri, "async")
+        case _:
+            raise UsageError(f"--replicate-to: {mode!r} after the address is not sync or async")
+
+
 def _log_topic(pattern: str) -> LogTopic:
     from haclient_fake_server.config import LogTopic  # noqa: PLC0415 - only this command needs a broker
 
@@ -95,6 +114,7 @@ def _config(request: _Request) -> BrokerConfig:
     users = None if request.user_file is None else read_users(request.user_file)
     log_topics = tuple(_log_topic(pattern) for pattern in request.log_topics)
     sow_topics = tuple(_sow_topic(text) for text in request.sow_topics)
+    replicate_to = tuple(parse_replicate_to(text) for text in request.replicate_to)
     return BrokerConfig(
         name=request.name,
         listen=request.listen,
@@ -102,6 +122,7 @@ def _config(request: _Request) -> BrokerConfig:
         users=users,
         log_topics=log_topics,
         sow_topics=sow_topics,
+        replicate_to=replicate_to,
     )
 
 
@@ -156,6 +177,13 @@ def broker() -> None:
     multiple=True,
     metavar="TOPIC:/key[,/key]",
     help="A topic with a state of the world, and its keys. May be given several times.",
+)
+@click.option(
+    "--replicate-to",
+    multiple=True,
+    metavar="URI[,sync|async]",
+    help="Another broker, with another --name, that gets everything that is logged; `sync`, the "
+    "default, holds back confirmations until it has it. May be given several times.",
 )
 @click.option(
     "--user-file",

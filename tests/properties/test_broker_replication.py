@@ -82,7 +82,9 @@ class Publisher:
         topic = ".*" if command == "sow_delete" else f"t{sequence % 2}"
         fields: dict[str, str | int] = {"t": topic, "s": sequence, "a": "persisted"}
         more: dict[str, str | int] = {"filter": "/id = 1"} if command == "sow_delete" else {}
-        self.peer.send_all([encode_frame({"c": command, **fields, **more}, body if not more else b"")])
+        self.peer.send_all(
+            [encode_frame({"c": command, **fields, **more}, body if not more else b"")]
+        )
 
     def hear(self) -> None:
         """Take in acks; a restart of the instance is noticed, too."""
@@ -145,8 +147,7 @@ class Run:
         self.group.settle()
 
     def step(self, action: str, first: int, second: int) -> None:
-        group = self.group
-        link = group.links[first % len(group.links)]
+        """One thing happens."""
         home = self.homes[first % len(self.homes)]
         match action:
             case "publish":
@@ -155,7 +156,17 @@ class Run:
             case "connect":
                 self.publishers[second % 2].connect(home)
             case "anonymous":
-                group[home].client("anonymous").publish(None)
+                self.group[home].client("anonymous").publish(None)
+            case _:
+                self._interfere(action, first, home)
+        self.group.tick()
+        for publisher in self.publishers:
+            publisher.hear()
+
+    def _interfere(self, action: str, first: int, home: str) -> None:
+        group = self.group
+        link = group.links[first % len(group.links)]
+        match action:
             case "move":
                 group.move(first)
             case "lose":
@@ -168,9 +179,6 @@ class Run:
                 group.dial()
             case _:
                 group.heal()
-        group.tick()
-        for publisher in self.publishers:
-            publisher.hear()
 
     def finish(self) -> None:
         """All is healed, and publishers have said all that they had to say."""

@@ -43,7 +43,8 @@ class Wire:
 
     def move(self) -> bool:
         """Let one frame arrive in each direction; whether any did."""
-        return any([self.here.receive(), self.there.receive()])
+        here = self.here.receive()
+        return self.there.receive() or here
 
     def lose(self) -> None:
         """Everything in flight is lost, and both ends learn of it."""
@@ -178,8 +179,13 @@ class Group:
     def settle(self) -> None:
         """Let everything happen that can, without time passing."""
         self.dial()
-        while any([wire.move() for wire in self.wires.values()]):
+        while self._move_all():
             self.tick()
+
+    def _move_all(self) -> bool:
+        """One frame in each direction of each wire; whether there was any."""
+        moved = [wire.move() for wire in self.wires.values()]
+        return any(moved)
 
     def move(self, choice: int) -> None:
         """Let one frame arrive at one of the ends that something is on the way to."""
