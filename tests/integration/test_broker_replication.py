@@ -1,0 +1,174 @@
+"""Brokers that replicate to each other, over real sockets and as processes that are killed."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trio
+
+from haclient.errors import UsageError
+from haclient.protocol.encoding import encode_frame
+from haclient_fake_server.__main__ import main
+from haclient_fake_server.config import BrokerConfig, ReplicateTo
+from haclient_fake_server.server import BrokerServer
+from support.broker import BrokerProcess, RawClient, port_of
+
+FAST = "ack_conflation=1ms"
+
+
+def free_port() -> int:
+    """A port that nobody listens on, for brokers that must know each other before they run."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def frames(first: int, last: int) -> bytes:
+    return b"".join(
+        encode_frame({"c": "p", "t": "orders", "a": "persisted", "s": number}, b"%d" % number)
+        for number in range(first, last + 1)
+    )
+
+
+async def persisted(client: RawClient, sequence: int) -> None:
+    """Wait until everything up to a sequence is acknowledged."""
+    while ((await client.ack("persisted")).sequence or 0) < sequence:
+        pass
+
+
+async def bodies(uri: str, count: int) -> list[int]:
+    async with RawClient.connect(uri) as client:
+        await client.logon("reader")
+        await client.send(c="subscribe", cid="r", t="orders", bm="0")
+        return [int(message.data) for message in await client.publishes(count)]
+
+
+@pytest.mark.row("RE1", "RE2", "RE4", "AK6")
+async def test_two_brokers_that_are_synchronous_to_each_other(tmp_path: Path) -> None:
+    ports = {"east": free_port(), "west": free_port()}
+    configs = [
+        BrokerConfig(
+            name=name,
+            listen=(f"tcp://127.0.0.1:{ports[name]}",),
+            data_dir=tmp_path / name,
+            segment_bytes=1 << 20,
+            replicate_to=(ReplicateTo(f"tcp://127.0.0.1:{ports[other]}"),),
+        )
+        for name, other in (("east", "west"), ("west", "east"))
+    ]
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(BrokerServer(config)) for config in configs]
+        clients = []
+        for server, name in zip(servers, ("p", "q"), strict=True):
+            client = await stack.enter_async_context(RawClient.connect(server.uris[0]))
+            await client.logon(name, opts=FAST)
+            await client.send_bytes(frames(1, 5000))
+            clients.append(client)
+        for client in clients:
+            await persisted(client, 5000)
+        for server in servers:
+            found = await bodies(server.uris[0], 10_000)
+            assert sorted(found) == sorted([*range(1, 5001), *range(1, 5001)])
+            (status,) = server.destinations
+            assert (status.is_sync, status.is_connected, status.links) == (True, True, 1)
+
+
+@pytest.mark.row("RE3", "RE5", "RE11")
+async def test_a_destination_that_comes_back_gets_what_it_missed(tmp_path: Path) -> None:
+    port = free_port()
+    west = BrokerConfig(
+        name="west",
+        listen=(f"tcp://127.0.0.1:{port}",),
+        data_dir=tmp_path / "west",
+        segment_bytes=1 << 20,
+    )
+    east = BrokerConfig(
+        name="east",
+        data_dir=tmp_path / "east",
+        segment_bytes=1 << 20,
+        redial_s=0.01,
+        redial_max_s=0.02,
+        replicate_to=(ReplicateTo(f"tcp://127.0.0.1:{port}"),),
+    )
+    async with BrokerServer(east) as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("p", opts=FAST)
+        for round_ in range(3):
+            await client.send_bytes(frames(1000 * round_ + 1, 1000 * round_ + 1000))
+            async with BrokerServer(west) as replica:
+                await persisted(client, 1000 * round_ + 1000)
+                count = 1000 * round_ + 1000
+                assert await bodies(replica.uris[0], count) == list(range(1, count + 1))
+        await client.send_bytes(frames(3001, 3001))
+        (status,) = server.destinations
+        assert status.is_sync
+        server.downgrade(status.address)
+        await persisted(client, 3001)
+        server.upgrade(status.address)
+        with pytest.raises(UsageError, match="no synchronous destination"):
+            server.upgrade("tcp://elsewhere:1")
+    async with BrokerServer(east) as server, RawClient.connect(server.uris[0]) as client:
+        answer = await client.logon("p")
+        assert (answer.sequence, answer.position and answer.position.sequence) == (3001, 3001)
+
+
+@pytest.mark.row("RE3", "RE4", "RE11")
+async def test_sigkill_of_either_broker_loses_nothing_that_was_acknowledged(
+    tmp_path: Path,
+) -> None:
+    ports = {"east": free_port(), "west": free_port()}
+
+    def start(name: str) -> BrokerProcess:
+        other = "west" if name == "east" else "east"
+        return BrokerProcess(
+            *("--name", name, "--data", str(tmp_path / name)),
+            *("--replicate-to", f"tcp://127.0.0.1:{ports[other]},sync"),
+            listen=f"tcp://127.0.0.1:{ports[name]}",
+        )
+
+    running = {"east": start("east"), "west": start("west")}
+    acknowledged = last = 0
+    try:
+        for victim, survivor in (("east", "west"), ("west", "east"), ("east", "west")):
+            async with RawClient.connect(running[victim].uri) as client:
+                answer = await client.logon("p", opts=FAST)
+                seen = answer.sequence or 0
+                assert acknowledged <= seen <= last
+                last = seen + 20_000
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_send_until_broken, client, frames(seen + 1, last))
+                    for _ in range(3):
+                        acknowledged = (await client.ack("persisted")).sequence or 0
+                    running[victim].kill()
+                    nursery.cancel_scope.cancel()
+            async with RawClient.connect(running[survivor].uri) as client:
+                answer = await client.logon("p", opts=FAST)
+                seen = answer.sequence or 0
+                assert acknowledged <= seen <= last
+                assert answer.position is not None
+                assert acknowledged <= answer.position.sequence <= seen
+                await client.send_bytes(frames(1, last))
+                running[victim] = start(victim)
+                await persisted(client, last)
+                acknowledged = last
+        for name, broker in running.items():
+            assert port_of(broker.uri) == ports[name]
+            assert await bodies(broker.uri, last) == list(range(1, last + 1))
+    finally:
+        for broker in running.values():
+            broker.kill()
+
+
+async def _send_until_broken(client: RawClient, data: bytes) -> None:
+    try:
+        await client.send_bytes(data)
+    except trio.BrokenResourceError:
+        pass  # killed while we were sending
+
+
+def test_a_mode_that_is_none_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--replicate-to", "tcp://127.0.0.1:1,maybe"]) == 1
+    assert "'maybe' after the address is not sync or async" in capsys.readouterr().err
