@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -163,10 +164,8 @@ async def test_sigkill_of_either_broker_loses_nothing_that_was_acknowledged(
 
 
 async def _send_until_broken(client: RawClient, data: bytes) -> None:
-    try:
+    with contextlib.suppress(trio.BrokenResourceError):  # killed while we were sending
         await client.send_bytes(data)
-    except trio.BrokenResourceError:
-        pass  # killed while we were sending
 
 
 def test_a_mode_that_is_none_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,6 +137,13 @@ class World:
         """Commands from a peer reach the engine."""
         self.apply(self.engine.received(peer.number, messages, self.now))
 
+    def die_before_writing(self, peer: Peer, frames: list[bytes]) -> None:
+        """Commands reach the engine, which is killed before their block is in the journal."""
+        messages = decode(*frames, expand_sow=False)
+        for number, data in self.engine.received(peer.number, messages, self.now).early:
+            self.peers[number].take_in(data)
+        self.restart()
+
     def end(self, peer: Peer) -> None:
         """A connection ends."""
         if self.peers.pop(peer.number, None) is not None:

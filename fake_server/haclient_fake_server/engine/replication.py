@@ -79,14 +79,10 @@ class Replication:
 
     def _welcome(self, destination: Destination, message: Message) -> None:
         state = self._state
-        journal = state.journal
-        destination.welcome(message, journal, end=state.batch.position, now=state.now)
+        destination.welcome(message, state.journal, end=state.batch.position, now=state.now)
         self._tell(
             destination, f"connected to {destination.instance}, {destination.mode_text} replication"
         )
-        if destination.position == journal.first_position > 1:
-            lost = journal.first_position - 1
-            self._tell(destination, f"the first {lost} records are gone and may be missing there")
 
     def _beat(self, connection: Connection, message: Message) -> None:
         """The other side is alive; having heard it is all there is to it."""

@@ -62,14 +62,15 @@ class ReplicateTo:
 
     def __post_init__(self) -> None:
         """Refuse nonsense."""
+        address = self.address
         if self.mode not in {"sync", "async"}:
-            raise UsageError(f"replicate to {self.address}: mode {self.mode!r}, not sync or async")
+            raise UsageError(f"replicate to {address}: mode {self.mode!r}, not sync or async")
         for name, value in (
             ("downgrade_after_s", self.downgrade_after_s),
             ("heartbeat_s", self.heartbeat_s),
         ):
             if value is not None and not value > 0:
-                raise UsageError(f"replicate to {self.address}: {name}={value}, wanted seconds")
+                raise UsageError(f"replicate to {address}: {name}={value}, wanted seconds")
 
     @property
     def parsed(self) -> Uri:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from haclient.cli.app import run
-from haclient.cli.broker import parse_sow, read_users
+from haclient.cli.broker import parse_replicate_to, parse_sow, read_users
 from haclient.errors import UsageError
 
 
@@ -53,6 +53,16 @@ def test_a_sow_topic_without_keys_is_a_mistake(text: str) -> None:
         parse_sow(text)
 
 
+@pytest.mark.row("CLI5", "RE4")
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [("tcp://west:1", "sync"), ("tcp://west:1,sync", "sync"), ("tcp://west:1,async", "async")],
+)
+def test_a_destination_is_synchronous_unless_told_otherwise(text: str, mode: str) -> None:
+    to = parse_replicate_to(text)
+    assert (to.address, to.mode) == ("tcp://west:1", mode)
+
+
 @pytest.mark.row("CLI5")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_broker_says_where_it_listens_and_ends_on_a_signal(
@@ -72,6 +82,7 @@ def test_a_broker_says_where_it_listens_and_ends_on_a_signal(
     users.write_text("me:secret\n")
     words = ("--listen", "tcp://127.0.0.1:0", "--data", str(tmp_path / "log"))
     more = ("--sow", "people:/id", "--log-topic", "^a", "--user-file", str(users))
+    more += ("--replicate-to", "tcp://127.0.0.1:1,async")
     assert run(["broker", "run", *words, *more]) == code
     [line] = told
     assert line.startswith("listening tcp://127.0.0.1:")
@@ -92,7 +103,12 @@ def test_without_data_the_log_has_a_place_that_is_named(
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(("--log-topic", "("), "--log-topic"), (("--listen", "nonsense"), "nonsense")],
+    [
+        (("--log-topic", "("), "--log-topic"),
+        (("--listen", "nonsense"), "nonsense"),
+        (("--replicate-to", "tcp://west:1,maybe"), "'maybe' after the address is not sync or"),
+        (("--replicate-to", "west"), "west"),
+    ],
 )
 def test_a_broker_that_cannot_run_says_why(
     words: tuple[str, ...], told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

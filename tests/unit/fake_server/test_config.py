@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
+from haclient_fake_server.config import BrokerConfig, LogTopic, ReplicateTo, SowTopic
 
 
 @pytest.mark.row("TL2", "TL6")
@@ -33,3 +33,9 @@ def test_the_engine_is_told_what_concerns_it() -> None:
     )
     assert (settings.log_topics, settings.ack_interval_s) == ((), 0.5)
     assert settings.sow_topics == config.sow_topics
+
+
+@pytest.mark.row("RE4")
+def test_the_engine_is_told_where_to_replicate() -> None:
+    to = (ReplicateTo("tcp://west:1", "async"),)
+    assert BrokerConfig(replicate_to=to).engine_settings().replicate_to == to

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import trio
 from typing_extensions import override
 
 from haclient.protocol.encoding import encode_frame
-from haclient_fake_server.config import BrokerConfig
+from haclient_fake_server.config import BrokerConfig, ReplicateTo
+from haclient_fake_server.confirmed import ConfirmedPosition
+from haclient_fake_server.engine import replication_wire as wire
 from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.hub import Hub, SessionLike
 from haclient_stores.errors import StoreFull
+from haclient_stores.files import RealDisk
 from support.engine import decode
 
 
@@ -176,3 +180,67 @@ async def test_time_reaches_the_engine_when_it_asked_for_it(
         await trio.sleep(0.51)
         assert [message.kind for message in decode(*writer.sent)] == ["heartbeat", "ack"]
         nursery.cancel_scope.cancel()
+
+
+class Notes(ConfirmedPosition):
+    """The file, in the same diary."""
+
+    def __init__(self, directory: Path, diary: list[str]) -> None:
+        super().__init__(directory, RealDisk())
+        self._diary = diary
+
+    @override
+    def write(self, position: int) -> None:
+        self._diary.append(f"confirmed {position}")
+        super().write(position)
+
+
+@pytest.mark.row("OP13", "TL7")
+async def test_live_subscribers_alone_are_sent_something_before_the_journal_is_written() -> None:
+    bench = Bench()
+    live, safe = bench.client("live"), bench.client("safe")
+    bench.send(live, c="subscribe", cid="1", t="orders", bm="0|1|", opts="live")
+    bench.send(safe, c="subscribe", cid="1", t="orders", bm="0|1|")
+    bench.send(bench.client("writer"), b"x", c="p", t="orders", s=1, a="persisted")
+    assert bench.diary == ["send 1", "journal", "send 2", "send 3"]
+
+
+@pytest.mark.row("RE4", "RE5", "RE11")
+async def test_how_far_all_is_safe_is_written_down_before_anybody_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = BrokerConfig(
+        name="east", ack_interval_s=0.0, replicate_to=(ReplicateTo("tcp://west:1"),)
+    )
+    diary: list[str] = []
+    journal = Journal(diary)
+    hub = Hub(config, journal, now_us=1, notes=Notes(tmp_path, diary))
+    link, writer = Session(hub.next_number(), diary), Session(hub.next_number(), diary)
+    hub.dialled(link, "tcp://west:1")
+    hub.accepted(writer, peer="test")
+    frames = [
+        encode_frame({"c": "logon", "client_name": "p"}),
+        encode_frame({"c": "p", "t": "orders", "s": 1, "a": "persisted"}),
+    ]
+    hub.received(writer, decode(*frames))
+    assert diary == ["confirmed 0", "send 1", "journal"]
+    hub.received(link, decode(wire.welcome("west", {})))
+    assert hub.feed(link)
+    hub.received(link, decode(wire.written(1)))
+    assert diary[3:] == ["nudge 1", "send 1", "confirmed 1", "send 2"]
+    assert hub.destinations[0].acknowledged == 1
+    hub.downgrade("tcp://west:1")
+    assert not hub.destinations[0].is_sync
+    hub.upgrade("tcp://west:1")
+    assert hub.destinations[0].is_sync
+    hub.gone(link)
+    assert not hub.destinations[0].is_connected
+    assert [each.getMessage() for each in caplog.records] == [
+        "east: replication to tcp://west:1: connected to west, synchronous replication",
+        "east: replication to tcp://west:1: asynchronous, as asked",
+        "east: replication to tcp://west:1: synchronous again",
+        "east: replication to tcp://west:1: disconnected",
+    ]
+    again = Hub(config, journal, now_us=1, notes=Notes(tmp_path, diary))
+    assert diary[-1] == "confirmed 1"
+    assert again.destinations[0].acknowledged == 0

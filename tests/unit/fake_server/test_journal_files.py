@@ -341,6 +341,17 @@ def test_beyond_the_end_there_is_nothing(journal: JournalFiles) -> None:
     assert journal.read(journal.seek(2001), 1000)[0] == b""
 
 
+@pytest.mark.row("RE3")
+@pytest.mark.parametrize("position", [1, 2, 10, 777, 999, 1001, 1500, 2000])
+def test_nothing_before_the_first_that_a_vector_lacks_is_lacking(
+    journal: JournalFiles, position: int
+) -> None:
+    highest = {7: 10 * min(position - 1, 1000), 8: 10 * max(position - 1, 0)}
+    found = journal.first_beyond(highest)
+    assert position - 2 * INDEX_STRIDE_BYTES // 500 < found <= position
+    assert journal.first_beyond({7: 10**9, 8: 10**9}) == journal.next_position
+
+
 def test_syncing_is_remembered(journal: JournalFiles) -> None:
     assert journal.dirty
     journal.sync()

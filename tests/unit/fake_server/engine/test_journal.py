@@ -105,3 +105,14 @@ def test_an_index_grows_by_strides_not_by_blocks() -> None:
     assert index.stride_of_position(0) is None
     assert index.stride_of_time(1000) is None
     assert index.span(9, 12345) == (9 * INDEX_STRIDE_BYTES, 12345)
+
+
+@pytest.mark.row("RE3")
+@pytest.mark.parametrize("sequence", [0, 10, 2600, 2610, 5000, 9990])
+def test_nothing_before_the_first_that_a_vector_lacks_is_lacking(
+    journal: MemoryJournal, sequence: int
+) -> None:
+    position = journal.first_beyond({7: sequence, 8: 1})
+    assert position <= sequence // 10 + 1
+    assert position > sequence // 10 - 2 * INDEX_STRIDE_BYTES // 1000
+    assert journal.first_beyond({7: 10_000}) == journal.next_position

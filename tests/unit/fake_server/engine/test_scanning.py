@@ -49,4 +49,6 @@ def test_a_scan_knows_what_reading_each_record_would_tell(
         assert (low, high) == (sequences[0], sequences[-1])
     assert found.assigned == {r.publisher_id for r in messages if r.flags}
     assert found.last_position == (messages[-1].position if messages else 0)
+    last = (messages[-1].publisher_id, messages[-1].sequence) if messages else None
+    assert found.last == last
     assert (found.first_us, found.last_us) == (1000, 1000 * len(records))

@@ -1,0 +1,214 @@
+"""The sending side: what is sent, what is passed over, and what an ack of it means."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from haclient.errors import ProtocolError
+from haclient.protocol.messages import Message
+from haclient_fake_server.engine.batch import NO_EXTRAS
+from haclient_fake_server.engine.destinations import FRAME_BYTES, Destination
+from haclient_fake_server.engine.identity import Publisher
+from haclient_fake_server.engine.journal import Block, MemoryJournal
+from haclient_fake_server.engine.settings import EngineSettings, ReplicateTo
+from haclient_fake_server.engine.state import State
+from haclient_fake_server.journal_format import RecordCommand, read_records
+from support.engine import decode
+
+
+class Log:
+    """A log that grows by batches, and a destination that reads it."""
+
+    def __init__(self, mode: str = "sync") -> None:
+        self.journal = MemoryJournal()
+        self.state = State(EngineSettings(), self.journal, now=0.0, now_us=10**15)
+        to = ReplicateTo("tcp://west:1", "sync" if mode == "sync" else "async")
+        self.destination = Destination(to)
+        self.publishers = {number: Publisher(number) for number in (7, 8)}
+
+    def write(self, *records: tuple[int, int], body: bytes = b"{}", source: str = "") -> Block:
+        """A batch of records, `(publisher id, sequence)`."""
+        route = self.state.table("json").route("orders")
+        for publisher_id, sequence in records:
+            publisher = self.publishers[publisher_id]
+            self.state.batch.append(route, publisher, sequence, body=body, extras=NO_EXTRAS)
+        block = self.state.finish().block
+        assert block is not None
+        self.journal.append(block)
+        self.destination.written(
+            block.first_position, block.next_position, block.publishers, source=source
+        )
+        return block
+
+    @property
+    def end(self) -> int:
+        return self.state.batch.position
+
+    def link(self, vector: dict[int, int] | None = None, now: float = 0.0) -> None:
+        """The other side answers a logon."""
+        data = b"".join(struct.pack("<QQ", *entry) for entry in (vector or {}).items())
+        message = Message(kind="ack", client_name="west")
+        message.data = data
+        self.destination.welcome(message, self.journal, end=self.end, now=now)
+
+    def feed(self) -> list[list[int]]:
+        """The sequences in each of the next frames."""
+        frames = self.destination.feed(self.journal, self.state.topics)
+        return [
+            [
+                record.sequence
+                for record in read_records(message.data, 0, len(message.data))
+                if record.command != RecordCommand.TOPIC
+            ]
+            for message in decode(*frames)
+        ]
+
+
+@pytest.mark.row("RE3")
+def test_only_what_the_other_side_lacks_is_sent() -> None:
+    log = Log()
+    log.write((7, 1), (8, 1), (7, 2))
+    log.write((7, 3), (8, 2))
+    log.link({7: 2, 8: 1})
+    assert log.feed() == [[3, 2]]
+    assert log.feed() == []
+    log.write((7, 4))
+    assert log.feed() == [[4]]
+
+
+@pytest.mark.row("RE3")
+def test_when_nothing_is_missing_nothing_is_read() -> None:
+    log = Log()
+    log.write((7, 1))
+    log.link({7: 9})
+    assert (log.destination.position, log.destination.acked) == (2, 1)
+
+
+@pytest.mark.row("RE3")
+def test_the_first_frame_of_a_connection_defines_its_topics_once() -> None:
+    log = Log()
+    log.write((7, 1), (7, 2))
+    for _ in range(2):
+        log.link()
+        (frame,) = log.destination.feed(log.journal, log.state.topics)
+        (message,) = decode(frame)
+        definition, *rest = read_records(message.data, 0, len(message.data))
+        assert (definition.command, definition.payload) == (RecordCommand.TOPIC, b"orders")
+        assert [record.sequence for record in rest] == [1, 2]
+
+
+@pytest.mark.row("RE4", "RE7")
+def test_an_ack_covers_what_was_passed_over_behind_it() -> None:
+    log = Log()
+    log.link()
+    log.write((7, 1), (7, 2))
+    log.feed()
+    log.write((7, 3))
+    log.feed()
+    log.write((8, 1), source="west")
+    destination = log.destination
+    assert (destination.position, destination.acked) == (5, 0)
+    destination.acknowledge(2)
+    assert destination.acked == 2
+    destination.acknowledge(3)
+    assert destination.acked == 4
+    with pytest.raises(ProtocolError, match="never sent"):
+        destination.acknowledge(5)
+
+
+@pytest.mark.row("RE6")
+def test_what_came_from_there_is_not_sent_back() -> None:
+    log = Log()
+    log.link()
+    log.write((8, 1), source="west")
+    assert (log.destination.position, log.destination.acked) == (2, 1)
+    log.write((7, 1))
+    log.write((8, 2), source="west")
+    log.write((7, 2), source="south")
+    assert log.feed() == [[1, 2]]
+    log.destination.acknowledge(4)
+    assert log.destination.acked == 4
+
+
+@pytest.mark.row("RE6")
+def test_what_came_from_an_instance_that_is_cut_off_is_known_to_be_there() -> None:
+    log = Log()
+    log.link()
+    log.destination.leave()
+    log.write((8, 1), source="west")
+    assert log.destination.acked == 1
+    log.write((7, 1))
+    log.write((8, 2), source="west")
+    assert log.destination.acked == 1
+
+
+def test_a_lost_connection_owes_again_what_was_not_acknowledged() -> None:
+    log = Log()
+    log.link()
+    log.write((7, 1), (7, 2))
+    log.write((7, 3))
+    assert log.feed() == [[1, 2, 3]]
+    log.destination.leave()
+    log.link({7: 2})
+    assert log.feed() == [[3]]
+    assert log.destination.acked == 0
+    log.destination.acknowledge(3)
+    assert log.destination.acked == 3
+    assert log.destination.links == 2
+
+
+def test_long_frames_are_cut_between_sequences() -> None:
+    log = Log()
+    log.link()
+    big = bytes(FRAME_BYTES // 2 + 1)
+    log.write((7, 1), (7, 2), (7, 2), (7, 3), (7, 4), body=big)
+    assert log.feed() == [[1, 2, 2], [3, 4]]
+    log.destination.acknowledge(3)
+    assert log.destination.acked == 3
+    log.destination.acknowledge(5)
+    assert log.destination.acked == 5
+
+
+@pytest.mark.row("RE5")
+def test_a_downgraded_destination_is_synchronous_again_when_it_has_caught_up() -> None:
+    log = Log()
+    destination = log.destination
+    log.link()
+    log.write((7, 1))
+    assert destination.downgrade(stay=False)
+    assert not destination.downgrade(stay=False)
+    assert not destination.consider_upgrade(end=log.end, now=1.0)
+    log.feed()
+    log.write((7, 2))
+    log.feed()
+    destination.acknowledge(1)
+    assert not destination.consider_upgrade(end=log.end, now=9.0), "that was the end long ago"
+    log.write((7, 3))
+    destination.acknowledge(2)
+    assert destination.consider_upgrade(end=log.end, now=9.5), "that was the end just now"
+    assert destination.is_sync
+
+
+@pytest.mark.row("RE5")
+def test_a_destination_that_was_downgraded_by_hand_stays_so_until_it_is_allowed_back() -> None:
+    log = Log()
+    log.link()
+    log.destination.downgrade(stay=True)
+    assert not log.destination.consider_upgrade(end=1, now=0.0)
+    log.destination.allow_upgrade()
+    assert log.destination.consider_upgrade(end=1, now=0.0)
+
+
+def test_an_asynchronous_destination_never_becomes_synchronous() -> None:
+    log = Log("async")
+    log.link()
+    assert not log.destination.consider_upgrade(end=1, now=0.0)
+    status = log.destination.status(1)
+    assert (status.mode, status.is_sync, status.is_connected) == ("async", False, True)
+    assert (status.address, status.instance, status.behind) == ("tcp://west:1", "west", 0)
+    assert (log.destination.mode_text, Log().destination.mode_text) == (
+        "asynchronous",
+        "synchronous",
+    )

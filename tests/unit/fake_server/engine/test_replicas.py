@@ -1,0 +1,201 @@
+"""The receiving side of replication."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient.protocol.encoding import encode_frame
+from haclient_fake_server.engine import replication_wire as wire
+from haclient_fake_server.engine.journal import records_of
+from haclient_fake_server.engine.settings import LogTopic, SowTopic
+from haclient_fake_server.journal_format import (
+    Record,
+    RecordCommand,
+    RecordFlag,
+    encode_record,
+)
+from support.engine import Peer, World
+from support.replicas import Group
+
+TOPIC = encode_record(Record(0, 0, 0, 0, 9, RecordCommand.TOPIC, key=b"json", payload=b"orders"))
+
+
+def record(sequence: int, payload: bytes = b"{}", **fields: object) -> bytes:
+    made = Record(1, 77, sequence, 5, 9, payload=payload)
+    return encode_record(made._replace(**fields))
+
+
+def source(world: World, name: str = "east") -> Peer:
+    peer = world.connect()
+    peer.send_all([wire.logon(name, user="", password="", beat_interval_s=5.0)])
+    (answer,) = peer.take()
+    assert answer.status == "success", answer
+    return peer
+
+
+def log(world: World) -> list[Record]:
+    chunk, _ = world.journal.read(world.journal.seek(1), 2**20)
+    return [each for each in records_of(chunk) if each.position]
+
+
+@pytest.mark.row("RE1", "RE2")
+def test_a_record_keeps_its_bookmark_and_gets_a_place_and_a_time_of_its_own() -> None:
+    world = World()
+    reader = world.client("reader")
+    reader.subscribe(bm="0|1|", opts="timestamp", a="")
+    peer = source(world)
+    details = {"key": b"k", "correlation_id": b"x", "expiration_s": 9}
+    flags = RecordFlag.ASSIGNED | RecordFlag.USER_KEY
+    peer.send_all([wire.records([TOPIC, record(5, b"body", flags=flags, **details)], 41)])
+    (ack,) = peer.take()
+    assert (ack.ack_type, ack.sequence) == ("replicated", 41)
+    (message,) = reader.take()
+    assert (message.bookmark, message.data) == ("77|5|", b"body")
+    assert (message.sow_key, message.correlation_id) == ("k", "x")
+    assert message.timestamp.startswith("202311")
+    (found,) = log(world)
+    assert (found.position, found.publisher_id, found.sequence) == (1, 77, 5)
+    assert found.timestamp_us > 10**15
+    assert found.flags == RecordFlag.REPLICATED | RecordFlag.USER_KEY
+    assert (found.key, found.correlation_id, found.expiration_s) == (b"k", b"x", 9)
+
+
+@pytest.mark.row("RE2", "ID2")
+def test_duplicates_are_dropped_and_acknowledged() -> None:
+    world = World()
+    peer = source(world)
+    peer.send_all([wire.records([TOPIC, record(5), record(4), record(6)], 3)])
+    peer.send_all([wire.records([record(6), record(7)], 5)])
+    assert [ack.sequence for ack in peer.take()] == [3, 5]
+    assert [each.sequence for each in log(world)] == [5, 6, 7]
+
+
+@pytest.mark.row("RE7")
+def test_what_came_together_is_acknowledged_once() -> None:
+    world = World()
+    peer = source(world)
+    peer.send_all([wire.records([TOPIC, record(1)], 1), wire.records([record(2)], 2)])
+    (ack,) = peer.take()
+    assert ack.sequence == 2
+
+
+@pytest.mark.row("RE2", "TL15")
+def test_the_state_of_the_world_follows() -> None:
+    group = Group(
+        {"a": ("b",), "b": ()},
+        sow_topics=(SowTopic("orders", ("/id",)), SowTopic("more", ("/id",))),
+    )
+    group.settle()
+    watcher = group["b"].client("watcher")
+    watcher.send(c="sow_and_subscribe", cid="1", t="orders", opts="oof", filter="/x = 1")
+    watcher.take()
+    publisher = group["a"].client("p")
+    publisher.publish(1, b'{"id":1,"x":1}')
+    publisher.publish(2, b'{"id":2,"x":1}')
+    publisher.publish(3, b'{"id":1,"x":2}')
+    publisher.publish(4, b'{"id":9}', t="more")
+    group.settle()
+    assert [(each.kind, each.reason) for each in watcher.take()] == [
+        ("p", ""),
+        ("p", ""),
+        ("oof", "match"),
+    ]
+    publisher.send(c="sow_delete", t=".*", filter="/id > 1", s=5, a="persisted")
+    group.settle()
+    assert [(each.kind, each.reason) for each in watcher.take()] == [("oof", "deleted")]
+    assert len([each for each in group.log("b") if each.sequence == 5]) == 2
+    group.restart("b")
+    group.settle()
+    reader = group["b"].client("reader")
+    reader.send(c="sow", cid="1", t=".*")
+    assert [each.data for each in reader.take() if each.kind == "sow"] == [b'{"id":1,"x":2}']
+
+
+def test_a_topic_may_have_a_state_on_one_side_only() -> None:
+    world = World(sow_topics=(SowTopic("orders", ("/id",)),))
+    peer = source(world)
+    peer.send_all([wire.records([TOPIC, record(1, b'{"id":1}'), record(2, b"no json")], 2)])
+    assert [ack.sequence for ack in peer.take()] == [2]
+    reader = world.client("reader")
+    reader.send(c="sow", cid="1", t="orders")
+    assert [each.data for each in reader.take() if each.kind == "sow"] == [b'{"id":1}']
+    other = World()
+    peer = source(other)
+    peer.send_all([wire.records([TOPIC, record(1, command=RecordCommand.SOW_DELETE)], 1)])
+    assert [ack.sequence for ack in peer.take()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"client_name": ""}, "two instances of one name"),
+        ({"client_name": "broker"}, "two instances of one name"),
+        ({"version": "2"}, "replication version '2', this is 1"),
+        ({"user_id": "me", "pw": "wrong"}, "auth failure"),
+        ({"opts": "start,never"}, "invalid options"),
+    ],
+)
+def test_a_sender_that_cannot_be_right_is_refused(fields: dict[str, str], reason: str) -> None:
+    world = World(users={"me": "right"})
+    peer = world.connect()
+    words = {
+        "client_name": "east",
+        "version": "1",
+        "opts": "start,1",
+        "user_id": "me",
+        "pw": "right",
+    }
+    peer.send(c=wire.LOGON, **{**words, **fields})
+    assert reason in peer.take()[-1].reason
+    assert peer.closed.startswith("replication refused")
+
+
+def test_an_instance_without_a_log_takes_no_replication() -> None:
+    peer = World(log_topics=()).connect()
+    peer.send_all([wire.logon("east", user="", password="", beat_interval_s=1.0)])
+    assert peer.take()[-1].reason.startswith("invalid topic")
+
+
+def test_a_topic_that_is_not_logged_here_is_refused_loudly() -> None:
+    world = World(log_topics=(LogTopic("^other"),))
+    peer = source(world)
+    peer.send_all([wire.records([TOPIC, record(1)], 1)])
+    (answer,) = peer.take()
+    assert (answer.status, peer.closed[:19]) == ("failure", "replication refused")
+    assert "'orders' is not in the log of this instance" in answer.reason
+
+
+@pytest.mark.parametrize("body", [b"\1" * 60, record(1), b"short"])
+def test_malformed_records_end_the_connection(body: bytes) -> None:
+    world = World()
+    peer = source(world)
+    peer.send_all([wire.records([body], 1)])
+    assert "malformed records" in peer.take()[-1].reason
+    assert peer.closed
+
+
+def test_a_newer_connection_of_an_instance_replaces_the_older() -> None:
+    world = World()
+    older, newer = source(world), source(world)
+    assert older.closed.startswith("replaced")
+    newer.send_all([wire.records([TOPIC, record(1)], 1)])
+    assert [ack.sequence for ack in newer.take()] == [1]
+    newer.close()
+    assert source(world)
+
+
+def test_neither_can_be_mistaken_for_the_other() -> None:
+    world = World()
+    client = world.client("c")
+    client.send_all([wire.records([TOPIC, record(1)], 1)])
+    assert client.closed == "unknown command"
+    late = world.client("d")
+    late.send_all([wire.logon("east", user="", password="", beat_interval_s=1.0)])
+    assert late.take()[-1].reason == "duplicate logon attempt"
+    peer = source(world)
+    peer.send_all([encode_frame({"c": "p", "t": "orders", "s": 1}, b"{}")])
+    assert peer.closed == "unknown command"
+    stranger = world.connect()
+    stranger.send_all([wire.records([TOPIC, record(1)], 1)])
+    assert stranger.closed
+    assert log(world) == []

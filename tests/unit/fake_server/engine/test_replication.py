@@ -1,0 +1,387 @@
+"""Replication as publishers, subscribers and operators see it."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient.errors import UsageError
+from haclient.protocol.encoding import encode_frame
+from haclient_fake_server.engine import replication_wire as wire
+from haclient_fake_server.engine.durability import MAX_HELD
+from haclient_fake_server.engine.settings import LogTopic, ReplicateTo
+from support.engine import Peer, World
+from support.replicas import Group, address
+
+ONE_WAY = {"a": ("b",), "b": ()}
+PAIR = {"a": ("b",), "b": ("a",)}
+
+
+def linked(links: dict[str, tuple[str, ...]], downgrade_after_s: float | None = None) -> Group:
+    group = Group(links, downgrade_after_s=downgrade_after_s)
+    group.settle()
+    return group
+
+
+def sequences(peer: Peer) -> list[int | None]:
+    return [ack.sequence for ack in peer.acks()]
+
+
+@pytest.mark.row("RE4", "AK6")
+def test_a_persisted_ack_waits_for_every_synchronous_destination_and_for_no_other() -> None:
+    group = linked({"a": ("b", "c", "~d"), "b": (), "c": (), "d": ()})
+    group.cut("a", "c")
+    group.cut("a", "d")
+    publisher = group["a"].client("p")
+    publisher.publish(1)
+    group.settle()
+    assert (publisher.take(), group.messages("b")) == ([], group.messages("a"))
+    group.cut_off.remove(("a", "c"))
+    group.settle()
+    (ack,) = publisher.take()
+    assert (ack.sequence, ack.status) == (1, "success")
+    assert group.messages("d") == []
+
+
+@pytest.mark.row("RE4", "AK3", "AK6")
+def test_acks_of_every_kind_wait_and_keep_their_order() -> None:
+    group = linked(ONE_WAY)
+    publisher = group["a"].client("p")
+    publisher.publish(1, a="received,processed,persisted")
+    publisher.publish(2, t="")
+    publisher.publish(None, a="persisted", cid="c")
+    publisher.send(c="flush", cid="f", a="persisted,completed")
+    publisher.publish(2)
+    early = publisher.take()
+    assert [ack.ack_type for ack in early] == ["received", "processed", "completed", "persisted"]
+    assert early[-1].command_id == "f"
+    group.settle()
+    late = publisher.take()
+    assert [(ack.sequence, ack.status) for ack in late] == [
+        (1, "success"),
+        (2, "failure"),
+        (None, "success"),
+        (2, "success"),
+    ]
+
+
+@pytest.mark.row("RE4")
+def test_a_sow_delete_waits_as_well() -> None:
+    group = linked(ONE_WAY)
+    publisher = group["a"].client("p")
+    publisher.publish(1)
+    group.settle()
+    publisher.take()
+    publisher.send(c="sow_delete", t="nothing", filter="/id = 1", s=2, a="persisted")
+    assert [ack.status for ack in publisher.acks()] == ["failure"]
+
+
+@pytest.mark.row("RE4")
+def test_delivery_does_not_wait() -> None:
+    group = Group(ONE_WAY)
+    reader = group["a"].client("reader")
+    reader.subscribe(bm="0|1|", a="")
+    group["a"].client("p").publish(1, b"now")
+    assert reader.bodies() == [b"now"]
+
+
+def test_two_that_are_synchronous_to_each_other_do_not_wait_for_ever() -> None:
+    group = linked(PAIR)
+    publishers = [group["a"].client("p"), group["b"].client("q")]
+    for publisher in publishers:
+        publisher.publish(1)
+    group.settle()
+    assert [sequences(publisher) for publisher in publishers] == [[1], [1]]
+    assert sorted(group.messages("a")) == sorted(group.messages("b"))
+
+
+@pytest.mark.row("ID8", "RE11")
+def test_a_logon_tells_what_was_seen_and_what_is_safe_everywhere() -> None:
+    group = linked(ONE_WAY)
+    group["a"].client("p").publish(1)
+    group.settle()
+    group.cut("a", "b")
+    group["a"].client("p").publish(2)
+    for _ in range(2):
+        peer = group["a"].connect()
+        peer.send(c="logon", client_name="p", a="processed")
+        (answer,) = peer.take()
+        assert answer.position is not None
+        assert (answer.sequence, answer.position.sequence) == (2, 1)
+        group.restart("a")
+    group["a"].confirmed = None
+    group.restart("a")
+    assert group["a"].engine.confirmed == 2, "what was never waited for is taken as it is"
+
+
+@pytest.mark.row("RE8")
+def test_what_came_from_an_instance_that_died_is_safe_on_both() -> None:
+    group = linked(PAIR)
+    publisher = group["a"].client("p")
+    publisher.publish(1)
+    group.settle()
+    assert sequences(publisher) == [1]
+    group.cut("a", "b")
+    group.cut("b", "a")
+    group.restart("b")
+    peer = group["b"].connect()
+    peer.send(c="logon", client_name="p", a="processed")
+    (answer,) = peer.take()
+    assert answer.position is not None
+    assert (answer.sequence, answer.position.sequence) == (1, 1)
+
+
+@pytest.mark.row("OP12")
+def test_fully_durable_delivers_what_is_safe_everywhere() -> None:
+    group = linked(ONE_WAY)
+    world = group["a"]
+    publisher, reader = world.client("p"), world.client("reader")
+    publisher.publish(1, b"1")
+    reader.subscribe("all", bm="0", opts="fully_durable")
+    reader.subscribe("new", bm="0|1|", opts="fully_durable", filter="/x IS NULL")
+    reader.subscribe("range", bm="[0:0|1|]", opts="fully_durable")
+    taken = reader.take()
+    assert [(each.ack_type, each.sub_id) for each in taken] == [
+        ("processed", "all"),
+        ("processed", "new"),
+        ("completed", "new"),
+        ("processed", "range"),
+    ]
+    group.settle()
+    taken = reader.take()
+    assert [each.sids for each in taken if each.kind == "p"] == ["all", "range"]
+    assert [each.sub_id for each in taken if each.ack_type == "completed"] == ["all", "range"]
+    for sequence in (2, 3):
+        publisher.publish(sequence, b"%d" % sequence)
+    assert reader.take() == []
+    group.settle()
+    taken = [(each.sids, each.data) for each in reader.take() if each.kind == "p"]
+    assert sorted(taken) == [("all", b"2"), ("all", b"3"), ("new", b"2"), ("new", b"3")]
+
+
+@pytest.mark.row("OP12", "RE5")
+def test_fully_durable_stalls_while_a_destination_is_down_until_it_is_downgraded() -> None:
+    group = Group(ONE_WAY)
+    world = group["a"]
+    reader = world.client("reader")
+    reader.subscribe(bm="0", opts="fully_durable", a="")
+    world.client("p").publish(1, b"1")
+    assert reader.take() == []
+    world.apply(world.engine.downgrade(address("b"), world.now))
+    assert reader.bodies() == [b"1"]
+
+
+def test_fully_durable_without_destinations_needs_the_local_log_only() -> None:
+    world = World()
+    reader = world.client("reader")
+    reader.subscribe(bm="0", opts="fully_durable", a="")
+    world.client("p").publish(1, b"1")
+    assert reader.bodies() == [b"1"]
+
+
+@pytest.mark.row("RB16")
+def test_subscribers_are_told_what_is_safe_everywhere_and_never_less_than_their_start() -> None:
+    group = linked(ONE_WAY)
+    world = group["a"]
+    publisher, reader = world.client("p"), world.client("reader")
+    publisher.publish(1)
+    group.settle()
+    publisher.publish(2)
+    for sub_id, bookmark in (("old", "0"), ("new", "0|1|")):
+        reader.subscribe(sub_id, bm=bookmark, a="persisted")
+    world.advance(0.0)
+    publisher.publish(3)
+    world.advance(0.0)
+    bookmark = f"{group.log('a')[0].publisher_id}|%d|"
+    assert [(ack.sub_id, ack.bookmark) for ack in reader.acks()] == [("old", bookmark % 1)]
+    group.settle()
+    acks = {ack.sub_id: ack.bookmark for ack in reader.acks()}
+    assert acks == {"old": bookmark % 3, "new": bookmark % 3}
+
+
+@pytest.mark.row("OP13")
+def test_live_hears_of_a_message_before_the_journal_does() -> None:
+    world = World()
+    reader, publisher = world.client("reader"), world.client("p")
+    reader.subscribe("live", bm="0", opts="live", a="processed,completed")
+    reader.subscribe("safe", bm="0", a="")
+    reader.take()
+    world.die_before_writing(publisher, [encode_frame({"c": "p", "t": "orders", "s": 1}, b"1")])
+    assert [(each.sids, each.data) for each in reader.take()] == [("live", b"1")]
+    late = world.client("late")
+    late.subscribe(bm="0", a="")
+    assert late.take() == [], "it was delivered and is in no log"
+
+
+@pytest.mark.row("OP13")
+def test_live_keeps_its_order_with_what_its_connection_is_told() -> None:
+    world = World()
+    peer = world.client("both")
+    subscribe = encode_frame(
+        {"c": "subscribe", "cid": "1", "t": "orders", "bm": "0", "opts": "live", "a": "processed"}
+    )
+    peer.send_all([subscribe, encode_frame({"c": "p", "t": "orders", "s": 1}, b"1")])
+    peer.publish(2)
+    peer.publish(3, x="rare", s=3)
+    assert [each.ack_type or each.kind for each in peer.take()] == ["processed", "p", "p", "p"]
+    peer.subscribe("2", bm="0", opts="live,fully_durable")
+    assert peer.acks()[0].reason.startswith("invalid options")
+
+
+@pytest.mark.row("RE10")
+def test_live_and_a_failover_show_a_late_message_after_later_ones() -> None:
+    group = linked(PAIR)
+    publisher, reader = group["a"].client("p"), group["a"].client("reader")
+    reader.subscribe(bm="0", opts="live", a="")
+    publisher.publish(998, b"998")
+    group.settle()
+    group.cut("a", "b")
+    group.cut("b", "a")
+    for sequence in (999, 1000, 1002):
+        publisher.publish(sequence, b"%d" % sequence)
+    seen = [int(body) for body in reader.bodies()]
+    reader, publisher = group["b"].client("reader"), group["b"].client("p")
+    last = group.log("a")[-1].bookmark
+    reader.subscribe(bm=last, opts="live", a="")
+    for sequence in (999, 1000, 1002):
+        publisher.publish(sequence, b"%d" % sequence)
+    seen += [int(body) for body in reader.bodies()]
+    assert seen[:5] == [998, 999, 1000, 1002, 999]
+    group.heal()
+    assert group.messages("a") == group.messages("b")
+
+
+@pytest.mark.row("RE5")
+def test_a_record_that_waits_too_long_makes_its_destination_asynchronous() -> None:
+    group = linked(ONE_WAY, downgrade_after_s=5.0)
+    world = group["a"]
+    publisher = world.client("p")
+    publisher.publish(1)
+    group.settle()
+    publisher.take()
+    group.cut("a", "b")
+    world.advance(60.0)
+    publisher.publish(2)
+    world.advance(4.9)
+    assert (publisher.take(), group.status("a", "b").is_sync) == ([], True)
+    world.advance(0.2)
+    assert sequences(publisher) == [2]
+    assert not group.status("a", "b").is_sync
+    publisher.publish(3)
+    world.advance(0.0)
+    assert sequences(publisher) == [3]
+    assert group.status("a", "b").behind == 2
+    group.heal()
+    assert group.status("a", "b").is_sync
+    assert [each for each in world.news if "synchronous" in each][1:] == [
+        "replication to tcp://b:9007: asynchronous, since a record has waited for 5 s",
+        "replication to tcp://b:9007: connected to b, asynchronous replication",
+        "replication to tcp://b:9007: synchronous again",
+    ]
+    group.cut("a", "b")
+    publisher.publish(4)
+    assert publisher.take() == []
+
+
+@pytest.mark.row("RE5")
+def test_modes_are_changed_by_hand() -> None:
+    group = Group({"a": ("b", "~c"), "b": (), "c": ()})
+    world = group["a"]
+    publisher = world.client("p")
+    publisher.publish(1)
+    for _ in range(2):
+        world.apply(world.engine.downgrade(address("b"), world.now))
+    assert sequences(publisher) == [1]
+    group.heal()
+    assert not group.status("a", "b").is_sync
+    world.apply(world.engine.upgrade(address("b"), world.now))
+    assert group.status("a", "b").is_sync
+    for wrong in (address("c"), "nonsense"):
+        with pytest.raises(UsageError, match="no synchronous destination; there is: tcp://b:9007"):
+            world.engine.downgrade(wrong, world.now)
+
+
+def test_collected_acks_that_cannot_be_sent_do_not_pile_up() -> None:
+    group = Group(ONE_WAY)
+    world = group["a"]
+    publisher = world.client("p")
+    for sequence in range(1, 100):
+        publisher.publish(sequence)
+        world.advance(0.0)
+    group.heal()
+    acks = sequences(publisher)
+    assert len(acks) == MAX_HELD + 1
+    assert acks[-1] == 99
+
+
+@pytest.mark.row("RE1")
+def test_topics_that_are_not_logged_stay_here() -> None:
+    group = Group(ONE_WAY, log_topics=(LogTopic("^orders"),))
+    group.settle()
+    publisher = group["a"].client("p")
+    publisher.publish(1)
+    publisher.publish(2, t="other")
+    publisher.publish(3, t="")
+    publisher.publish(4)
+    group.settle()
+    assert group.sequences("b", "p") == {1, 4}
+    assert sequences(publisher) == [1, 2, 3, 4]
+
+
+def test_a_silent_destination_is_given_up() -> None:
+    group = linked(ONE_WAY)
+    world = group["a"]
+    number = next(iter(world.peers))
+    peer = world.peers[number]
+    world.advance(3.0)
+    assert [each.kind for each in peer.take()] == ["heartbeat"]
+    world.advance(3.1)
+    assert peer.closed == "heartbeat"
+    assert not group.status("a", "b").is_connected
+    assert world.news[-1] == "replication to tcp://b:9007: disconnected"
+
+
+def test_a_healthy_link_stays() -> None:
+    group = linked(PAIR)
+    for _ in range(20):
+        for name in group.worlds:
+            group[name].advance(1.0)
+        group.settle()
+    assert group.status("a", "b").links == 1
+
+
+def dialled(world: World) -> Peer:
+    number = world.next_number()
+    peer = world.peers[number] = Peer(world, number)
+    world.apply(world.engine.dialled(number, "tcp://west:1", world.now))
+    (logon,) = peer.take()
+    assert logon.kind == wire.LOGON
+    return peer
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ([wire.refusal("no such thing")], "refused: no such thing"),
+        ([encode_frame({"c": "ack", "status": "success"}, b"odd")], "vector of 3 bytes"),
+        ([wire.welcome("west", {}), wire.written(7)], "position 7 was acknowledged"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_ends_the_connection(answers: list[bytes], told: str) -> None:
+    world = World(replicate_to=(ReplicateTo("tcp://west:1"),))
+    peer = dialled(world)
+    peer.send_all(answers)
+    assert peer.closed
+    assert any(told in each for each in world.news)
+    other = dialled(world)
+    other.send(c="publish", t="x")
+    assert other.closed == "unknown command"
+
+
+def test_credentials_of_the_address_are_sent_and_never_shown() -> None:
+    world = World(replicate_to=(ReplicateTo("tcp://me:secret@west:1"),))
+    number = world.next_number()
+    peer = world.peers[number] = Peer(world, number)
+    world.apply(world.engine.dialled(number, "tcp://west:1", world.now))
+    (logon,) = peer.take()
+    assert (logon.user_id, logon.password) == ("me", "secret")
+    assert world.engine.destinations[0].address == "tcp://west:1"

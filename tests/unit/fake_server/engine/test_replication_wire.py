@@ -1,0 +1,40 @@
+"""What brokers say to each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient.errors import ProtocolError
+from haclient_fake_server.engine import replication_wire as wire
+from support.engine import decode
+
+
+def test_a_logon_names_the_instance_and_its_credentials_only_if_there_are_any() -> None:
+    assert wire.logon("east", user="", password="", beat_interval_s=3.0)[4:] == (
+        b'{"c":"replication_logon","client_name":"east","opts":"start,3","version":"1"}'
+    )
+    word = "x"
+    (message,) = decode(wire.logon("east", user="me", password=word, beat_interval_s=0.5))
+    assert (message.user_id, message.password, message.options) == ("me", word, "start,0.5")
+
+
+@pytest.mark.row("RE3")
+@pytest.mark.parametrize("vector", [{}, {1: 2}, {2**64 - 1: 2**64 - 1, 5: 1}])
+def test_a_vector_survives_the_way(vector: dict[int, int]) -> None:
+    (message,) = decode(wire.welcome("west", vector))
+    assert (message.client_name, message.status) == ("west", "success")
+    assert wire.decode_vector(message.data) == vector
+
+
+def test_a_torn_vector_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="vector of 17 bytes"):
+        wire.decode_vector(bytes(17))
+
+
+def test_records_and_their_ack_carry_the_senders_position() -> None:
+    message, ack, refusal = decode(
+        wire.records([b"a", b"b"], 2**40), wire.written(2**40), wire.refusal("why")
+    )
+    assert (message.kind, message.sequence, message.data) == ("replicate", 2**40, b"ab")
+    assert (ack.ack_type, ack.sequence) == ("replicated", 2**40)
+    assert (refusal.status, refusal.reason) == ("failure", "why")
