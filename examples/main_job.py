@@ -40,6 +40,7 @@ TOPIC = "rows"
 PATIENCE_S = 120.0
 POLL_S = 0.02
 MAX_STARTS = 20
+USAGE = 2  # the exit code that no repetition mends
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,9 @@ class Service:
     def start(self) -> None:
         """Start the process; its output is appended to what earlier ones have written."""
         if self.starts == MAX_STARTS:
-            raise RuntimeError(f"{self.name} died {MAX_STARTS} times:\n{self.last_words()}")
+            raise SystemExit(f"{self.name} died {MAX_STARTS} times:\n{self.last_words()}")
+        if self.exit_code() == USAGE:
+            raise SystemExit(f"{self.name} cannot run like this:\n{self.last_words()}")
         self.starts += 1
         say(f"start  haclient {shlex.join(self.arguments)}")
         with ExitStack() as files:
@@ -187,6 +190,11 @@ class Job:
             seconds=round(time.monotonic() - began, 3),
         )
 
+    @property
+    def server(self) -> str:
+        """Where clients find the broker."""
+        return f"{self.address}/amps/json"
+
     def start_broker(self) -> None:
         """Start the broker and wait for its address, which later ones keep, so that all find it."""
         self.broker.start()
@@ -199,7 +207,7 @@ class Job:
         arguments = [
             "publish",
             "--server",
-            self.address,
+            self.server,
             "--topic",
             TOPIC,
             "--file",
@@ -213,7 +221,7 @@ class Job:
         arguments = [
             "subscribe",
             "--server",
-            self.address,
+            self.server,
             "--topic",
             TOPIC,
             "--bookmark",
@@ -230,7 +238,7 @@ class Job:
             if len(listening) == self.broker.starts:
                 return listening[-1].removeprefix("listening ")
             time.sleep(POLL_S)
-        raise RuntimeError(f"the broker does not listen:\n{self.broker.last_words()}")
+        raise SystemExit(f"the broker does not listen:\n{self.broker.last_words()}")
 
     def kill_on_the_way(self) -> None:
         """Each of the three, at a quarter, at a half and at three quarters of the file."""
@@ -334,8 +342,11 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=1000.0, help="messages per second")
     parser.add_argument("--json", action="store_true", help="print the verdict as one object")
     options = parser.parse_args()
+    file = options.file or airports()
+    if not file.is_file():
+        parser.error(f"{file} is not a file")
     with tempfile.TemporaryDirectory(prefix="haclient-main-job-") as directory:
-        verdict = Job(options.file or airports(), Path(directory), rate=options.rate).run()
+        verdict = Job(file, Path(directory), rate=options.rate).run()
     if options.json:
         print(json.dumps(asdict(verdict)))
     else:

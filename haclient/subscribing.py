@@ -84,6 +84,12 @@ class Subscriber:
                 sow_key=command.sow_key,
             )
             return ""
+        if command.name is CommandName.UNSUBSCRIBE:
+            command.validate()
+            ids = command.sub_id or command.query_id
+            chosen = ids if ids == "all" else ids.split(",")
+            await self.unsubscribe(chosen, timeout=_timeout(command))
+            return ""
         if handler is None:
             raise UsageError(f"{command.name} needs a handler for its messages")
         return await self.handle(command, handler)
@@ -104,7 +110,7 @@ class Subscriber:
         await self._leave(chosen, timeout=timeout)
 
     async def _open(self, command: Command, delivery: Delivery, *, markers: bool) -> Subscription:
-        timeout = TIMEOUT_S if command.timeout is None else command.timeout
+        timeout = _timeout(command)
         fields = _fields(command)
         return await self._core.commander.open(
             fields, delivery, body=command.body, markers=markers, timeout=timeout
@@ -117,6 +123,10 @@ class Subscriber:
         active = [one for one in subscriptions if router.get(one.sub_id) is one]
         if active:
             await self._core.commander.unsubscribe(active, timeout=timeout)
+
+
+def _timeout(command: Command) -> float:
+    return TIMEOUT_S if command.timeout is None else command.timeout
 
 
 def _released(subscription: Subscription) -> None:

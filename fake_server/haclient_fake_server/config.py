@@ -43,7 +43,8 @@ class BrokerConfig:
             the log instead of being sent what is published.
         low_water_bytes: Unsent bytes below which replay goes on.
         slow_client_bytes: Unsent bytes above which a connection is cut as a slow client.
-        max_frame_bytes: Larger frames are refused, and their connection closed.
+        max_frame_bytes: Larger frames are refused, and their connection closed. The default leaves
+            room for the headers that a delivery has and a publish has not.
         version: What the logon ack says of the server.
     """
 
@@ -60,7 +61,7 @@ class BrokerConfig:
     high_water_bytes: int = 2 * 2**20
     low_water_bytes: int = 512 * 1024
     slow_client_bytes: int = 256 * 2**20
-    max_frame_bytes: int = MAX_FRAME_BYTES
+    max_frame_bytes: int = MAX_FRAME_BYTES - 2**20
     version: str = "5.3.5.0.reference"
 
     def engine_settings(self) -> EngineSettings:

@@ -40,6 +40,9 @@ from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, StartPoint, parse
 
 __all__ = ["SubscribeRequest", "SubscribeRun", "stopped", "subscribe"]
 
+_LOOK_EVERY: Final = 64
+"""Messages between two looks at signals, while the output takes all at once."""
+
 _WORDS: Final[dict[str, StartPoint]] = {"epoch": EPOCH, "now": NOW, "recent": MOST_RECENT}
 
 
@@ -115,6 +118,8 @@ async def _print_messages(run: SubscribeRun, messages: MessageStream) -> None:
             run.printed += 1
             if run.is_complete:
                 return
+            if not run.printed % _LOOK_EVERY:
+                await trio.lowlevel.checkpoint()
             idle.deadline = trio.current_time() + idle_limit_s
     if messages.end_reason is not None:
         raise messages.end_reason

@@ -28,7 +28,7 @@ from haclient.session.logon import LoggedOn
 from haclient.session.machine import Received, Session
 from haclient.session.states import ConnectionState
 from haclient.transport.commander import Commander, Fields, lost_error
-from haclient.transport.connection import Connection, would_deadlock
+from haclient.transport.connection import Connection
 from haclient.transport.dial import dial
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES, Delivery
 from haclient.transport.events import Events
@@ -44,6 +44,8 @@ TIMEOUT_S: Final = 10.0
 """How long a command may take unless the call says otherwise, in seconds."""
 
 _DRAIN_S: Final = 5.0  # how long leaving the block waits for what was published to be persisted
+# Makes the server pay its persisted ack now. The watermark is what is waited for: no id is needed.
+_HURRY: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
 _logger = logging.getLogger(__name__)
 
 
@@ -162,6 +164,7 @@ class Core:
             on_received=self._received,
             events=self._events,
             hurried=self._hurried,
+            on_stopped=self.publisher.persisted.release,
         )
         self._connection = self.commander.connection = connection
         self._closed = trio.Event()
@@ -198,6 +201,8 @@ class Core:
             self.publisher.logged_on(self.server, self.settings.clock_us())
         except BaseException:
             connection.close()
+            with trio.CancelScope(shield=True):  # at once; then the client may connect again
+                await self._closed.wait()
             raise
         self.commander.logged_on = True
         self.state = ConnectionState.LOGGED_ON
@@ -228,7 +233,7 @@ class Core:
 
     async def _start_heartbeat(self, heartbeat: Heartbeat, *, timeout: float | None) -> None:
         fields = self.fields("heartbeat", a="processed", opts=heartbeat.options)
-        await self.commander.command(fields, what="heartbeat", timeout=timeout)
+        await self.commander.command(fields, what="heartbeat", urgent=True, timeout=timeout)
         if self._connection is not None:
             self._connection.set_heartbeat(heartbeat)
 
@@ -267,7 +272,7 @@ class Core:
         if connection is None or not self.commander.logged_on:
             return
         with trio.move_on_after(_DRAIN_S):
-            while publisher.log is None and connection.writer.outbox_bytes:
+            while publisher.log is None and publisher.writer and connection.writer.outbox_bytes:
                 await connection.writer.room()
         try:
             await self.flush_persisted(timeout=_DRAIN_S)
@@ -292,8 +297,7 @@ class Core:
         if not log.unpersisted_count:
             return
         if self._connection is not None and self.commander.logged_on:
-            fields = self.fields("flush", a="persisted")
-            self._connection.writer.send(encode_frame(fields))
+            self._connection.writer.send(_HURRY)
         with trio.move_on_after(float("inf") if timeout is None else timeout):
             await self.publisher.wait_persisted(target, "publish_flush")
             return
@@ -307,6 +311,18 @@ class Core:
         await self.commander.command(
             self.fields("flush", a="processed"), what="flush", timeout=timeout
         )
+
+    async def wait_persisted(self, sequence: int, *, timeout: float | None) -> None:
+        """Wait until one publish, and all before it, is persisted (CC8).
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds.
+            DisconnectedError: The connection was lost.
+        """
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            await self.publisher.wait_persisted(sequence, "wait_persisted")
+            return
+        raise TimedOut(f"wait_persisted: {sequence} is not persisted after {timeout:g} s")
 
     async def wait_empty(self, *, timeout: float | None) -> None:
         """Wait until nothing is unpersisted (PS14).
@@ -362,10 +378,8 @@ class Core:
         return bool(self.session.pending or self.publisher.persisted)
 
     def _refuse_deadlock(self, what: str) -> None:
-        connection = self._connection
-        full = None if connection is None else connection.reading_stopped_by
-        if full is not None and full.consumer is trio.lowlevel.current_task():
-            raise would_deadlock(what)
+        if self._connection is not None:
+            self._connection.refuse_deadlock(what)
 
     def _received(self, received: Received) -> None:
         for ack in received.failed:

@@ -104,9 +104,14 @@ class Delivery(Sink):
         """The task that last asked for messages."""
         return self._consumer
 
+    @property
+    def draining(self) -> bool:
+        """Whether less than half of the cap is free: where `drained` waits."""
+        return self.held_bytes > self.cap_bytes // 2 and not self.ended
+
     async def drained(self) -> None:
         """Wait until half of the cap is free."""
-        while self.held_bytes > self.cap_bytes // 2 and not self.ended:
+        while self.draining:
             await self._drained.park()
 
     def _wake(self) -> None:

@@ -181,7 +181,7 @@ class SegmentLog:
                 offset += SLOT_BYTES + int(frame_length(self._view, offset)[0])
                 next_sequence += 1
             self._mark(active, end, next_sequence)
-            return next_sequence - 1
+            return self._window.last_sequence if self._jumped else next_sequence - 1
 
     def settle(self) -> None:
         """Mark the head; to be called before the numbering may change."""

@@ -18,16 +18,9 @@ recovery point until they came again and were discarded. When such a message com
 number, an *alias* of the old entry, since numbers have to rise in the order of delivery.
 Undiscarded entries that somebody holds are *in hand*: their redelivery is dropped.
 
-**Persisted acks.** An ack `b` covers the entries of this link up to the last one with b's publisher
-and a sequence up to b's, and all of that publisher up to that sequence. It is a recovery point of
-its own only after `completed`, while the subscription is neither paused nor conflated, and once all
-that had arrived before the ack is discarded.
-Finished entries that wait for an ack are kept exactly at first; when many have gathered, only the
-last of each publisher in each group stays, which loses precision and never safety.
-
-**Start.** An explicit start forgets everything known before. Until something is finished the
-recovery point is the start itself; a subscription entered at NOW replaces that by the position of
-its `completed`, provided that nothing was delivered before.
+**Persisted acks and the start** have modules of their own, `finished` and `start`. An ack is a
+recovery point of its own only after `completed` and while the subscription is neither paused nor
+conflated, which is decided here.
 
 Cost. A batch of one publisher is parsed and appended as one chunk; a discard in order moves one
 counter. Everything else is allowed to be slower.
@@ -38,6 +31,7 @@ Pure: no clock, no file. The logged store is this class and a record of its move
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import deque
 from itertools import islice
 from operator import lt
@@ -45,26 +39,19 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from haclient_stores.bookmarks import (
-    NOW,
-    Bookmark,
-    BookmarkList,
-    BookmarkRange,
-    Timestamp,
-    parse_bookmark,
-)
+from haclient_stores.bookmarks import Bookmark, BookmarkList
 from haclient_stores.entries import LARGEST, MIXED, Alias, Chunk, Holes, Publishers
 from haclient_stores.finished import Finished
 from haclient_stores.interfaces import SubscriptionLog
+from haclient_stores.start import Start
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["DUPLICATE", "UNTRACKED", "SubscriptionTracker"]
 
 DUPLICATE: Final = 0
 UNTRACKED: Final = -1
-_NOW: Final = Bookmark(0, 1)  # how NOW is written
 
 _log = logging.getLogger(__name__)
 
@@ -75,68 +62,66 @@ class SubscriptionTracker(SubscriptionLog):
     Attributes:
         conflated: Whether messages are held back, so that acks are no recovery points.
         paused: Set while the server holds the subscription: its acks are then no recovery points.
+        finished: How far it has got.
+        start: Where it began.
+        seen: The highest sequence seen of each publisher.
+        aliases: Entries that were delivered a second time and are not discarded, by new number.
+        first_number, next_number: The numbers given away since the start, if they differ.
+        at_end: Whether the replay of this link is over.
         fresh: What the last `log_batch` has added, for whoever writes it down.
     """
 
     __slots__ = (
         "_ahead",
-        "_aliases",
-        "_base",
         "_chunks",
-        "_completed",
-        "_entered_us",
         "_expected",
         "_expected_numbers",
-        "_finished",
-        "_first",
         "_head",
         "_holes",
-        "_next",
         "_publishers",
-        "_range",
-        "_seen",
         "_turn",
+        "aliases",
+        "at_end",
         "conflated",
+        "finished",
+        "first_number",
         "fresh",
+        "next_number",
         "paused",
+        "seen",
+        "start",
     )
 
     def __init__(self, publishers: Publishers | None = None) -> None:
         self._publishers = publishers or Publishers()
-        self._next = 1
+        self.next_number = 1
         self.paused = False
         self.fresh: list[Chunk | Alias] = []
         self.conflated = False
-        self._forget()
+        self.purge()
 
-    def _forget(self) -> None:
+    def purge(self) -> None:
         """Know nothing but the next number: an old one must never mean a new entry."""
-        self._head = self._next  # the oldest undiscarded number
-        self._turn = self._next  # the number whose discard takes the slow way
+        self._head = self.next_number  # the oldest undiscarded number
+        self._turn = self.next_number  # the number whose discard takes the slow way
         self._chunks: deque[Chunk] = deque()  # not wholly discarded yet
         self._ahead: set[int] = set()  # discarded numbers above the head
         self._holes = Holes()  # numbers of aliases
-        self._aliases: dict[int, Alias] = {}
+        self.aliases: dict[int, Alias] = {}
         self._expected: dict[tuple[int, int], int] = {}
         self._expected_numbers: dict[int, tuple[int, int]] = {}
-        self._seen: dict[int, int] = {}
-        self._finished = Finished(self._next, acked=False)
-        self._completed = False
-        self._base: tuple[Bookmark | Timestamp, ...] = ()
-        self._range: BookmarkRange | None = None
-        self._entered_us = 0
-        self._first = self._next
-
-    def purge(self) -> None:
-        """Forget everything; numbers go on."""
-        self._forget()
+        self.seen: dict[int, int] = {}
+        self.finished = Finished(self.next_number, acked=False)
+        self.at_end = False
+        self.start = Start()
+        self.first_number = self.next_number
 
     # -- entering and leaving -----------------------------------------------------------------
 
     @property
     def known(self) -> bool:
         """Whether anything is remembered that an explicit start would forget."""
-        return bool(self._seen or self._finished.recovered or self._base or self._range)
+        return bool(self.seen or self.finished.recovered or self.start.known)
 
     @override
     def begin(
@@ -152,32 +137,19 @@ class SubscriptionTracker(SubscriptionLog):
                 knowledge the subscription resumes from that moment.
         """
         if start is not None:
-            self._forget()
-            self._set_start(start)
-            self._entered_us = entered_us
+            self.purge()
+            self.start.set(start)
+            self.start.entered_us = entered_us
         self.conflated = conflated
-        self._completed = False
-        self._finished.begin(self._next, acked=acked)
-
-    def _set_start(self, start: str) -> None:
-        match parse_bookmark(start):
-            case Bookmark() | Timestamp() as item:
-                self._base = (item,)
-            case BookmarkList(items=items):
-                self._base = items
-            case BookmarkRange() as whole:
-                self._range = whole
-            case point if point == NOW:
-                self._base = (_NOW,)
-            case _:
-                self._base = ()
+        self.at_end = False
+        self.finished.begin(self.next_number, acked=acked)
 
     @override
     def link_lost(self, first_queued: int) -> None:
-        for alias in [alias for alias in self._aliases.values() if alias.number >= first_queued]:
-            del self._aliases[alias.number]
+        for alias in [alias for alias in self.aliases.values() if alias.number >= first_queued]:
+            del self.aliases[alias.number]
             self._expect(alias.old, alias.publisher, alias.sequence)
-        held = {alias.old for alias in self._aliases.values()}
+        held = {alias.old for alias in self.aliases.values()}
         for chunk in self._chunks:
             if chunk.numbers[-1] < first_queued:
                 continue
@@ -214,7 +186,7 @@ class SubscriptionTracker(SubscriptionLog):
         except ValueError:  # text where a sequence should be
             return self._log_each(bookmarks)
         if (
-            sequences[0] <= self._seen.get(publisher, 0)
+            sequences[0] <= self.seen.get(publisher, 0)
             or sequences[-1] > LARGEST
             or not all(map(lt, sequences, islice(sequences, 1, None)))
         ):
@@ -223,15 +195,17 @@ class SubscriptionTracker(SubscriptionLog):
         self.fresh = [chunk]
         return chunk.numbers  # type: ignore[return-value]  # a range, made by append
 
-    def append(self, publisher: int, sequences: list[int], publishers: Sequence[int] = ()) -> Chunk:
+    def append(
+        self, publisher: int, sequences: Sequence[int], publishers: Sequence[int] = ()
+    ) -> Chunk:
         """Add entries that are known to be new, in one piece."""
-        first = self._next
-        self._next = following = first + len(sequences)
+        first = self.next_number
+        self.next_number = following = first + len(sequences)
         chunk = Chunk(range(first, following), publisher, sequences, publishers)
         if publisher >= 0:
-            self._seen[publisher] = sequences[-1]
+            self.seen[publisher] = sequences[-1]
         else:
-            self._seen.update(zip(publishers, sequences, strict=True))
+            self.seen.update(zip(publishers, sequences, strict=True))
         self._chunks.append(chunk)
         if len(self._chunks) == 1:
             self._set_turn()
@@ -243,7 +217,7 @@ class SubscriptionTracker(SubscriptionLog):
         numbers: list[int] = []
         publishers: list[int] = []
         sequences: list[int] = []
-        seen = self._seen
+        seen = self.seen
         known = self._publishers.by_text
         for bookmark in bookmarks:
             text, _, rest = bookmark.partition("|")
@@ -255,7 +229,7 @@ class SubscriptionTracker(SubscriptionLog):
                 publisher, sequence = self._publishers.parse(bookmark)
             if seen.get(publisher, 0) < sequence <= LARGEST:
                 seen[publisher] = sequence
-                numbers.append(self._next + len(sequences))
+                numbers.append(self.next_number + len(sequences))
                 publishers.append(publisher)
                 sequences.append(sequence)
             elif not 0 < sequence <= LARGEST:
@@ -282,9 +256,9 @@ class SubscriptionTracker(SubscriptionLog):
         """An expected entry came again: its new number."""
         old = self._expected.pop((publisher, sequence))
         del self._expected_numbers[old]
-        number = self._next
-        self._next = number + 1
-        self._aliases[number] = alias = Alias(number, old, publisher, sequence)
+        number = self.next_number
+        self.next_number = number + 1
+        self.aliases[number] = alias = Alias(number, old, publisher, sequence)
         self._holes.add(number, number + 1)  # the old entry is the one that counts
         self.fresh.append(alias)
         self._set_turn()
@@ -298,7 +272,7 @@ class SubscriptionTracker(SubscriptionLog):
     def is_discarded(self, bookmark: str) -> bool:
         publisher, sequence = self._publishers.parse(bookmark)
         return (
-            0 < sequence <= self._seen.get(publisher, 0)
+            0 < sequence <= self.seen.get(publisher, 0)
             and (publisher, sequence) not in self._expected
         )
 
@@ -320,10 +294,14 @@ class SubscriptionTracker(SubscriptionLog):
 
     def discard_slowly(self, number: int) -> bool:
         """Discard out of order, at the end of a chunk, or of an entry that was delivered twice."""
-        alias = self._aliases.pop(number, None)
+        alias = self.aliases.pop(number, None)
         if alias is not None:
             number = alias.old
-        if not self._head <= number < self._next or number in self._ahead or number in self._holes:
+        if (
+            not self._head <= number < self.next_number
+            or number in self._ahead
+            or number in self._holes
+        ):
             return False
         if number in self._expected_numbers:  # the holder of the first delivery is back
             del self._expected[self._expected_numbers.pop(number)]
@@ -336,10 +314,22 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def discard_up_to(self, number: int) -> None:
-        for alias in [alias for alias in self._aliases.values() if alias.number <= number]:
+        for alias in [alias for alias in self.aliases.values() if alias.number <= number]:
             self.discard_slowly(alias.number)
-        while self._head <= number and self._head < self._next:
+        while self._head <= number and self._head < self.next_number:
             self.discard_slowly(self._head)
+
+    def discard_run(self, numbers: array[int]) -> bool:
+        """Discard at once what comes next in order; False, and nothing done, if it is not that."""
+        begin, end = numbers[0], numbers[-1] + 1
+        if begin != self._head or self._ahead or self._expected or self._holes.count:
+            return False
+        if end > self.next_number or numbers != array("Q", range(begin, end)):
+            return False
+        self._head = end - 1
+        self._move_head()
+        self._set_turn()
+        return True
 
     def _move_head(self) -> None:
         head, after = self._head, self._head + 1
@@ -354,7 +344,7 @@ class SubscriptionTracker(SubscriptionLog):
         self._head = head
         chunks = self._chunks
         while chunks and chunks[0].numbers[-1] < head:
-            self._finished.take(chunks.popleft())
+            self.finished.take(chunks.popleft())
 
     def _set_turn(self) -> None:
         if self._ahead or self._expected or not self._chunks:
@@ -380,28 +370,28 @@ class SubscriptionTracker(SubscriptionLog):
 
     def persisted_at(self, publisher: int, sequence: int) -> None:
         """A persisted ack, parsed."""
-        self._finished.settle(self._head)
-        if self._completed and not self.conflated and not self.paused:
-            self._finished.offer(publisher, sequence, before=self._next)
-        self._finished.covered(publisher, sequence, open_chunks=reversed(self._chunks))
-        self._finished.settle(self._head)
+        self.finished.settle(self._head)
+        if self.at_end and not self.conflated and not self.paused:
+            self.finished.offer(publisher, sequence, before=self.next_number)
+        self.finished.covered(publisher, sequence, open_chunks=reversed(self._chunks))
+        self.finished.settle(self._head)
 
     @override
     def completed(self, bookmark: str) -> None:
         place = self.position(bookmark)
-        self._completed = True
+        self.at_end = True
         if place is not None:
             self.completed_at(*place)
 
     def completed_at(self, publisher: int, sequence: int) -> None:
         """The replay is over, at a position that is known."""
-        self._completed = True
-        finished = self._finished
-        nothing_came = self._next == finished.link_first
-        if nothing_came and self._base == (_NOW,) and not finished.recovered:
-            self._base = (Bookmark(self._publishers.ids[publisher], sequence),)
+        self.at_end = True
+        finished = self.finished
+        nothing_came = self.next_number == finished.link_first
+        if nothing_came and self.start.is_now and not finished.recovered:
+            self.start.items = (Bookmark(self._publishers.ids[publisher], sequence),)
         elif not finished.acked and not self.conflated:
-            finished.offer(publisher, sequence, before=self._next)
+            finished.offer(publisher, sequence, before=self.next_number)
             finished.settle(self._head)
 
     # -- asking -------------------------------------------------------------------------------
@@ -409,40 +399,68 @@ class SubscriptionTracker(SubscriptionLog):
     @property
     @override
     def oldest_undiscarded(self) -> int:
-        return self._head if self._head < self._next else 0
+        return self._head if self._head < self.next_number else 0
 
     @property
     @override
     def undiscarded_count(self) -> int:
-        return self._next - self._head - len(self._ahead) - self._holes.count
+        return self.next_number - self._head - len(self._ahead) - self._holes.count
 
     @override
     def recovery_point(self) -> BookmarkList:
-        self._finished.settle(self._head)
+        self.finished.settle(self._head)
         chunk = self._chunks[0] if self._chunks else None
         count = max(0, self._head - chunk.numbers[0]) if chunk is not None else 0
-        newest = self._finished.with_part(chunk, count)
+        newest = self.finished.with_part(chunk, count)
         if newest:
             ids = self._publishers.ids
             return BookmarkList(
                 tuple(Bookmark(ids[publisher], newest[publisher]) for publisher in newest)
             )
-        return BookmarkList(self._start())
-
-    def _start(self) -> tuple[Bookmark | Timestamp, ...]:
-        """Where to begin while nothing is finished."""
-        if self._base != (_NOW,) or (self._next == self._first and not self._entered_us):
-            return self._base
-        return (Timestamp(self._entered_us),) if self._entered_us else ()
+        nothing_came = self.next_number == self.first_number
+        return BookmarkList(self.start.resume_items(nothing_came=nothing_came))
 
     @override
     def resume(self) -> str:
-        point = self.recovery_point()
-        if self._range is None:
-            return str(point)
-        if not point.items:
-            return str(self._range)
-        return str(BookmarkRange(point, self._range.end, "(" + self._range.brackets[1]))
+        return self.start.resume(self.recovery_point())
+
+    # -- being written down and read back -----------------------------------------------------
+
+    def entries(self) -> Iterator[tuple[int, int, int, bool]]:
+        """Number, publisher, sequence and whether discarded, of all that is not finished."""
+        for chunk in self.finished.waiting:
+            for entry in chunk.entries():
+                yield *entry, True
+        for chunk in self._chunks:
+            for number, publisher, sequence in chunk.entries():
+                discarded = number < self._head or number in self._ahead
+                yield number, publisher, sequence, discarded
+
+    def skip_numbers(self, following: int) -> None:
+        """The numbers before `following` are not used."""
+        if following <= self.next_number:
+            return
+        if self._head == self.next_number:
+            self._head = following
+        else:
+            self._holes.add(self.next_number, following)
+        self.next_number = following
+        self._set_turn()
+
+    def redeliver_number(self, old: int) -> None:
+        """An expected entry came again, as it was written down."""
+        if old in self._expected_numbers:
+            self.redeliver(*self._expected_numbers[old])
+        else:  # discarded under its old number meanwhile
+            self.skip_numbers(self.next_number + 1)
+
+    def add_alias(self, number: int, old: int) -> None:
+        """A number that is in use already stands for an expected entry."""
+        if old in self._expected_numbers:
+            place = self._expected_numbers.pop(old)
+            del self._expected[place]
+            self.aliases[number] = Alias(number, old, *place)
+            self._set_turn()
 
 
 def _untracked(bookmark: str) -> int:

@@ -131,9 +131,8 @@ def test_rows_are_exactly_once_over_any_number_of_sigterms(
     for _ in range(6):
         with job.subscribing() as child:
             found += child.lines(chance.randint(1, 300))
-            child.send(signal.SIGTERM)
+            assert child.stop(signal.SIGTERM) == 0, child.err
             found += child.rest()
-            assert child.wait() == 0, child.err
     assert 6 < len(found) < len(rows)
     with job.subscribing("-n", str(len(rows) - len(found)), "--timeout", "20") as last:
         found += last.rest()

@@ -138,7 +138,7 @@ class BlockIndex:
     """The sparse index of one segment."""
 
     def __init__(self, strides: list[Stride] | None = None) -> None:
-        self.strides: list[Stride] = strides or []
+        self.strides: list[Stride] = [] if strides is None else strides
 
     def add(self, block: Block, offset: int) -> None:
         """Take in a block that was written at `offset`."""

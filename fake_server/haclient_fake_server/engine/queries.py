@@ -43,6 +43,9 @@ __all__ = ["MAX_BATCH_SIZE", "Queries"]
 MAX_BATCH_SIZE: Final = 10_000
 """Records in one frame (protocol 1.2)."""
 
+MAX_BATCH_BYTES: Final = 16 * 2**20
+"""Bytes of records in one frame, unless a single one has more: a reader buffers whole frames."""
+
 
 class Queries:
     """Carries out what concerns the state of the world."""
@@ -254,14 +257,21 @@ def _query(request: Request) -> Query:
 def _batches(
     request: Request, topic: SowTopic, records: tuple[SowRecord, ...], *, query_id: str
 ) -> Iterator[bytes]:
-    size = request.message.batch_size or 1
-    style = request.style
+    """The frames of one topic's records: as many in each as asked for, but no giant frames."""
     outer = {"c": "sow", "query_id": query_id, "t": topic.name}
-    for start in range(0, len(records), size):
-        yield sow_batch(
-            outer,
-            [(_fields(record, style), record.body) for record in records[start : start + size]],
-        )
+    batch: list[tuple[dict[str, str | int], bytes]] = []
+    size = 0
+    for record in records:
+        if batch and size + len(record.body) > MAX_BATCH_BYTES:
+            yield sow_batch(outer, batch)
+            batch, size = [], 0
+        batch.append((_fields(record, request.style), record.body))
+        size += len(record.body)
+        if len(batch) == (request.message.batch_size or 1):
+            yield sow_batch(outer, batch)
+            batch, size = [], 0
+    if batch:
+        yield sow_batch(outer, batch)
 
 
 def _fields(record: SowRecord, style: Style) -> dict[str, str | int]:

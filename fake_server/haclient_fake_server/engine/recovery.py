@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor, records_of
-from haclient_fake_server.engine.sow import SowRecord, parse_sow_keys
+from haclient_fake_server.engine.sow import SowError, SowRecord, SowTopic, parse_sow_keys
 from haclient_fake_server.engine.times import timestamp_text
 from haclient_fake_server.journal_format import Record, RecordCommand, RecordFlag
 
@@ -44,19 +45,24 @@ def _take(state: State, record: Record) -> None:
         record.sequence,
         assigned=bool(record.flags & RecordFlag.ASSIGNED),
     )
-    if record.position and (route := state.topics.get(record.topic_id)) and route.sow is not None:
-        if record.command == RecordCommand.SOW_DELETE:
-            route.sow.delete_keys(parse_sow_keys(_text(record.payload)))
-        elif record.command == RecordCommand.PUBLISH:
-            route.sow.restore(
-                SowRecord(
-                    _text(record.key),
-                    record.payload,
-                    timestamp_text(record.timestamp_us).decode("ascii"),
-                    _text(record.correlation_id),
-                    record.bookmark,
-                )
-            )
+    route = state.topics.get(record.topic_id)
+    if record.position and route is not None and route.sow is not None:
+        _apply(route.sow, record)
+
+
+def _apply(sow: SowTopic, record: Record) -> None:
+    """Bring a state of the world one record further."""
+    if record.command == RecordCommand.SOW_DELETE:
+        sow.delete_keys(parse_sow_keys(_text(record.payload)))
+        return
+    try:
+        key = _text(record.key) or sow.key_of(Document(record.payload))
+    except SowError:  # published before the topic had a state, and not fit for one
+        return
+    taken = timestamp_text(record.timestamp_us).decode("ascii")
+    sow.restore(
+        SowRecord(key, record.payload, taken, _text(record.correlation_id), record.bookmark)
+    )
 
 
 def _define(state: State, record: Record) -> None:

@@ -66,6 +66,8 @@ class Replay:
         item.phase = Phase.REPLAY
         item.cursor = None
         state.replaying[item.number] = item
+        if item.wants_persisted:
+            state.collect_acks(item.connection)
         if item.bounded:
             self._check_end(item)
         elif span.start > item.target:
@@ -111,6 +113,8 @@ class Replay:
             self._scan(item, chunk, frames)
         if frames:
             state.touch(item.connection).extend(frames)
+        if item.wants_persisted:
+            state.collect_acks(item.connection)
         if item.bounded:
             self._check_end(item)
         elif item.position >= state.batch.position:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,14 @@ import trio
 import trio.testing
 
 from haclient.cli.app import run
-from haclient.cli.publishing import Pace, Summary
+from haclient.cli.exits import Interrupted
+from haclient.cli.linebook import NOTE, LineBook, Source
+from haclient.cli.lines import scan_file
+from haclient.cli.publish import stopped
+from haclient.cli.publishing import Pace, PublishRequest, PublishRun, Summary
+from haclient.stores import FilePublishStore
+from support.command_line import CommandLine
+from support.process import running_broker, start_haclient
 
 WORDS = ("publish", "--server", "tcp://127.0.0.1:1/amps", "--topic", "t")
 
@@ -64,3 +74,114 @@ def test_nobody_there_is_a_failure_and_the_store_is_free_again(
     for _ in range(2):
         assert run([*WORDS, "--store", str(store)]) == 1
         assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.row("CLI1", "CLI9")
+def test_a_file_is_published_once_however_often_it_is_asked_for(
+    haclient: CommandLine, rows: Path, tmp_path: Path
+) -> None:
+    words = ("publish", "--topic", "once", "--file", rows, "--store", tmp_path / "store")
+    code, [line], _ = haclient(*words)
+    assert (code, line.split(" in ")[0]) == (0, "published 5 messages to once")
+    code, [line], _ = haclient(*words, "--json")
+    summary = json.loads(line)
+    assert (summary["published"], summary["skipped"], summary["unpersisted"]) == (0, 5, 0)
+    _, [line], _ = haclient(*words, "--from-start", "--json")
+    assert json.loads(line)["published"] == 5
+    rows.write_text("another\n")
+    _, [line], err = haclient(*words, "--json")
+    assert json.loads(line)["published"] == 1
+    assert err.startswith("haclient: note: ")
+
+
+@pytest.mark.row("CLI1")
+def test_without_a_store_messages_are_kept_in_memory_until_they_are_persisted(
+    haclient: CommandLine, rows: Path
+) -> None:
+    code, [line], _ = haclient("publish", "--topic", "memory", "--file", rows, "--json")
+    assert (code, json.loads(line)["published"]) == (0, 5)
+
+
+@pytest.mark.row("CLI9", "PS6")
+def test_refused_messages_are_counted_and_are_a_failure(haclient: CommandLine, rows: Path) -> None:
+    code, [line], err = haclient("publish", "--topic", "people", "--file", rows, "--json")
+    assert code == 1
+    assert json.loads(line)["failed"] == 5
+    assert "refused 5 messages" in err
+
+
+def test_a_file_whose_numbers_were_taken_by_somebody_else_is_refused(
+    haclient: CommandLine, rows: Path, tmp_path: Path
+) -> None:
+    store = FilePublishStore(tmp_path / "store")
+    book, _ = LineBook().begin(Source(str(rows), "taken", b"\n"), scan_file(rows, b"\n"), 0)
+    store.open_for("me")
+    store.set_note(NOTE, book.note())
+    store.reconcile(seen=0, persisted=0, clock_us=1_700_000_000_000_000)
+    store.close()
+    words = ("publish", "--topic", "taken", "--file", rows, "--store", tmp_path / "store")
+    code, _, err = haclient(*words)
+    assert code == 1
+    assert "--from-start" in err
+    assert haclient(*words, "--from-start")[0] == 0
+    assert haclient("publish", "--topic", "taken", "--store", tmp_path / "store")[0] == 0
+
+
+@pytest.mark.row("CLI9")
+def test_stdin_settles_the_book_of_an_open_file(
+    haclient: CommandLine, rows: Path, tmp_path: Path
+) -> None:
+    words = ("publish", "--topic", "open", "--store", tmp_path / "store")
+    assert haclient(*words, "--file", rows)[0] == 0
+    store = FilePublishStore(tmp_path / "store")  # as a kill after the third line leaves it
+    source = Source(str(rows), "open", b"\n")
+    book, _ = LineBook().begin(source, scan_file(rows, b"\n"), store.last_sequence - 3)
+    store.set_note(NOTE, book.note())
+    store.close()
+    assert haclient(*words)[0] == 0  # the test's stdin is empty
+    _, [line], _ = haclient(*words, "--file", rows, "--json")
+    assert json.loads(line)["skipped"] == 3
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("with_store", [True, False], ids=["store", "memory"])
+def test_a_server_that_dies_is_noticed_at_the_next_message(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    rows: Path,
+    with_store: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    store = ("--store", str(tmp_path / "store")) if with_store else ()
+    with running_broker(tmp_path / "log") as broker:
+        common = ("--server", broker.uri, "--topic", "t")
+        with start_haclient("subscribe", *common, "--bookmark", "epoch") as watcher:
+
+            def kill_after_the_first_row() -> None:
+                watcher.lines(1)
+                broker.kill()
+
+            thread = threading.Thread(target=kill_after_the_first_row)
+            thread.start()
+            assert run(["publish", *common, "--file", str(rows), "--rate", "2", *store]) == 1
+            thread.join()
+    told = "wait in the store" if with_store else "not known to be persisted"
+    assert told in capfd.readouterr().err
+
+
+def test_an_interrupt_says_what_to_do(rows: Path, tmp_path: Path) -> None:
+    with closing(FilePublishStore(tmp_path / "store")) as store:
+        request = PublishRequest(
+            servers=(),
+            client_name=None,
+            topic="t",
+            file=str(rows),
+            delimiter="\n",
+            store=tmp_path / "store",
+            from_start=False,
+            rate=None,
+            timeout=None,
+            as_json=False,
+        )
+        run_ = PublishRun(request=request, store=store, delimiter=b"\n", summary=Summary(topic="t"))
+        with pytest.raises(Interrupted, match="run it again to publish the rest"):
+            stopped(run_, 2)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from support.engine import Peer, World, decode
 
 from haclient.protocol.messages import Message
+from haclient_fake_server.engine import queries
 from haclient_fake_server.engine.journal import Cursor, records_of
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from haclient_fake_server.journal_format import RecordCommand, RecordFlag
+from support.engine import Peer, World, decode
 
 SOW = (SowTopic("orders", ("/id",)), SowTopic("named"))
 ALL = "received,processed,completed,stats"
@@ -75,6 +76,14 @@ def test_records_come_in_batches_of_the_size_that_was_asked_for() -> None:
     peer.send(c="sow", cid="2", t="orders")
     sizes = [m.batch_size for m in peer.take(expand_sow=False) if m.kind == "sow"]
     assert sizes == [1] * 25
+
+
+def test_large_records_are_not_put_into_one_giant_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queries, "MAX_BATCH_BYTES", 50)
+    _, peer = world_with(*records(5))
+    peer.send(c="sow", cid="1", t="orders", bs=10)
+    frames = [m for m in peer.take(expand_sow=False) if m.kind == "sow"]
+    assert [frame.batch_size for frame in frames] == [3, 2]
 
 
 @pytest.mark.row("SW2")
@@ -345,11 +354,21 @@ def test_a_replayed_message_carries_its_key() -> None:
     assert [m.sow_key for m in reader.take()] == [record.sow_key, ""]
 
 
-def test_delta_publish_to_a_sow_topic_is_refused() -> None:
-    _, peer = world_with(*records(1))
-    peer.publish(5, b'{"id":1}', c="delta_publish")
-    acks = peer.take()
-    assert [(ack.status, ack.sequence) for ack in acks] == [("success", 1), ("failure", 5)]
+@pytest.mark.row("SW4")
+def test_a_delta_is_merged_stored_recorded_and_delivered_whole() -> None:
+    world, peer = world_with(b'{"id":1,"px":10,"at":{"x":1,"y":2}}')
+    peer.subscribe(a="")
+    peer.publish(2, b'{"id":1,"px":null,"at":{"y":3}}', c="delta_publish", a="", x="abc")
+    whole = b'{"id":1,"px":10,"at":{"x":1,"y":3}}'
+    assert peer.bodies() == [whole]
+    peer.publish(3, b'{"id":1}', c="delta_publish", a="")
+    peer.publish(4, b'{"id":9}', c="delta_publish", a="")
+    assert [(m.data, m.correlation_id) for m in peer.take()] == [(whole, "abc"), (b'{"id":9}', "")]
+    (first, second) = [m.data for m in query(peer) if m.kind == "sow"]
+    assert (first, second) == (whole, b'{"id":9}')
+    reader = world.client("reader")
+    reader.subscribe(bm="0", a="")
+    assert reader.bodies()[1:] == [whole, whole, b'{"id":9}']
 
 
 def test_sow_frames_say_how_long_each_record_is() -> None:

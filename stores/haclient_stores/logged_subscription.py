@@ -1,0 +1,239 @@
+"""One subscription of a logged bookmark store: its tracker, and every move of it written down."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
+
+from haclient_stores.entries import Alias, Chunk
+from haclient_stores.gate import Gate
+from haclient_stores.interfaces import SubscriptionLog
+from haclient_stores.records import Kind, begun_flags, publisher_record, start_records, word
+
+if TYPE_CHECKING:
+    from haclient_stores.bookmarks import BookmarkList
+    from haclient_stores.entries import Publishers
+    from haclient_stores.record_file import RecordFile
+    from haclient_stores.tracking import SubscriptionTracker
+
+__all__ = ["LoggedSubscription", "OpenLog"]
+
+_ROOM: Final = 64  # records kept free for moves that are not counted
+_RECORDS_PER_MESSAGE: Final = 3  # its arrival, its discard, and a new publisher
+
+
+class OpenLog:
+    """The open log, shared by all subscriptions of a store; `prune` exchanges what is inside.
+
+    Attributes:
+        file: Where records go.
+        gate: Closed while they may not.
+        publishers: All publishers; `introduced` of them are in the log.
+        trackers: All trackers.
+    """
+
+    __slots__ = ("_promised", "file", "gate", "introduced", "publishers", "trackers")
+
+    def __init__(self, file: RecordFile, publishers: Publishers) -> None:
+        self.file = file
+        self.gate = Gate()
+        self.publishers = publishers
+        self.introduced = len(publishers.ids)
+        self.trackers: list[SubscriptionTracker] = []
+        self._promised = 0  # at most so many entries are undiscarded
+
+    def reserve(self, messages: int) -> None:
+        """Room for so many arrivals, and for the discards of all that is logged.
+
+        Raises:
+            StoreFull: There is none; nothing has changed.
+        """
+        self._promised += messages
+        wanted = _RECORDS_PER_MESSAGE * messages + _ROOM
+        if not self.file.has_room(wanted + self._promised):
+            self._promised = messages + sum(each.undiscarded_count for each in self.trackers)
+            self.file.reserve(wanted + self._promised)
+
+    def introduce(self) -> None:
+        """Write down the publishers that are new."""
+        ids = self.publishers.ids
+        while self.introduced < len(ids):
+            self.file.put(*publisher_record(self.introduced, ids[self.introduced]))
+            self.introduced += 1
+
+
+class LoggedSubscription(SubscriptionLog):
+    """The handle of one subscription: its tracker, and what it does written down."""
+
+    __slots__ = ("_discard_word", "_gate", "_index", "_log", "_try_discard", "tracker")
+
+    def __init__(self, log: OpenLog, index: int, tracker: SubscriptionTracker) -> None:
+        self._log = log
+        self._gate = log.gate
+        self._index = index
+        self._discard_word = word(Kind.DISCARDED, index)
+        self._try_discard = tracker.try_discard
+        self.tracker = tracker
+        log.trackers.append(tracker)
+
+    # -- hot ----------------------------------------------------------------------------------
+
+    @override
+    def log_batch(self, bookmarks: list[str]) -> list[int] | range:
+        gate = self._gate
+        gate.busy = True
+        if gate.closed:
+            gate.wait()
+        try:
+            tracker = self.tracker
+            log = self._log
+            log.reserve(len(bookmarks))
+            numbers = tracker.log_batch(bookmarks)
+            if log.introduced != len(log.publishers.ids):
+                log.introduce()
+            for piece in tracker.fresh:
+                self._write(piece)
+        finally:
+            gate.busy = False
+        return numbers
+
+    def _write(self, piece: Chunk | Alias) -> None:
+        if isinstance(piece, Alias):
+            self._log.file.put(word(Kind.ALIAS, self._index), piece.old)
+            return
+        base = word(Kind.LOGGED, self._index)
+        count = len(piece.sequences)
+        words = array("Q", bytes(16 * count))
+        if piece.publisher >= 0:
+            words[0::2] = array("Q", [base | piece.publisher]) * count
+        else:
+            words[0::2] = array("Q", [base | publisher for publisher in piece.publishers])
+        words[1::2] = array("Q", piece.sequences)
+        self._log.file.put_words(words)
+
+    @override
+    def discard(self, number: int) -> None:
+        gate = self._gate
+        gate.busy = True
+        if gate.closed:
+            gate.wait()
+        try:
+            if self._try_discard(number):
+                file = self._log.file
+                index = file.index
+                if index >= file.limit:
+                    file.turn()
+                    index = file.index
+                words = file.words
+                words[index + 1] = number
+                words[index] = self._discard_word
+                file.index = index + 2
+        finally:
+            gate.busy = False
+
+    @override
+    def log(self, bookmark: str) -> int:
+        return self.log_batch([bookmark])[0]
+
+    # -- not hot ------------------------------------------------------------------------------
+
+    def _move(self, kind: Kind, value: int, publisher: int = 0) -> None:
+        self._log.file.put(word(kind, self._index, publisher), value)
+
+    @override
+    def begin(
+        self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
+    ) -> None:
+        tracker = self.tracker
+        with self._log.gate.standstill():
+            forgets = start is not None and tracker.known
+            tracker.begin(acked=acked, start=start, conflated=conflated, entered_us=entered_us)
+            if forgets:
+                self._move(Kind.PURGED, 1)
+            if start is not None:
+                records = list(start_records(self._index, tracker, self._log.publishers))
+                self._log.introduce()
+                self._log.file.put_all(records)
+            self._move(Kind.BEGUN, begun_flags(acked=acked, conflated=conflated))
+
+    @override
+    def link_lost(self, first_queued: int) -> None:
+        with self._log.gate.standstill():
+            self.tracker.link_lost(first_queued)
+            self._move(Kind.LOST, max(first_queued, 1))
+
+    @override
+    def ended(self) -> None:
+        self.link_lost(1)
+
+    @override
+    def discard_up_to(self, number: int) -> None:
+        if number < 1:
+            return
+        with self._log.gate.standstill():
+            self.tracker.discard_up_to(number)
+            self._move(Kind.DISCARDED_UP_TO, number)
+
+    @override
+    def persisted(self, bookmark: str) -> None:
+        tracker = self.tracker
+        paused = tracker.paused
+        kind = Kind.PERSISTED_WHILE_PAUSED if paused else Kind.PERSISTED
+        with self._log.gate.standstill():
+            for item in bookmark.split(","):
+                place = tracker.position(item)
+                if place is not None:
+                    tracker.persisted_at(*place)
+                    self._log.introduce()
+                    self._move(kind, place[1], place[0])
+
+    @override
+    def completed(self, bookmark: str) -> None:
+        tracker = self.tracker
+        with self._log.gate.standstill():
+            tracker.completed(bookmark)
+            place = tracker.position(bookmark)
+            if place is None:
+                self._move(Kind.COMPLETED_SOMEWHERE, 1)
+            else:
+                self._log.introduce()
+                self._move(Kind.COMPLETED, place[1], place[0])
+
+    def purge(self) -> None:
+        """Forget the subscription, also in the log."""
+        with self._log.gate.standstill():
+            self.tracker.purge()
+            self._move(Kind.PURGED, 1)
+
+    @property
+    def paused(self) -> bool:
+        """Set while the server holds the subscription: its acks are then no recovery points."""
+        return self.tracker.paused
+
+    @paused.setter
+    def paused(self, value: bool) -> None:
+        self.tracker.paused = value
+
+    @property
+    @override
+    def oldest_undiscarded(self) -> int:
+        return self.tracker.oldest_undiscarded
+
+    @property
+    @override
+    def undiscarded_count(self) -> int:
+        return self.tracker.undiscarded_count
+
+    @override
+    def is_discarded(self, bookmark: str) -> bool:
+        return self.tracker.is_discarded(bookmark)
+
+    @override
+    def recovery_point(self) -> BookmarkList:
+        return self.tracker.recovery_point()
+
+    @override
+    def resume(self) -> str:
+        return self.tracker.resume()

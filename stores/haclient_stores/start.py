@@ -1,0 +1,79 @@
+"""Where a subscription began: what it resumes from until something is finished. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from haclient_stores.bookmarks import (
+    NOW,
+    Bookmark,
+    BookmarkList,
+    BookmarkRange,
+    Timestamp,
+    parse_bookmark,
+)
+
+__all__ = ["Start"]
+
+_NOW: Final = Bookmark(0, 1)  # how NOW is written
+
+
+class Start:
+    """The start of a subscription.
+
+    Attributes:
+        items: Bookmarks and timestamps to begin after; empty for the start of the log.
+        range: The range that was asked for, if it was one.
+        entered_us: When it was entered, in microseconds since 1970; 0 when nobody knows.
+    """
+
+    __slots__ = ("entered_us", "items", "range")
+
+    def __init__(self) -> None:
+        self.items: tuple[Bookmark | Timestamp, ...] = ()
+        self.range: BookmarkRange | None = None
+        self.entered_us = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether it is anything but the start of the log."""
+        return bool(self.items or self.range)
+
+    @property
+    def is_now(self) -> bool:
+        """Whether the subscription was entered at NOW and no position is known yet."""
+        return self.items == (_NOW,)
+
+    def set(self, wire: str) -> None:
+        """Take a start from its wire form.
+
+        Raises:
+            UsageError: It is no bookmark.
+        """
+        match parse_bookmark(wire):
+            case Bookmark() | Timestamp() as item:
+                self.items = (item,)
+            case BookmarkList(items=items):
+                self.items = items
+            case BookmarkRange() as whole:
+                self.range = whole
+            case point:
+                self.items = (_NOW,) if point == NOW else ()
+
+    def resume_items(self, *, nothing_came: bool) -> tuple[Bookmark | Timestamp, ...]:
+        """Where to begin while nothing is finished.
+
+        A subscription entered at NOW begins at that moment. Without a clock it may go to NOW again
+        only if nothing was ever delivered; else everything is better than a gap.
+        """
+        if not self.is_now or (nothing_came and not self.entered_us):
+            return self.items
+        return (Timestamp(self.entered_us),) if self.entered_us else ()
+
+    def resume(self, point: BookmarkList) -> str:
+        """The wire form for a re-subscribe: a range keeps its end."""
+        if self.range is None:
+            return str(point)
+        if not point.items:
+            return str(self.range)
+        return str(BookmarkRange(point, self.range.end, "(" + self.range.brackets[1]))

@@ -1,0 +1,99 @@
+"""A broker as a process: killed, stopped and started again on the same directory."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+import trio
+
+from haclient.protocol.encoding import encode_frame
+from haclient_fake_server.__main__ import main
+from support.broker import BrokerProcess, RawClient, port_of
+
+
+def frames(first: int, last: int) -> bytes:
+    return b"".join(
+        encode_frame({"c": "p", "t": "orders", "a": "persisted", "s": number}, b"%d" % number)
+        for number in range(first, last + 1)
+    )
+
+
+async def bodies(client: RawClient, count: int) -> list[int]:
+    await client.send(c="subscribe", cid="r", t="orders", bm="0")
+    return [int(message.data) for message in await client.publishes(count)]
+
+
+@pytest.mark.row("TL1", "TL7", "TL16", "ID2")
+async def test_sigkill_in_mid_stream_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    acknowledged, last = 0, 0
+    for _ in range(3):
+        with BrokerProcess("--data", str(tmp_path)) as broker:
+            async with RawClient.connect(broker.uri) as client:
+                logon = await client.logon("pubber", opts="ack_conflation=1ms")
+                seen = logon.sequence or 0
+                assert acknowledged <= seen <= last
+                last = seen + 20_000
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_send_until_broken, client, frames(seen + 1, last))
+                    for _ in range(3):
+                        acknowledged = (await client.ack("persisted")).sequence or 0
+                    broker.kill()
+                    nursery.cancel_scope.cancel()
+    with BrokerProcess("--data", str(tmp_path)) as broker:
+        async with RawClient.connect(broker.uri) as client:
+            seen = (await client.logon("pubber")).sequence or 0
+            assert acknowledged <= seen <= last
+            await client.send_bytes(frames(1, seen))
+            await client.send(b"%d" % (seen + 1), c="p", t="orders", s=seen + 1)
+            assert await bodies(client, seen + 1) == list(range(1, seen + 2))
+        assert broker.stop() == 0
+
+
+async def _send_until_broken(client: RawClient, data: bytes) -> None:
+    with contextlib.suppress(trio.BrokenResourceError):  # killed while we were sending
+        await client.send_bytes(data)
+
+
+@pytest.mark.row("TL1", "ID1", "RB3")
+async def test_sigterm_stops_cleanly_and_a_restart_goes_on(tmp_path: Path) -> None:
+    arguments = ("--data", str(tmp_path), "--name", "east", "--sow", "prices:/id")
+    with BrokerProcess(*arguments) as broker:
+        async with RawClient.connect(broker.uri) as client:
+            await client.logon("pubber")
+            await client.send_bytes(frames(1, 10))
+            await client.send(b'{"id":1}', c="p", t="prices", s=11)
+            await client.send(c="flush", cid="f", a="persisted")
+            await client.ack("persisted", "f")
+        port = port_of(broker.uri)
+        assert broker.stop() == 0
+    with BrokerProcess(*arguments, listen=f"tcp://127.0.0.1:{port}") as broker:
+        async with RawClient.connect(broker.uri) as client:
+            assert (await client.logon("pubber")).sequence == 11
+            assert await bodies(client, 10) == list(range(1, 11))
+            await client.send(c="sow", cid="q", t="prices")
+            record = await client.until(lambda message: message.kind == "sow")
+            assert record.data == b'{"id":1}'
+
+
+@pytest.mark.row("TL12")
+def test_a_journal_with_a_hole_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "journal.00000001").write_bytes(b"not a journal")
+    assert main(["--data", str(tmp_path), "--listen", "tcp://127.0.0.1:0"]) == 1
+    assert "journal.00000001: corrupt at byte 0" in capsys.readouterr().err
+
+
+def test_an_address_in_use_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--listen", "nonsense"]) == 1
+    assert "wanted tcp://HOST:PORT" in capsys.readouterr().err
+
+
+async def test_only_chosen_topics_are_logged() -> None:
+    with BrokerProcess("--log-topic", "^logged") as broker:
+        async with RawClient.connect(broker.uri) as client:
+            await client.logon("pubber")
+            await client.send(c="subscribe", cid="1", t="orders", bm="0", a="processed")
+            assert (await client.ack("processed")).reason.startswith("invalid topic")

@@ -1,0 +1,142 @@
+"""A server's log and one subscription on it, as sets and lists: the model for bookmark stores.
+
+The server starts after the earliest bookmark of a list that it knows. The client queues what
+arrives, hands it out, and discards in any order. `World` notes what must never happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from haclient_stores.bookmarks import Bookmark, BookmarkList
+from haclient_stores.interfaces import SubscriptionLog
+
+
+@dataclass
+class World:
+    """One subscription from the start of a log.
+
+    Attributes:
+        log: The server's log: publisher and sequence of each message.
+        synced: So many of them are on the sync destination too.
+        cursor: How far the server has delivered on this link.
+        queue: Delivered and not handed out: number and message.
+        hands: Handed out in this process and not discarded: number to message.
+        discarded: Messages whose discard returned.
+    """
+
+    subscription: SubscriptionLog
+    acked: bool
+    log: list[tuple[int, int]] = field(default_factory=list)
+    synced: int = 0
+    cursor: int = 0
+    queue: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
+    hands: dict[int, tuple[int, int]] = field(default_factory=dict)
+    discarded: set[tuple[int, int]] = field(default_factory=set)
+    last_number: int = 0
+
+    def publish(self, publisher: int, step: int) -> None:
+        """Put a message into the log."""
+        last = max((q for p, q in self.log if p == publisher), default=0)
+        self.log.append((publisher, last + step))
+
+    def enter(self) -> None:
+        """Subscribe where the store says."""
+        point = self.subscription.recovery_point()
+        self.check(point)
+        self.subscription.begin(acked=self.acked, start=None)
+        self.cursor = self.start_of(point, self.log)
+
+    @staticmethod
+    def start_of(point: BookmarkList, log: list[tuple[int, int]]) -> int:
+        """Where a server with this log starts; its end when it knows none of the list."""
+        if not point.items:
+            return 0
+        wanted = {(b.publisher_id, b.sequence) for b in point.items if isinstance(b, Bookmark)}
+        found = [index + 1 for index, message in enumerate(log) if message in wanted]
+        return min(found, default=len(log))
+
+    def check(self, point: BookmarkList) -> None:
+        """Nothing undiscarded is skipped, on this server nor on its sync destination."""
+        log = self.log
+        first = next((i for i, m in enumerate(log) if m not in self.discarded), len(log))
+        assert self.start_of(point, log) <= first
+        if self.acked:
+            there = log[: self.synced]
+            first = next((i for i, m in enumerate(there) if m not in self.discarded), len(there))
+            if point.items:
+                wanted = {(b.publisher_id, b.sequence) for b in point if isinstance(b, Bookmark)}
+                assert wanted & set(there), "the other server knows nothing of this list"
+            assert self.start_of(point, there) <= first
+
+    def deliver(self, count: int) -> None:
+        """The server sends the next messages of its log."""
+        messages = self.log[self.cursor : self.cursor + count]
+        self.cursor += len(messages)
+        numbers = list(self.subscription.log_batch([f"{p}|{q}|" for p, q in messages]))
+        assert len(numbers) == len(messages)
+        held = {*self.hands.values(), *(message for _, message in self.queue)}
+        for number, message in zip(numbers, messages, strict=True):
+            if message in self.discarded or message in held:
+                assert number == 0, f"{message} was delivered again"
+            else:
+                assert number > self.last_number, f"{message} was dropped"
+                self.last_number = number
+                self.queue.append((number, message))
+                held.add(message)
+
+    def hand_out(self, count: int) -> None:
+        """The application takes messages."""
+        self.hands.update(self.queue[:count])
+        del self.queue[:count]
+
+    def discard(self, choose: int) -> None:
+        """The application is done with one of them."""
+        if self.hands:
+            number = sorted(self.hands)[choose % len(self.hands)]
+            self.subscription.discard(number)
+            self.subscription.discard(number)
+            self.discarded.add(self.hands.pop(number))
+
+    def lose_link(self) -> None:
+        """The connection breaks; the client enters again."""
+        first = self.queue[0][0] if self.queue else self.last_number + 1
+        self.subscription.link_lost(first)
+        self.queue.clear()
+        self.enter()
+
+    def restart(self, subscription: SubscriptionLog) -> None:
+        """The process is gone, and with it everything in hands and queue."""
+        self.subscription = subscription
+        self.queue.clear()
+        self.hands.clear()
+        self.enter()
+
+    def ack(self, at: int) -> None:
+        """The server acknowledges a position that it has passed and that is synced."""
+        passed = min(self.cursor, self.synced)
+        if passed:
+            publisher, sequence = self.log[at % passed]
+            self.subscription.persisted(f"{publisher}|{sequence}|")
+
+    def complete(self) -> None:
+        """The replay reaches the end."""
+        self.deliver(len(self.log))
+        last = f"{self.log[-1][0]}|{self.log[-1][1]}|" if self.log else ""
+        self.subscription.completed(last)
+
+    def finish(self, reopen: Callable[[], SubscriptionLog]) -> None:
+        """In the end everything was delivered, and nothing comes again."""
+        self.complete()
+        self.hand_out(len(self.queue))
+        while self.hands:
+            self.discard(0)
+        assert self.discarded == set(self.log)
+        assert self.subscription.undiscarded_count == 0
+        self.synced = len(self.log)
+        if self.log:
+            self.ack(len(self.log) - 1)
+        self.restart(reopen())
+        self.deliver(len(self.log))
+        assert not self.queue

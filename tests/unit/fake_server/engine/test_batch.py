@@ -1,0 +1,99 @@
+"""The block that a batch builds."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, BatchBuilder, Extras
+from haclient_fake_server.engine.identity import Publisher
+from haclient_fake_server.engine.journal import records_of
+from haclient_fake_server.engine.routes import Route
+from haclient_fake_server.journal_format import Record, RecordCommand, RecordFlag
+
+
+def builder() -> BatchBuilder:
+    return BatchBuilder(next_position=5, next_topic_id=3, now_us=77)
+
+
+def route(topic: str = "orders") -> Route:
+    return Route(topic, "json", logged=True, sow=None)
+
+
+def test_a_batch_without_records_builds_no_block() -> None:
+    batch = builder()
+    assert batch.build() is None
+    assert not batch.has_data
+
+
+@pytest.mark.row("TL3")
+def test_a_block_knows_its_span_its_publishers_and_its_definitions() -> None:
+    batch, orders, a, b = builder(), route(), Publisher(1), Publisher(2)
+    for publisher, sequence in ((a, 10), (b, 20), (a, 30)):
+        batch.append(orders, publisher, sequence, body=b"x", extras=NO_EXTRAS)
+    assert batch.has_data
+    block = batch.build()
+    assert block is not None
+    assert (block.first_position, block.next_position) == (5, 8)
+    assert (block.first_us, block.last_us) == (77, 77)
+    assert block.publishers == {1: (10, 30), 2: (20, 20)}
+    assert block.definitions == ((3, "json", "orders"),)
+    assert block.assigned == frozenset()
+    assert [record.position for record in records_of(block.data)] == [0, 5, 6, 7]
+    assert (a.noted, a.batch_low) == (30, 0)
+
+
+def test_a_topic_is_defined_once() -> None:
+    batch, orders = builder(), route()
+    batch.append(orders, Publisher(1), 1, body=b"", extras=NO_EXTRAS)
+    batch.build()
+    batch.append(orders, Publisher(1), 2, body=b"", extras=NO_EXTRAS)
+    block = batch.build()
+    assert block is not None
+    assert (block.first_position, block.definitions) == (6, ())
+
+
+def test_numbers_of_an_earlier_run_are_not_given_again() -> None:
+    batch, orders = builder(), route()
+    batch.topic_known(9)
+    batch.append(orders, Publisher(1), 1, body=b"", extras=NO_EXTRAS)
+    assert orders.topic_id == 10
+
+
+def test_everything_a_publish_may_carry_is_in_its_record() -> None:
+    batch = builder()
+    extras = Extras(b"key", b"corr", b"\x3c\0\0\0", RecordFlag.USER_KEY)
+    batch.append(route(), Publisher(1), 1, body=b"body", extras=extras)
+    block = batch.build()
+    assert block is not None
+    record = list(records_of(block.data))[1]
+    assert record == Record(5, 1, 1, 77, 3, 1, RecordFlag.USER_KEY, b"key", b"corr", 60, b"body")
+
+
+@pytest.mark.row("ID3")
+def test_a_block_names_publishers_whose_sequences_are_assigned() -> None:
+    batch = builder()
+    batch.append(route(), Publisher(4), 1, body=b"", extras=ASSIGNED)
+    block = batch.build()
+    assert block is not None
+    assert block.assigned == {4}
+
+
+@pytest.mark.row("ID2")
+def test_a_mark_has_no_position() -> None:
+    batch, publisher = builder(), Publisher(4)
+    publisher.seen = 9
+    batch.mark(publisher)
+    assert not batch.has_data
+    block = batch.build()
+    assert block is not None
+    assert (block.first_position, block.next_position, block.marks) == (5, 5, ((4, 9),))
+    (record,) = records_of(block.data)
+    assert (record.command, record.sequence, record.position) == (RecordCommand.MARK, 9, 0)
+    assert publisher.noted == 9
+
+
+def test_a_message_of_this_very_batch_can_be_found() -> None:
+    batch = builder()
+    batch.append(route(), Publisher(4), 9, body=b"", extras=NO_EXTRAS)
+    assert batch.find(4, 9) == 5
+    assert batch.find(4, 8) is None

@@ -1,0 +1,106 @@
+"""The journal in memory, and the sparse index of all journals."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient_fake_server.engine.journal import (
+    Block,
+    BlockIndex,
+    Cursor,
+    MemoryJournal,
+    records_of,
+    whole_blocks,
+)
+from haclient_fake_server.journal_format import (
+    INDEX_STRIDE_BYTES,
+    Record,
+    encode_block,
+    encode_record,
+)
+
+
+def block(position: int, count: int = 1, size: int = 10) -> Block:
+    records = [
+        Record(number, 7, 10 * number, 1000 * number, 1, payload=b"x" * size)
+        for number in range(position, position + count)
+    ]
+    data = encode_block(b"".join(map(encode_record, records)), count=count, first_position=position)
+    first, last = records[0], records[-1]
+    return Block(
+        data,
+        position,
+        position + count,
+        first.timestamp_us,
+        last.timestamp_us,
+        {7: (first.sequence, last.sequence)},
+    )
+
+
+@pytest.fixture
+def journal() -> MemoryJournal:
+    """A thousand records in several strides."""
+    journal = MemoryJournal()
+    for position in range(1, 1001, 10):
+        journal.append(block(position, 10, 1000))
+    return journal
+
+
+@pytest.mark.parametrize("position", [1, 2, 260, 261, 270, 999, 1000])
+def test_any_position_message_or_time_is_found(journal: MemoryJournal, position: int) -> None:
+    assert journal.find(7, 10 * position) == position
+    assert journal.find(7, 10 * position - 1) is None
+    assert journal.find(8, 10 * position) is None
+    assert journal.at_time(1000 * position) == position
+    assert journal.at_time(1000 * position - 999) == position
+    chunk, _ = journal.read(journal.seek(position), 2 * INDEX_STRIDE_BYTES)
+    assert position in {record.position for record in records_of(chunk)}
+
+
+def test_beyond_the_end_there_is_nothing(journal: MemoryJournal) -> None:
+    assert journal.at_time(10**9) == journal.next_position == 1001
+    end = journal.seek(1001)
+    assert journal.read(end, 1000) == (b"", end)
+    assert journal.first_position == 1
+
+
+def test_an_empty_journal_has_nothing_to_find() -> None:
+    journal = MemoryJournal()
+    assert journal.find(7, 1) is None
+    assert journal.at_time(5) == 1
+    assert journal.seek(1) == journal.summary() == Cursor(1, 0)
+
+
+def test_reading_goes_on_where_it_stopped(journal: MemoryJournal) -> None:
+    cursor, positions = journal.summary(), list[int]()
+    while True:
+        chunk, cursor = journal.read(cursor, 5000)
+        if not chunk:
+            break
+        positions += [record.position for record in records_of(chunk)]
+    assert positions == list(range(1, 1001))
+
+
+@pytest.mark.parametrize("max_bytes", [1, 31, 40, 100, 10_000])
+def test_a_read_gives_at_least_one_block(journal: MemoryJournal, max_bytes: int) -> None:
+    chunk, _ = journal.read(journal.summary(), max_bytes)
+    assert [record.position for record in records_of(chunk)] == list(range(1, 11))
+
+
+def test_what_is_whole_of_a_chunk() -> None:
+    one = block(1).data
+    assert whole_blocks(b"") == 0
+    assert whole_blocks(one) == len(one)
+    assert whole_blocks(one + one[:-1]) == len(one)
+    assert whole_blocks(one[:-1]) == -len(one)
+    assert whole_blocks(one[:10]) == 0
+
+
+def test_an_index_grows_by_strides_not_by_blocks() -> None:
+    index = BlockIndex()
+    for number in range(100):
+        index.add(block(number + 1), number * INDEX_STRIDE_BYTES // 10)
+    assert len(index.strides) == 10
+    assert index.stride_of_position(0) is None
+    assert index.stride_of_time(1000) is None
+    assert index.span(9, 12345) == (9 * INDEX_STRIDE_BYTES, 12345)

@@ -1,0 +1,68 @@
+"""An engine that starts again from its journal."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient_fake_server.engine.settings import SowTopic
+from support.engine import World
+
+
+@pytest.mark.row("TL1", "ID1", "RB10")
+def test_positions_bookmarks_and_the_logs_end_are_the_same() -> None:
+    world = World()
+    world.client("pubber").publish(3, t="caf\udce9")
+    before = world.engine.next_position
+    world.restart()
+    assert world.engine.next_position == before
+    reader = world.client("reader")
+    reader.subscribe(bm="0|1|", a="completed")
+    (completed,) = reader.take()
+    assert completed.bookmark == "7094790850998930143|3|"
+
+
+def test_topics_keep_their_numbers() -> None:
+    world = World()
+    for topic in ("a", "b"):
+        world.client("pubber").publish(None, t=topic)
+    world.restart()
+    for topic in ("c", "b"):
+        world.client("pubber").publish(None, t=topic)
+    reader = world.client("reader")
+    reader.subscribe(t="[abc]", bm="0", a="")
+    assert [message.topic for message in reader.take()] == ["a", "b", "c", "b"]
+
+
+@pytest.mark.row("TL17")
+def test_time_never_falls_even_when_the_clock_does() -> None:
+    world = World()
+    world.now = 1000.0
+    world.client("pubber").publish(1)
+    world.now = 10.0
+    world.restart()
+    world.client("pubber").publish(2)
+    reader = world.client("reader")
+    reader.subscribe(bm="0", opts="timestamp", a="")
+    first, second = reader.take()
+    assert first.timestamp <= second.timestamp
+
+
+@pytest.mark.row("TL15", "SW1")
+def test_a_state_of_the_world_may_be_given_to_a_topic_afterwards() -> None:
+    world = World()
+    world.client("pubber").publish(1, b'{"id":1}')
+    world.client("pubber").publish(2, b"no json")
+    world.settings = type(world.settings)(sow_topics=(SowTopic("orders", ("/id",)),))
+    world.restart()
+    peer = world.client("pubber")
+    peer.send(c="sow", cid="1", t="orders")
+    (record,) = [message for message in peer.take() if message.kind == "sow"]
+    assert record.data == b'{"id":1}'
+    assert record.sow_key.isdigit()
+
+
+@pytest.mark.row("ID2")
+def test_an_empty_journal_is_a_fine_start() -> None:
+    world = World()
+    world.restart()
+    assert world.engine.next_position == 1

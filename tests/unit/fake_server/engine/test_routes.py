@@ -1,0 +1,105 @@
+"""Delivery plans."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haclient_fake_server.engine import routes
+from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.filters import Document, compile_filter
+from haclient_fake_server.engine.routes import Lane, Plan, Route, RouteTable, Style
+from haclient_fake_server.engine.subscriptions import Subscription
+from haclient_fake_server.engine.topics import TopicMatcher
+
+ONE, TWO = Connection(1, peer="", now=0), Connection(2, peer="", now=0)
+
+
+def subscription(
+    connection: Connection, sub_id: str, *, style: Style = Style.PLAIN, filter_: str = ""
+) -> Subscription:
+    number = 100 * connection.id + int(sub_id)
+    item = Subscription(connection, sub_id, number=number, matcher=TopicMatcher("orders"))
+    item.style = style
+    item.filter = compile_filter(filter_) if filter_ else None
+    return item
+
+
+def plan(*subscriptions: Subscription) -> Plan:
+    return Plan(b'"orders"', subscriptions)
+
+
+def test_connections_with_the_same_ids_share_a_lane() -> None:
+    (lane,) = plan(subscription(ONE, "1"), subscription(TWO, "1")).everyone
+    assert lane == Lane(b'{"c":"p","t":"orders","sids":"1"', Style.PLAIN, (ONE, TWO))
+
+
+def test_ids_of_one_connection_share_a_frame() -> None:
+    (lane,) = plan(subscription(ONE, "1"), subscription(ONE, "2")).everyone
+    assert lane.head == b'{"c":"p","t":"orders","sids":"1,2"'
+
+
+@pytest.mark.row("RB11")
+def test_other_headers_are_another_lane() -> None:
+    lanes = plan(subscription(ONE, "1"), subscription(ONE, "2", style=Style.BOOKMARK)).everyone
+    assert [lane.style for lane in lanes] == [Style.PLAIN, Style.BOOKMARK]
+
+
+def test_who_matches_is_decided_by_message() -> None:
+    it = plan(subscription(ONE, "1", filter_="/n > 5"), subscription(ONE, "2"))
+    assert it.filtered
+    (low,), (high,) = it.matching(Document(b'{"n":1}')), it.matching(Document(b'{"n":9}'))
+    assert low.head.endswith(b'"2"')
+    assert high.head.endswith(b'"1,2"')
+    assert it.matching(Document(b'{"n":8}')) is it.matching(Document(b'{"n":9}'))
+
+
+@given(st.lists(st.integers(0, 7), max_size=30))
+def test_forgetting_lanes_never_changes_them(values: list[int]) -> None:
+    items = [subscription(ONE, str(bit), filter_=f"/b{bit} = 1") for bit in range(3)]
+    it = plan(*items)
+    for value in values:
+        body = ",".join(f'"b{bit}":{value >> bit & 1}' for bit in range(3))
+        lanes = it.matching(Document(f"{{{body}}}".encode()))
+        wanted = ",".join(str(bit) for bit in range(3) if value >> bit & 1)
+        assert [lane.head[29:].strip(b'"').decode() for lane in lanes] == [wanted] * bool(wanted)
+
+
+def test_lanes_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "MAX_REMEMBERED_MASKS", 1)
+    it = plan(subscription(ONE, "1", filter_="/n > 5"))
+    high, low = Document(b'{"n":9}'), Document(b'{"n":1}')
+    first = it.matching(high)
+    assert it.matching(low) == ()
+    assert it.matching(high) == first
+
+
+def test_who_loses_a_record_must_have_seen_it_and_want_to_know() -> None:
+    item = subscription(ONE, "1", filter_="/n > 5")
+    it = plan(item, subscription(ONE, "2"))
+    assert not it.watched
+    item.oof = True
+    it = plan(item, subscription(ONE, "2"))
+    assert it.watched
+    high, low = Document(b'{"n":9}'), Document(b'{"n":1}')
+    (lane,) = it.losing(high, low)
+    assert lane.head == b'{"c":"oof","t":"orders","sids":"1"'
+    assert it.losing(high, None) == (lane,)
+    assert it.losing(high, high) == it.losing(low, low) == it.losing(low, None) == ()
+
+
+def test_a_change_of_subscriptions_drops_the_plans() -> None:
+    table = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=False, sow=None))
+    route = table.route("orders")
+    assert table.route("orders") is route
+    item, from_log = subscription(ONE, "1"), subscription(ONE, "2")
+    from_log.from_log = True
+    assert table.plan(route).subscriptions == ()
+    table.enter(item)
+    table.enter(from_log)
+    assert route.plan is None
+    assert table.plan(route).subscriptions == (item,), "the topic is not logged"
+    table.leave(item)
+    table.leave(item)
+    assert table.plan(route).subscriptions == ()

@@ -1,0 +1,178 @@
+"""Effects are carried out in the order that is contract."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+from typing_extensions import override
+
+from haclient.protocol.encoding import encode_frame
+from haclient_fake_server.config import BrokerConfig
+from haclient_fake_server.engine.journal import Block, MemoryJournal
+from haclient_fake_server.hub import Hub, SessionLike
+from haclient_stores.errors import StoreFull
+from support.engine import decode
+
+
+@dataclass
+class Session(SessionLike):
+    """A connection that keeps a diary."""
+
+    number: int
+    diary: list[str]
+    unsent_bytes: int = 0
+    sent: list[bytes] = field(default_factory=list)
+
+    @override
+    def put(self, data: bytes) -> None:
+        self.diary.append(f"send {self.number}")
+        self.sent.append(data)
+        self.unsent_bytes += len(data)
+
+    @override
+    def nudge(self) -> None:
+        self.diary.append(f"nudge {self.number}")
+
+    @override
+    def finish(self, reason: str) -> None:
+        self.diary.append(f"close {self.number}: {reason}")
+
+    @override
+    def cut(self, reason: str) -> None:
+        self.diary.append(f"cut {self.number}: {reason}")
+
+
+class Journal(MemoryJournal):
+    """A journal in the same diary; full when told so."""
+
+    def __init__(self, diary: list[str]) -> None:
+        super().__init__()
+        self._diary = diary
+        self.full = False
+
+    @override
+    def append(self, block: Block) -> None:
+        if self.full:
+            raise StoreFull("no room")
+        self._diary.append("journal")
+        super().append(block)
+
+
+class Bench:
+    """A hub, its journal and a diary of all that it does."""
+
+    def __init__(self, config: BrokerConfig | None = None) -> None:
+        self.diary: list[str] = []
+        self.journal = Journal(self.diary)
+        self.hub = Hub(config or BrokerConfig(ack_interval_s=0.0), self.journal, now_us=1)
+
+    def client(self, name: str) -> Session:
+        session = Session(self.hub.next_number(), self.diary)
+        self.hub.accepted(session, peer="test")
+        self.send(session, c="logon", client_name=name)
+        return session
+
+    def send(self, session: Session, body: bytes = b"", /, **fields: str | int) -> None:
+        self.hub.received(session, decode(encode_frame(fields, body), expand_sow=False))
+
+
+@pytest.mark.row("TL7")
+async def test_the_journal_is_written_before_anything_is_sent() -> None:
+    bench = Bench()
+    reader, writer = bench.client("reader"), bench.client("writer")
+    bench.send(reader, c="subscribe", cid="1", t="orders")
+    bench.send(writer, c="p", t="orders", s=1, a="persisted")
+    assert bench.diary == ["journal", "send 1", "send 2"]
+
+
+@pytest.mark.row("TL7")
+async def test_nothing_is_sent_when_the_journal_cannot_be_written() -> None:
+    bench = Bench()
+    writer = bench.client("writer")
+    bench.journal.full = True
+    with pytest.raises(StoreFull):
+        bench.send(writer, c="p", t="orders", s=1, a="persisted")
+    assert bench.diary == []
+
+
+@pytest.mark.row("TL6")
+async def test_a_lonely_message_is_written_without_waiting_for_others() -> None:
+    bench = Bench()
+    bench.send(bench.client("writer"), c="p", t="orders", s=1)
+    assert bench.diary == ["journal"]
+    assert bench.journal.next_position == 2
+
+
+async def test_last_words_are_sent_before_a_close() -> None:
+    bench = Bench()
+    bench.client("same")
+    bench.client("same")
+    assert bench.diary == ["send 1", "close 1: name in use"]
+
+
+@pytest.mark.row("RB13")
+async def test_a_reader_of_the_log_is_nudged_and_fed_when_it_has_room() -> None:
+    bench = Bench()
+    reader, writer = bench.client("reader"), bench.client("writer")
+    bench.send(writer, b"x", c="p", t="orders", s=1)
+    bench.send(reader, c="subscribe", cid="1", t="orders", bm="0")
+    assert bench.diary == ["journal", "nudge 1"]
+    assert bench.hub.hungry(reader)
+    assert bench.hub.feed(reader)
+    assert not bench.hub.feed(reader)
+    assert [message.data for message in decode(*reader.sent)] == [b"x"]
+
+
+@pytest.mark.row("RB13")
+async def test_a_full_buffer_turns_a_bookmark_subscription_back_to_the_log() -> None:
+    bench = Bench(BrokerConfig(high_water_bytes=100))
+    reader, writer = bench.client("reader"), bench.client("writer")
+    bench.send(reader, c="subscribe", cid="1", t="orders", bm="0")
+    bench.hub.feed(reader)
+    bench.send(writer, b"x" * 200, c="p", t="orders", s=1)
+    bench.send(writer, b"y", c="p", t="orders", s=2)
+    assert len(reader.sent) == 1
+    reader.unsent_bytes = 0
+    assert bench.hub.feed(reader)
+    assert decode(*reader.sent)[-1].data == b"y"
+
+
+async def test_a_plain_subscriber_over_the_hard_limit_is_cut() -> None:
+    bench = Bench(BrokerConfig(high_water_bytes=100, slow_client_bytes=300))
+    reader, writer = bench.client("reader"), bench.client("writer")
+    bench.send(reader, c="subscribe", cid="1", t="orders")
+    for number in (1, 2):
+        bench.send(writer, b"x" * 200, c="p", t="orders", s=number)
+    assert bench.diary[-1] == "cut 1: slow client"
+
+
+async def test_a_connection_that_has_gone_is_left_alone() -> None:
+    bench = Bench()
+    reader, writer = bench.client("reader"), bench.client("writer")
+    bench.send(reader, c="subscribe", cid="1", t="orders")
+    bench.hub.gone(reader)
+    bench.send(writer, c="p", t="orders", s=1)
+    assert bench.diary == ["journal"]
+    assert not bench.hub.feed(reader)
+
+
+@pytest.mark.row("AK2", "AD9")
+async def test_time_reaches_the_engine_when_it_asked_for_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    assert autojump_clock.autojump_threshold == 0
+    bench = Bench(BrokerConfig(ack_interval_s=1.0))
+    writer = bench.client("writer")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.hub.keep_time)
+        await trio.sleep(5)
+        bench.send(writer, c="p", t="orders", s=1, a="persisted")
+        bench.send(writer, c="heartbeat", opts="start,0.4")
+        await trio.sleep(0.5)
+        assert [message.kind for message in decode(*writer.sent)] == ["heartbeat"]
+        bench.send(writer, c="heartbeat", opts="stop")
+        await trio.sleep(0.51)
+        assert [message.kind for message in decode(*writer.sent)] == ["heartbeat", "ack"]
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,151 @@
+"""The broker over real sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from typing_extensions import override
+
+from haclient.errors import StoreFull, StoreLocked, UsageError
+from haclient_fake_server.config import BrokerConfig, FsyncPolicy
+from haclient_fake_server.journal_format import segment_name
+from haclient_fake_server.server import BrokerServer, serve
+from haclient_stores.files import RealDisk
+from support.broker import RawClient, running_broker
+
+PUBBER = 7094790850998930143
+
+
+@pytest.mark.row("TL7", "AK2")
+async def test_a_publish_is_acknowledged() -> None:
+    async with running_broker() as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber", opts="ack_conflation=0s")
+        await client.send(b"{}", c="p", t="orders", s=1, a="persisted")
+        ack = await client.ack("persisted")
+        assert (ack.status, ack.sequence, ack.bookmark) == ("success", 1, f"{PUBBER}|1|")
+
+
+@pytest.mark.row("TL1", "ID2")
+@pytest.mark.parametrize("fsync", list(FsyncPolicy))
+async def test_a_journal_survives_the_broker(tmp_path: Path, fsync: FsyncPolicy) -> None:
+    config = BrokerConfig(
+        data_dir=tmp_path, fsync=fsync, segment_bytes=1 << 20, flush_interval_s=0.001
+    )
+    async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        await client.send(b"one", c="p", t="orders", s=1)
+        await client.send(c="flush", cid="1", a="persisted")
+        await client.ack("persisted", "1")
+        await trio.sleep(0.02 if fsync is FsyncPolicy.INTERVAL else 0)
+    async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
+        assert (await client.logon("pubber")).sequence == 1
+        await client.send(c="subscribe", cid="1", t="orders", bm="0")
+        (message,) = await client.publishes(1)
+        assert message.data == b"one"
+
+
+async def test_two_brokers_cannot_have_one_directory(tmp_path: Path) -> None:
+    config = BrokerConfig(data_dir=tmp_path, segment_bytes=1 << 20)
+    async with running_broker(config):
+        with pytest.raises(StoreLocked):
+            await BrokerServer(config).__aenter__()
+
+
+@pytest.mark.parametrize(
+    "uri", ["udp://127.0.0.1:0", "tcp://127.0.0.1", "tcp://127.0.0.1:x", "tcp://127.0.0.1:99999"]
+)
+async def test_an_address_that_cannot_be_listened_on_is_named(uri: str) -> None:
+    with pytest.raises(UsageError, match="cannot listen on"):
+        await BrokerServer(BrokerConfig(listen=(uri,))).__aenter__()
+
+
+async def test_one_broker_may_listen_on_several_addresses() -> None:
+    config = BrokerConfig(listen=("tcp://127.0.0.1:0", "tcp://[::1]:0"))
+    async with running_broker(config) as server:
+        first, second = server.uris
+        assert first.startswith("tcp://127.0.0.1:")
+        assert second.startswith("tcp://[::1]:")
+
+
+class FullDisk(RealDisk):
+    """A disk on which no second segment fits."""
+
+    @override
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name == segment_name(2):
+            raise StoreFull(f"{target}: no room")
+        super().rename(source, target)
+
+
+@pytest.mark.row("TL7")
+async def test_a_broker_that_cannot_write_its_journal_stops_and_says_why(tmp_path: Path) -> None:
+    config = BrokerConfig(data_dir=tmp_path, segment_bytes=4096)
+    with pytest.raises(StoreFull):
+        await publish_too_much(BrokerServer(config, disk=FullDisk()))
+
+
+async def publish_too_much(broker: BrokerServer) -> None:
+    async with broker as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        await client.send(b"x" * 5000, c="p", t="orders", s=1)
+        await trio.sleep_forever()
+
+
+async def test_an_error_of_the_block_leaves_it_as_itself() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with BrokerServer(BrokerConfig()):
+            raise ZeroDivisionError
+
+
+async def test_several_errors_leave_it_as_a_group() -> None:
+    with pytest.raises(ExceptionGroup):
+        async with BrokerServer(BrokerConfig()):
+            raise ExceptionGroup("two", [ValueError(), KeyError()])
+
+
+@pytest.mark.row("TL17", "ID3")
+async def test_the_wall_clock_is_asked_once_and_can_be_any() -> None:
+    async with (
+        BrokerServer(BrokerConfig(), wall_clock_us=lambda: 7_000_000) as server,
+        RawClient.connect(server.uris[0]) as client,
+    ):
+        await client.logon("pubber")
+        await client.send(c="subscribe", cid="1", t="orders", opts="bookmark,timestamp")
+        await client.send(c="p", t="orders")
+        (message,) = await client.publishes(1)
+        assert message.bookmark.split("|")[1] == "7000000001"
+        assert message.timestamp.startswith("19700101T00000")
+
+
+async def test_serve_runs_a_broker_until_it_is_cancelled() -> None:
+    async with trio.open_nursery() as nursery:
+        (uri,) = await nursery.start(serve, BrokerConfig())
+        async with RawClient.connect(uri) as client:
+            await client.logon("pubber")
+        nursery.cancel_scope.cancel()
+
+
+async def test_leaving_the_block_closes_the_connections() -> None:
+    async with BrokerServer(BrokerConfig()) as server:
+        stream = await trio.open_tcp_stream("127.0.0.1", int(server.uris[0].rpartition(":")[2]))
+        client = RawClient(stream)
+        await client.logon("pubber")
+    async with stream:
+        assert await client.receive() is None
+
+
+async def test_connections_of_one_broker_see_each_others_messages() -> None:
+    async with (
+        running_broker() as server,
+        RawClient.connect(server.uris[0]) as reader,
+        RawClient.connect(server.uris[0]) as writer,
+    ):
+        await reader.logon("reader")
+        await reader.send(c="subscribe", cid="1", t="orders", a="processed")
+        await reader.ack("processed", "1")
+        await writer.logon("writer")
+        await writer.send(b"hello", c="p", t="orders")
+        (message,) = await reader.publishes(1)
+        assert message.data == b"hello"

@@ -1,0 +1,139 @@
+"""One connection: framing, back-pressure and its end."""
+
+from __future__ import annotations
+
+import logging
+import struct
+
+import pytest
+import trio
+
+from haclient_fake_server.config import BrokerConfig
+from support.broker import RawClient, port_of, running_broker
+
+KIB = 1024
+
+
+async def fill(client: RawClient, count: int, body: bytes) -> None:
+    """Publish and wait until all of it is in the log."""
+    await client.logon("pubber")
+    for number in range(count):
+        await client.send(body, c="p", t="orders", s=number + 1)
+    await client.send(c="flush", cid="f", a="persisted")
+    await client.ack("persisted", "f")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(struct.pack(">I", 5) + b"hello", id="no header"),
+        pytest.param(struct.pack(">I", 2**31), id="too long"),
+        pytest.param(struct.pack(">I", 9) + b'{"c":"p",', id="cut short"),
+    ],
+)
+async def test_bytes_that_are_no_commands_end_the_connection(data: bytes) -> None:
+    async with running_broker() as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        await client.send_bytes(data)
+        with trio.fail_after(5):
+            await client.closed()
+
+
+async def test_a_frame_above_the_limit_ends_the_connection() -> None:
+    config = BrokerConfig(max_frame_bytes=1000)
+    async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        await client.send(b"x" * 2000, c="p", t="orders")
+        with trio.fail_after(5):
+            await client.closed()
+
+
+async def test_zero_length_frames_are_ignored() -> None:
+    async with running_broker() as server, RawClient.connect(server.uris[0]) as client:
+        await client.send_bytes(bytes(8))
+        assert (await client.logon("pubber")).status == "success"
+
+
+async def test_frames_may_arrive_byte_by_byte() -> None:
+    async with running_broker() as server, RawClient.connect(server.uris[0]) as client:
+        frame = b'\0\0\0\x29{"c":"logon","client_name":"a","a":"processed"}'
+        frame = struct.pack(">I", len(frame) - 4) + frame[4:]
+        for byte in frame:
+            await client.send_bytes(bytes([byte]))
+        assert (await client.ack("processed")).status == "success"
+
+
+@pytest.mark.row("RB13", "TL4")
+async def test_a_slow_reader_of_the_log_gets_everything_and_costs_no_memory() -> None:
+    config = BrokerConfig(
+        high_water_bytes=64 * KIB, low_water_bytes=32 * KIB, slow_client_bytes=4096 * KIB
+    )
+    count, body = 3000, b"x" * 4000
+    async with (
+        running_broker(config) as server,
+        RawClient.connect(server.uris[0]) as reader,
+        RawClient.connect(server.uris[0]) as writer,
+    ):
+        await reader.logon("reader")
+        await reader.send(c="subscribe", cid="1", t="orders", bm="0", a="processed")
+        await reader.ack("processed", "1")
+        await fill(writer, count, body)
+        messages = await reader.publishes(count)
+        assert [message.bookmark.split("|")[1] for message in messages] == [
+            str(number) for number in range(1, count + 1)
+        ]
+
+
+async def test_a_plain_subscriber_that_does_not_read_is_cut() -> None:
+    config = BrokerConfig(slow_client_bytes=100 * KIB, high_water_bytes=50 * KIB)
+    async with running_broker(config) as server, RawClient.connect(server.uris[0]) as writer:
+        stream = await trio.open_tcp_stream("127.0.0.1", port_of(server.uris[0]))
+        async with stream:
+            reader = RawClient(stream)
+            await reader.logon("reader")
+            await reader.send(c="subscribe", cid="1", t="orders", a="processed")
+            await reader.ack("processed", "1")
+            await fill(writer, 4000, b"x" * 4000)
+            with trio.fail_after(5):
+                await reader.closed()
+
+
+@pytest.mark.row("ID5", "ID7")
+async def test_a_displaced_connection_hears_why_before_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with (
+        running_broker() as server,
+        RawClient.connect(server.uris[0]) as old,
+        RawClient.connect(server.uris[0]) as new,
+    ):
+        await old.logon("pubber")
+        await new.logon("pubber")
+        ack = await old.ack("processed")
+        assert ack.reason == "name in use"
+        with trio.fail_after(5):
+            await old.closed()
+    assert "connection 1 ended: name in use" in caplog.messages
+
+
+@pytest.mark.row("AD9")
+async def test_a_silent_client_is_cut() -> None:
+    async with running_broker() as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        await client.send(c="heartbeat", cid="1", opts="start,0.02", a="processed")
+        await client.ack("processed", "1")
+        beat = await client.receive()
+        assert beat is not None
+        assert beat.kind == "heartbeat"
+        with trio.fail_after(5):
+            await client.closed()
+
+
+async def test_what_was_sent_before_a_hang_up_is_carried_out() -> None:
+    async with running_broker() as server:
+        async with RawClient.connect(server.uris[0]) as client:
+            await client.logon("pubber")
+            await client.send(c="p", t="orders", s=1)
+        async with RawClient.connect(server.uris[0]) as client:
+            assert (await client.logon("pubber")).sequence == 1

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+from typing_extensions import override
+
+from haclient.errors import ConnectionRefused, TimedOut, UsageError
+from haclient.protocol.uri import Uri
+from haclient.transport.dial import dial
+from haclient.transport.tcp import TcpLink
+from support.peer import listening, together
+
+
+async def listener() -> trio.SocketListener:
+    (found,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    return found
+
+
+def port(found: trio.SocketListener) -> int:
+    number: int = found.socket.getsockname()[1]
+    return number
+
+
+def option(link: TcpLink, level: int, name: int) -> int:
+    return link._socket.getsockopt(level, name)
+
+
+async def dialled(text: str) -> TcpLink:
+    link = await dial(Uri.parse(text), timeout=5)
+    assert isinstance(link, TcpLink)
+    return link
+
+
+@pytest.mark.row("AT1", "CC2")
+async def test_a_name_and_a_port_become_a_link() -> None:
+    async with await listener() as server:
+        link = await dialled(f"tcp://localhost:{port(server)}/amps/json")
+        assert link.peer == f"127.0.0.1:{port(server)}"
+        assert option(link, socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        link.close()
+
+
+@pytest.mark.row("AT1")
+async def test_the_options_of_the_address_reach_the_socket() -> None:
+    async with await listener() as server:
+        link = await dialled(
+            f"tcp://127.0.0.1:{port(server)}/amps?tcp_nodelay=false&tcp_sndbuf=50000"
+            "&tcp_rcvbuf=60000&tcp_linger=3&tcp_keepalive=true&bind=127.0.0.1"
+        )
+        assert not option(link, socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert option(link, socket.SOL_SOCKET, socket.SO_SNDBUF) >= 50_000
+        assert option(link, socket.SOL_SOCKET, socket.SO_RCVBUF) >= 60_000
+        assert option(link, socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert link._socket.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)[4] == 3
+        link.close()
+
+
+async def test_a_unix_socket_is_named_by_its_path() -> None:
+    async with listening() as server:
+        link, peer = await together(lambda: dial(Uri.parse(server.uri), timeout=1), server.accept)
+        link.try_send(b"\0\0\0\x02{}")
+        await peer.hear()
+        link.close()
+
+
+@pytest.mark.row("CC37", "AT12")
+async def test_nobody_there_is_a_refusal_that_names_the_address_and_no_password() -> None:
+    server = await listener()
+    address = f"127.0.0.1:{port(server)}"
+    await server.aclose()
+    with pytest.raises(ConnectionRefused, match=f"cannot connect to .*{address}") as caught:
+        await dialled(f"tcp://me:geheim@{address}/amps/json")
+    assert "geheim" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+async def test_no_unix_socket_there_is_a_refusal(tmp_path: Path) -> None:
+    with pytest.raises(ConnectionRefused, match="No such file"):
+        await dialled(f"unix://localhost:0/amps?path={tmp_path}/none")
+
+
+class Resolver(trio.abc.HostnameResolver):
+    """Knows one name, by its addresses."""
+
+    def __init__(self, *addresses: str) -> None:
+        self._addresses = addresses
+
+    @override
+    async def getaddrinfo(  # type: ignore[override]  # as loose as its base
+        self, host: bytes, port: int, *_: object
+    ) -> list[tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int]]]:
+        if not self._addresses:
+            raise socket.gaierror(-2, "Name or service not known")
+        families = [socket.AF_INET6 if ":" in each else socket.AF_INET for each in self._addresses]
+        return [
+            (family, socket.SOCK_STREAM, 6, "", (address, int(port)))
+            for family, address in zip(families, self._addresses, strict=True)
+        ]
+
+    @override
+    async def getnameinfo(self, sockaddr: object, flags: int) -> tuple[str, str]:
+        raise NotImplementedError
+
+
+async def test_a_name_without_an_address_is_a_refusal() -> None:
+    trio.socket.set_custom_hostname_resolver(Resolver())
+    with pytest.raises(ConnectionRefused, match="Name or service not known"):
+        await dialled("tcp://nowhere:9007/amps")
+
+
+@pytest.mark.row("AT1")
+async def test_the_addresses_of_a_name_are_tried_in_order() -> None:
+    async with await listener() as server:
+        trio.socket.set_custom_hostname_resolver(Resolver("::1", "127.0.0.2", "127.0.0.1"))
+        link = await dialled(f"tcp://somewhere:{port(server)}/amps?ip_protocol_prefer=ipv6")
+        assert link.peer == f"127.0.0.1:{port(server)}"
+        link.close()
+
+
+async def test_a_local_address_that_is_not_ours_is_a_refusal() -> None:
+    async with await listener() as server:
+        with pytest.raises(ConnectionRefused):
+            await dialled(f"tcp://127.0.0.1:{port(server)}/amps?bind=192.0.2.1")
+
+
+@pytest.mark.row("AT1")
+async def test_a_server_that_does_not_accept_is_given_up_in_time() -> None:
+    with pytest.raises(TimedOut, match="within 0 s"):
+        await dial(Uri.parse("tcp://127.0.0.1:9/amps"), timeout=0)
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("tcps://h:1/amps", "tcps is not supported"),
+        ("tcp://h:1/amps?compression=zlib", "compression"),
+        ("tcp://h:1/amps?http_preflight=true", "http_preflight"),
+    ],
+)
+async def test_what_this_version_cannot_do_is_said(uri: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        await dialled(uri)
+
+
+async def test_windows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(UsageError, match="not on Windows"):
+        await dialled("tcp://h:1/amps")
+
+
+async def test_a_cancelled_dial_leaves_no_socket_open() -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await dial(Uri.parse("tcp://127.0.0.1:9/amps"), timeout=None)
+    assert scope.cancelled_caught
