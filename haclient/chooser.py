@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Protocol
 
 from typing_extensions import override
 
@@ -107,20 +107,66 @@ class DefaultServerChooser(ServerChooser):
 
 
 class FailureCountServerChooser(ServerChooser):
-    """Servers in order, leaving out those that failed too often in a row (SC7).
+    """Servers in order, passing over those that failed too often in a row (SC7).
 
-    A server is skipped once it has failed more than `limit` times in a row; when all have, there is
-    no server to try, and `current_uri` is empty.
+    A server is passed over once it has failed more than `limit` times in a row. When all of them
+    have, there is no server to try.
 
     Args:
         uris: The servers, best first.
         limit: Failures in a row that are forgiven.
+
+    Raises:
+        UsageError: A URI is wrong, or the limit is negative.
     """
 
-    DEFAULT_LIMIT: Final = 5
-
-    def __init__(self, uris: Iterable[str], *, limit: int = DEFAULT_LIMIT) -> None:
-        self._order = DefaultServerChooser(uris)
-        self._uris = list(uris)
+    def __init__(self, uris: Iterable[str] = (), *, limit: int = 5) -> None:
+        if limit < 0:
+            raise UsageError(f"the limit of failures in a row cannot be {limit}")
         self._limit = limit
+        self._ring = DefaultServerChooser()
         self._failures: dict[str, int] = {}
+        self._last_error = ""
+        for uri in uris:
+            self.add(uri)
+
+    def add(self, uri: str, authenticator: Authenticator | None = None) -> None:
+        """Append a server, with its own authenticator if it needs one."""
+        self._ring.add(uri, authenticator)
+        self._failures[uri] = 0
+
+    @override
+    def current_uri(self) -> str:
+        return self._ring.current_uri() if self._fit(self._ring.current_uri()) else ""
+
+    @override
+    def current_authenticator(self) -> Authenticator:
+        return self._ring.current_authenticator()
+
+    @override
+    def report_success(self, info: ConnectionInfo) -> None:
+        self._failures[self._ring.current_uri()] = 0
+        self._ring.report_success(info)
+
+    @override
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        self._last_error = str(error)
+        if not self._failures:
+            return
+        self._failures[self._ring.current_uri()] += 1
+        for _ in self._failures:
+            self._ring.report_failure(error, info)
+            if self._fit(self._ring.current_uri()):
+                break
+
+    @override
+    def error(self) -> str:
+        if not self._failures:
+            return self._ring.error()
+        return (
+            f"each of {len(self._failures)} servers failed more than {self._limit} times in a row; "
+            f"the last error: {self._last_error}"
+        )
+
+    def _fit(self, uri: str) -> bool:
+        return bool(uri) and self._failures[uri] <= self._limit
