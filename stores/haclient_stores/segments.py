@@ -413,5 +413,6 @@ class SegmentLog:
                 if sequence > self._window.last_persisted:
                     yield sequence, bytes(view[offset:end])
                 offset = end
-            if not segment.released and segment not in (self._active, self._cursor_segment):
-                self._space.park(segment)
+            else:
+                if segment not in (self._active, self._cursor_segment):
+                    self._space.park(segment)

@@ -155,6 +155,18 @@ def test_names_are_never_used_twice(tmp_path: Path) -> None:
     again.close()
 
 
+def test_files_that_were_made_and_never_used_are_kept_as_spare_or_removed(tmp_path: Path) -> None:
+    opened(tmp_path / "p").close()
+    for number in (5, 6, 7):
+        (tmp_path / "p" / f"0000000{number}.seg").write_bytes(bytes(SMALL))
+    store = opened(tmp_path / "p")
+    assert segments(store.path) == ["00000005.seg", "00000006.seg"]
+    fill(store, 100, KIB)
+    assert "00000008.seg" in segments(store.path)
+    assert kept(store) == list(range(1001, 1101))
+    store.close()
+
+
 def test_an_open_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
     disk = WatchedDisk()
     store = opened(tmp_path / "p", disk)
