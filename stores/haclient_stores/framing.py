@@ -60,6 +60,7 @@ __all__ = [
     "read_owner",
     "read_seals",
     "read_word",
+    "seal_checksum",
     "write_identity",
     "write_owner",
     "write_seal",
@@ -186,13 +187,18 @@ class Seal:
 
     Attributes:
         end: Offset behind the sealed bytes; they begin where the seal before ended.
-        crc: Their crc32.
+        crc: `seal_checksum` of them.
         next_sequence: The sequence of the frame behind them.
     """
 
     end: int
     crc: int
     next_sequence: int
+
+
+def seal_checksum(sealed: bytes | memoryview, next_sequence: int) -> int:
+    """The crc32 of the sealed bytes and, behind them, of the next sequence in 8 bytes."""
+    return zlib.crc32(_quad.pack(next_sequence), zlib.crc32(sealed))
 
 
 def pack_seal(seal: Seal) -> bytes:
