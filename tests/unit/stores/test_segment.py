@@ -4,6 +4,7 @@ import pytest
 from typing_extensions import override
 
 from haclient_stores.errors import UsageError
+from haclient_stores.files import Writable
 from haclient_stores.segment import MIN_SEGMENT_BYTES, Limits, Segment, walk
 
 FRAMES = b"".join(len(body).to_bytes(4, "big") + body for body in (b"a", b"bb", b"ccc", b"dddd"))
@@ -14,6 +15,11 @@ class FixedSegment(Segment):
     @override
     def view(self) -> memoryview:
         return memoryview(FRAMES)
+
+    @property
+    @override
+    def memory(self) -> Writable:
+        return self.view
 
 
 def test_a_walk_goes_from_length_to_length() -> None:
