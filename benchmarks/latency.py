@@ -33,8 +33,9 @@ async def _acks(setting: Setting) -> list[float]:
         await client.logon()
         for _ in range(max(200, int(_TURNS * setting.scale))):
             start = time.perf_counter()
-            await client.publish(TOPIC, body)
-            await client.wait_empty(timeout=10)
+            sequence = await client.publish(TOPIC, body)
+            assert sequence is not None
+            await client.wait_persisted(sequence, timeout=10)
             samples.append(time.perf_counter() - start)
     return samples
 

@@ -342,8 +342,11 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=1000.0, help="messages per second")
     parser.add_argument("--json", action="store_true", help="print the verdict as one object")
     options = parser.parse_args()
+    file = options.file or airports()
+    if not file.is_file():
+        parser.error(f"{file} is not a file")
     with tempfile.TemporaryDirectory(prefix="haclient-main-job-") as directory:
-        verdict = Job(options.file or airports(), Path(directory), rate=options.rate).run()
+        verdict = Job(file, Path(directory), rate=options.rate).run()
     if options.json:
         print(json.dumps(asdict(verdict)))
     else:

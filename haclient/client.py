@@ -11,16 +11,17 @@ bookmark store that is full) cancels the block and leaves it as itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
 from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.errors import HAClientError, UsageError
+from haclient.errors import HAClientError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.protocol.uri import Uri
+from haclient.publishing import PublishingClient
 from haclient.session.heartbeat import Heartbeat
 from haclient.session.states import ConnectionState
 from haclient.streams import MessageStream
@@ -28,14 +29,14 @@ from haclient.subscribing import Subscriber
 from haclient.transport.core import TIMEOUT_S, Core, Settings
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
 from haclient.transport.handling import Handler, HandlerErrorPolicy, check_policy
-from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Payload
+from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient_stores.bookmarks import MOST_RECENT, StartPoint
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["Client"]
 
 
-class Client:
+class Client(PublishingClient):
     """An AMPS client for one server at a time.
 
     Args:
@@ -81,7 +82,7 @@ class Client:
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
     ) -> None:
         check_policy(on_handler_error)
-        self._core = Core(
+        core = Core(
             Settings(
                 name=name,
                 publish_store=publish_store,
@@ -98,10 +99,8 @@ class Client:
                 max_unpersisted_bytes=max_unpersisted_bytes,
             )
         )
-        self._subscriber = Subscriber(self._core, on_handler_error)
-        # Looked up once: `publish` is the hot path.
-        self._publish = self._core.publisher.publish
-        self._publish_nowait = self._core.publisher.publish_nowait
+        super().__init__(core)
+        self._subscriber = Subscriber(core, on_handler_error)
 
     # -- life ---------------------------------------------------------------
 
@@ -181,116 +180,6 @@ class Client:
         """Publishes in the store that are not persisted yet; 0 without a store."""
         log = self._core.publisher.log
         return 0 if log is None else log.unpersisted_count
-
-    # -- publishing -----------------------------------------------------------
-
-    def publish(
-        self,
-        topic: str,
-        data: Payload,
-        *,
-        expiration: int | None = None,
-        correlation_id: str = "",
-        sow_key: str = "",
-    ) -> Coroutine[object, None, int | None]:
-        """Publish one message; returns when it is stored and on its way, not when acked (CC6).
-
-        With a store, a lost connection is not an error: the message is sent after the next logon.
-
-        Args:
-            topic: A literal topic.
-            data: The body; text is sent as UTF-8.
-            expiration: Lifetime of the SOW record in seconds.
-            correlation_id: Passed on to subscribers; characters of the Base64 alphabet.
-            sow_key: The key, for topics that want one from the publisher.
-
-        Returns:
-            The sequence number under which it is stored, `None` without a store.
-
-        Raises:
-            DisconnectedError: There is no store and no connection; or the store is at its cap and
-                no ack can come.
-            StoreFull: The store has no room; nothing was stored.
-        """
-        if expiration is None and not correlation_id and not sow_key:
-            return self._publish(topic, data)  # the coroutine itself: one await less per message
-        return self._core.publisher.publish_with(
-            topic,
-            data,
-            expiration=expiration,
-            correlation_id=correlation_id,
-            sow_key=sow_key,
-        )
-
-    def publish_nowait(self, topic: str, data: Payload) -> int | None:
-        """Like `publish`, without ever suspending.
-
-        Raises:
-            WouldBlock: It would have to wait for room; nothing was stored.
-            UsageError: The store's durability is `fsync`.
-        """
-        return self._publish_nowait(topic, data)
-
-    async def delta_publish(
-        self,
-        topic: str,
-        data: Payload,
-        *,
-        expiration: int | None = None,
-        correlation_id: str = "",
-        sow_key: str = "",
-    ) -> int | None:
-        """Publish only what changed of a SOW record; otherwise like `publish` (CC7)."""
-        return await self._core.publisher.publish_with(
-            topic,
-            data,
-            command="delta_publish",
-            expiration=expiration,
-            correlation_id=correlation_id,
-            sow_key=sow_key,
-        )
-
-    async def publish_flush(self, *, timeout: float | None = None) -> None:
-        """Wait until everything published so far is persisted (CC9, PS15).
-
-        Raises:
-            TimedOut: It took longer than `timeout` seconds; what is left stays in the store.
-            DisconnectedError: There is no connection, or it was lost.
-        """
-        await self._core.flush_persisted(timeout=timeout)
-
-    async def wait_empty(self, *, timeout: float | None = None) -> None:
-        """Wait until the store holds nothing unpersisted, also of what is published meanwhile."""
-        await self._core.wait_empty(timeout=timeout)
-
-    async def flush(self, *, timeout: float | None = TIMEOUT_S) -> None:
-        """Wait until the server has processed every command sent so far (CC10)."""
-        await self._core.flush(timeout=timeout)
-
-    async def sow_delete(
-        self,
-        topic: str,
-        *,
-        filter: str = "",  # noqa: A002  # the protocol's word
-        keys: Sequence[str] = (),
-        data: Payload = b"",
-        timeout: float | None = TIMEOUT_S,
-    ) -> Message:
-        """Delete SOW records by filter, by keys or by data, exactly one of them (CC16).
-
-        Returns:
-            The `stats` ack: `records_deleted`, `matches`, `topic_matches`.
-
-        Raises:
-            UsageError: Not exactly one of the three was given.
-            CommandError: The server refused it.
-        """
-        if sum(map(bool, (filter, keys, data))) != 1:
-            raise UsageError("sow_delete takes exactly one of filter, keys and data")
-        command = Command(
-            "sow_delete", topic=topic, filter=filter, sow_keys=",".join(keys), timeout=timeout
-        )
-        return await self._core.sow_delete(command.to_fields(), data, timeout=timeout)
 
     # -- subscribing ----------------------------------------------------------
 

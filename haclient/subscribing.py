@@ -46,22 +46,24 @@ class Subscriber:
         async def close_stream() -> None:
             delivery.drop()
             delivery.end()
-            for subscription in opened:
+            closing, opened[:] = opened[:], []  # once: a later stream may have the same id
+            for subscription in closing:
                 _released(subscription)
             with contextlib.suppress(DisconnectedError):  # then it is over without our word
-                await self._leave(opened)
+                await self._leave(closing)
 
         return MessageStream(delivery, open_=open_stream, close=close_stream)
 
     async def handle(self, command: Command, handler: Handler) -> str:
         """Send `command` and give its messages to `handler`, in order; the subscription id."""
         nursery = self._core.running()
-        delivery = Delivery(self._core.settings.max_queued_bytes)
+        delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
         subscription = await self._open(command, delivery, markers=True)
 
         async def serve_until_ended() -> None:
             await serve(delivery, handler, self._on_handler_error)
-            _released(subscription)
+            if self._core.session.router.get(subscription.sub_id) in {None, subscription}:
+                _released(subscription)  # else the id was entered again while this one was slow
 
         nursery.start_soon(serve_until_ended)
         return subscription.sub_id
@@ -84,6 +86,12 @@ class Subscriber:
                 sow_key=command.sow_key,
             )
             return ""
+        if command.name is CommandName.UNSUBSCRIBE:
+            command.validate()
+            ids = command.sub_id or command.query_id
+            chosen = ids if ids == "all" else ids.split(",")
+            await self.unsubscribe(chosen, timeout=_timeout(command))
+            return ""
         if handler is None:
             raise UsageError(f"{command.name} needs a handler for its messages")
         return await self.handle(command, handler)
@@ -104,7 +112,7 @@ class Subscriber:
         await self._leave(chosen, timeout=timeout)
 
     async def _open(self, command: Command, delivery: Delivery, *, markers: bool) -> Subscription:
-        timeout = TIMEOUT_S if command.timeout is None else command.timeout
+        timeout = _timeout(command)
         fields = _fields(command)
         return await self._core.commander.open(
             fields, delivery, body=command.body, markers=markers, timeout=timeout
@@ -117,6 +125,10 @@ class Subscriber:
         active = [one for one in subscriptions if router.get(one.sub_id) is one]
         if active:
             await self._core.commander.unsubscribe(active, timeout=timeout)
+
+
+def _timeout(command: Command) -> float:
+    return TIMEOUT_S if command.timeout is None else command.timeout
 
 
 def _released(subscription: Subscription) -> None:

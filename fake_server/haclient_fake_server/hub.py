@@ -7,7 +7,6 @@ of every subscriber (TL4).
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -45,9 +44,17 @@ class SessionLike(Protocol):
 
 
 class Hub:
-    """One engine, its journal and its connections."""
+    """One engine, its journal and its connections.
 
-    def __init__(self, config: BrokerConfig, journal: MemoryJournal | JournalFiles) -> None:
+    Args:
+        config: What it is.
+        journal: Its journal, open.
+        now_us: The wall clock in microseconds; from here on trio's clock is the only one.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, journal: MemoryJournal | JournalFiles, *, now_us: int
+    ) -> None:
         self._config = config
         self._journal = journal
         self._sessions: dict[int, SessionLike] = {}
@@ -58,7 +65,7 @@ class Hub:
             config.engine_settings(),
             journal,
             now=trio.current_time(),
-            now_us=time.time_ns() // 1000,
+            now_us=now_us,
         )
 
     def next_number(self) -> int:

@@ -15,8 +15,10 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, cast
 from urllib.parse import urlsplit
 
 import trio
@@ -52,10 +54,18 @@ class BrokerServer:
     Args:
         config: What to run.
         disk: Where the journal is; the real file system unless a test says otherwise.
+        wall_clock_us: Microseconds since 1970, asked once at the start.
     """
 
-    def __init__(self, config: BrokerConfig, *, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        disk: Disk | None = None,
+        wall_clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
         self._config = config
+        self._wall_clock_us = wall_clock_us
         self._disk = disk or RealDisk()
         self._nurseries = trio.open_nursery()
         self._nursery: trio.Nursery | None = None
@@ -80,7 +90,7 @@ class BrokerServer:
         try:
             for uri in self._config.listen:
                 self._listeners.append(_listen(uri))
-            self._hub = Hub(self._config, self._journal)
+            self._hub = Hub(self._config, self._journal, now_us=self._wall_clock_us())
         except BaseException:
             self._close()
             raise
@@ -98,11 +108,21 @@ class BrokerServer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close all connections, then the journal."""
+        """Close all connections, then the journal.
+
+        Raises:
+            StoreError: The journal could not be written, and the broker has stopped for that.
+        """
         assert self._nursery is not None  # noqa: S101 - entered
         self._nursery.cancel_scope.cancel()
         try:
             await self._nurseries.__aexit__(kind, error, traceback)
+        except BaseExceptionGroup as group:
+            alone = _only_error(group)
+            if alone is None:
+                raise
+            if alone is not error:
+                raise alone from None
         finally:
             self._close()
 
@@ -154,6 +174,16 @@ async def serve(
     async with BrokerServer(config) as server:
         task_status.started(server.uris)
         await trio.sleep_forever()
+
+
+def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
+    """The error in a group that holds a single one: nurseries wrap what they let through."""
+    inner = group.exceptions[0]
+    if len(group.exceptions) > 1:
+        return None
+    if isinstance(inner, BaseExceptionGroup):
+        return _only_error(cast("BaseExceptionGroup[BaseException]", inner))
+    return inner
 
 
 def _listen(uri: str) -> socket.socket:

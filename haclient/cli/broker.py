@@ -16,6 +16,7 @@ import trio
 from haclient.cli.exits import ExitCode, Interrupted, complain
 from haclient.cli.options import taking
 from haclient.cli.stopping import run_stoppable
+from haclient.cli.writing import say
 from haclient.errors import UsageError
 
 if TYPE_CHECKING:
@@ -110,8 +111,7 @@ async def _serve(config: BrokerConfig, request: _Request) -> int:
     async with BrokerServer(config) as server:
         if request.data is None:
             complain(f"no --data: the log is in {config.data_dir}", kind="note")
-        for uri in server.uris:
-            click.echo(f"listening {uri}")
+        say("\n".join(f"listening {uri}" for uri in server.uris))
         await trio.sleep_forever()
     return ExitCode.OK
 

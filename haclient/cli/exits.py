@@ -21,6 +21,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Iterator
+from typing import cast
 
 import click
 
@@ -61,7 +62,8 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        for inner in group.exceptions:
             yield from _leaves(inner)
     else:
         yield error

@@ -19,10 +19,11 @@ from haclient.cli.options import (
     timeout_option,
 )
 from haclient.cli.stopping import run_stoppable
+from haclient.cli.writing import say
 from haclient.errors import HAClientError
 from haclient.protocol.uri import Uri
 
-__all__ = ["ping"]
+__all__ = ["ping", "stopped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +82,12 @@ async def _ping_all(request: _Request) -> int:
             worst = max(worst, ExitCode.FAILURE if known is None else known[0])
             complain(one_line(error))
         else:
-            click.echo(answer.told(as_json=request.as_json))
+            say(answer.told(as_json=request.as_json))
     return worst
 
 
-def _stopped(_number: int) -> int:
+def stopped(_number: int) -> int:
+    """A signal ended the work."""
     raise Interrupted("interrupted")
 
 
@@ -97,4 +99,4 @@ def _stopped(_number: int) -> int:
 @taking(_Request)
 def ping(request: _Request) -> int:
     """Log on to each of the servers and measure a round trip; fails if one of them does (CLI1)."""
-    return run_stoppable(lambda: _ping_all(request), _stopped)
+    return run_stoppable(lambda: _ping_all(request), stopped)

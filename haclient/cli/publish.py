@@ -39,11 +39,12 @@ from haclient.cli.publishing import (
     read_book,
 )
 from haclient.cli.stopping import run_stoppable
+from haclient.cli.writing import say
 from haclient.client import Client
 from haclient.errors import DisconnectedError, PublishFailed, UsageError
 from haclient.stores import FilePublishStore, MemoryPublishStore
 
-__all__ = ["publish"]
+__all__ = ["publish", "stopped"]
 
 _FLUSH_TIMEOUT_S: Final = 30.0
 """How long the server may take to persist the rest, when the command line does not say."""
@@ -89,7 +90,7 @@ async def _flush(run: PublishRun, client: Client) -> None:
 async def _work(run: PublishRun) -> int:
     await _publish_all(run)
     summary, as_json = run.summary, run.request.as_json
-    click.echo(msgspec.json.encode(summary).decode() if as_json else summary.told())
+    say(msgspec.json.encode(summary).decode() if as_json else summary.told())
     if summary.failed:
         raise PublishFailed(
             f"the server refused {summary.failed} messages, the first with: {run.first_failure}"
@@ -97,7 +98,8 @@ async def _work(run: PublishRun) -> int:
     return ExitCode.OK
 
 
-def _stopped(run: PublishRun, _number: int) -> int:
+def stopped(run: PublishRun, _number: int) -> int:
+    """A signal ended the work; what was stored goes out with the next run."""
     told = f"interrupted after {run.summary.published} messages"
     if run.source is not None:
         told += "; run it again to publish the rest"
@@ -141,6 +143,5 @@ def publish(request: PublishRequest) -> int:
             request=request, store=store, delimiter=delimiter, summary=Summary(topic=request.topic)
         )
         run.summary.resent = store.unpersisted_count
-        run.had_history = store.last_sequence > 0
         read_book(run)
-        return run_stoppable(partial(_work, run), partial(_stopped, run))
+        return run_stoppable(partial(_work, run), partial(stopped, run))

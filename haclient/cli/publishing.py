@@ -91,7 +91,6 @@ class PublishRun:
     scan: Scan = _EMPTY_SCAN
     book: LineBook = field(default_factory=LineBook)
     first_failure: str = ""
-    had_history: bool = False
 
     @property
     def source(self) -> Source | None:
@@ -125,20 +124,10 @@ def read_book(run: PublishRun) -> None:
         run.scan = scan_file(path, run.delimiter, prefix=prefix)
 
 
-def _taken_so_far(run: PublishRun) -> int:
-    """The highest sequence that lines can have taken.
-
-    A store that never took a message starts from the clock at each logon. If a run was killed
-    between its note and its first line, what the server has persisted tells the truth, not that
-    new start.
-    """
-    return run.store.last_sequence if run.had_history else run.store.last_persisted
-
-
 def make_plan(run: PublishRun) -> Plan:
     """Settle what was open and begin this input: after the logon, before the first message."""
     last = run.store.last_sequence
-    settled = run.book.settle(_taken_so_far(run))
+    settled = run.book.settle(last)
     if run.source is None:
         if settled != run.book:
             run.note(settled)

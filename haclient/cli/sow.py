@@ -23,7 +23,7 @@ from haclient.cli.stopping import run_stoppable
 from haclient.cli.writing import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
 from haclient.errors import TimedOut
 
-__all__ = ["sow"]
+__all__ = ["sow", "stopped"]
 
 _MAX_BATCH = 10_000
 """The largest batch a server accepts (protocol 1.2)."""
@@ -77,7 +77,8 @@ async def _query(request: _Request) -> int:
     return ExitCode.OK
 
 
-def _stopped(_number: int) -> int:
+def stopped(_number: int) -> int:
+    """A signal ended the work."""
     raise Interrupted("interrupted: the result is incomplete")
 
 
@@ -100,4 +101,4 @@ def _stopped(_number: int) -> int:
 @taking(_Request)
 def sow(request: _Request) -> int:
     """Print the records of a SOW topic, one per line (CLI1)."""
-    return run_stoppable(lambda: _query(request), _stopped)
+    return run_stoppable(lambda: _query(request), stopped)

@@ -12,14 +12,16 @@ import errno
 import os
 import select
 import stat
+from pathlib import Path
 from typing import Final
 
+import click
 import msgspec
 import trio
 
 from haclient.protocol.messages import Message
 
-__all__ = ["STDOUT", "OutputClosed", "OutputWriter", "as_json_line", "as_line"]
+__all__ = ["STDOUT", "OutputClosed", "OutputWriter", "as_json_line", "as_line", "say"]
 
 STDOUT: Final = 1
 """The descriptor of the standard output."""
@@ -83,6 +85,15 @@ class OutputWriter:
             if error.errno in {errno.EPIPE, errno.ECONNRESET}:
                 raise OutputClosed from error
             raise
+
+
+def say(text: str) -> None:
+    """Print a result that is complete; a reader that has left changes nothing about the work."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        with Path(os.devnull).open("wb") as nowhere:  # where the interpreter's last flush may go
+            os.dup2(nowhere.fileno(), STDOUT)
 
 
 def as_line(message: Message) -> bytes:

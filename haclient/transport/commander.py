@@ -11,6 +11,7 @@ is told to stop as well.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 import trio
@@ -79,7 +80,10 @@ class Commander:
             CommandError: The server refused it.
             DisconnectedError: The connection was lost first.
             TimedOut: No ack came within `timeout` seconds.
+            UsageError: The ack stands behind messages that the calling task has yet to take.
         """
+        if self.connection is not None:
+            self.connection.refuse_deadlock(pending.what)
         pending.waiter = trio.lowlevel.current_task()
         self.session.pending.add(pending)
         try:
@@ -101,16 +105,16 @@ class Commander:
         *,
         what: str,
         awaited: str = "processed",
+        urgent: bool = False,
         timeout: float | None,
     ) -> Message:
-        """Send one command and return the ack that confirms it."""
+        """Send one command, behind all publishes or before them; the ack that confirms it."""
         connection = self.connected()
         frame = encode_frame(fields, body)
         event = trio.Event()
         pending = PendingCommand(str(fields["cid"]), what, awaited=awaited, wake=event.set)
-        return await self.confirm(
-            lambda: connection.writer.send(frame), pending, event, timeout=timeout
-        )
+        send = connection.writer.send_urgent if urgent else connection.writer.send
+        return await self.confirm(lambda: send(frame), pending, event, timeout=timeout)
 
     # -- receivers ----------------------------------------------------------
 
@@ -144,7 +148,7 @@ class Commander:
         except BaseException as error:
             self.session.router.remove(subscription)
             if isinstance(error, TimedOut | trio.Cancelled) and connection is self.connection:
-                connection.writer.send(encode_frame(self._unsubscribe(subscription.sub_id)))
+                connection.writer.send(encode_frame(self._unsubscribe([subscription])))
             raise
         return subscription
 
@@ -161,8 +165,11 @@ class Commander:
             ends_after = frozenset({"group_end", "completed"}) | (asked & {"stats"})
         elif command not in _LASTING:
             ends_after = asked or frozenset({"processed"})
-        log = self._remember(fields, acks) if command in _LASTING and "bm" in fields else None
-        sub_id = str(fields.get("sub_id") or fields.get("query_id") or fields["cid"])
+        log, accepted = None, None
+        if command in _LASTING and "bm" in fields:
+            log, accepted = self._remember(fields, acks)
+        named = fields.get("sub_id") or fields.get("query_id")
+        sub_id = str((command in _LASTING | _QUERIES and named) or fields["cid"])
         query_id = str(fields.get("query_id") or sub_id) if command in _QUERIES else ""
         if command in _LASTING:
             fields["sub_id"] = sub_id
@@ -175,47 +182,61 @@ class Commander:
             command_id=str(fields["cid"]),
             query_id=query_id,
             log=log,
+            accepted=accepted,
             user_acks=asked,
             ends_after=ends_after,
             markers=markers,
         )
 
-    def _remember(self, fields: Fields, acks: set[str]) -> SubscriptionLog | None:
-        """Resolve the bookmark of a subscribe, and open its memory in the bookmark store."""
+    def _remember(
+        self, fields: Fields, acks: set[str]
+    ) -> tuple[SubscriptionLog | None, Callable[[], None] | None]:
+        """Resolve the bookmark of a subscribe, and open its memory in the bookmark store.
+
+        Returns:
+            The memory, and what is left to do with it once the server has accepted the command.
+        """
         acks.add("completed")
         bookmark = str(fields["bm"])
         recent = bookmark == str(MOST_RECENT)
         store = self.bookmark_store
         if store is None:
             fields["bm"] = str(EPOCH) if recent else bookmark
-            return None
-        acks.add("persisted")
+            return None, None
+        acked = fields["c"] == "subscribe"  # nothing else gets persisted acks (protocol 3.7)
+        if acked:
+            acks.add("persisted")
         sub_id = str(fields.get("sub_id") or fields["cid"])
         log = subscription_log(store, sub_id)
         conflated = "conflation=" in str(fields.get("opts", ""))
-        log.begin(acked=True, start=None if recent else bookmark, conflated=conflated)
         if recent:
+            log.begin(acked=acked, start=None, conflated=conflated)
             fields["bm"] = log.resume()
-        return log
+            return log, None
+        # An explicit bookmark forgets what is known: not before the server has accepted it.
+        return log, partial(log.begin, acked=acked, start=bookmark, conflated=conflated)
 
     # -- leaving ------------------------------------------------------------
 
-    def _unsubscribe(self, sub_ids: str) -> Fields:
-        return {"c": "unsubscribe", "cid": self.session.next_command_id(), "sub_id": sub_ids}
+    def _unsubscribe(self, subscriptions: list[Subscription]) -> Fields:
+        """The command that ends these: queries have an id of their own (protocol 3.10)."""
+        ids = dict.fromkeys(one.sub_id for one in subscriptions)
+        queries = dict.fromkeys(one.query_id for one in subscriptions if one.query_id)
+        fields: Fields = {"c": "unsubscribe", "cid": self.session.next_command_id()}
+        fields["sub_id"] = ",".join(ids)
+        if queries:
+            fields["query_id"] = ",".join(queries)
+        return fields
 
     async def unsubscribe(
         self, subscriptions: list[Subscription], *, timeout: float | None
     ) -> None:
         """End these at the server; late messages for them are dropped (CC17)."""
-        ids = list(dict.fromkeys(one.sub_id for one in subscriptions))
         for one in subscriptions:
             self.session.router.remove(one)
-        if ids and self.connection is not None and self.logged_on:
-            fields = self._unsubscribe(",".join(ids))
+        if subscriptions and self.connection is not None and self.logged_on:
+            fields = self._unsubscribe(subscriptions)
             fields["a"] = "processed"
-            queries = list(dict.fromkeys(one.query_id for one in subscriptions if one.query_id))
-            if queries:
-                fields["query_id"] = ",".join(queries)
             await self.command(fields, what="unsubscribe", timeout=timeout)
 
 

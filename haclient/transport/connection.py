@@ -41,6 +41,8 @@ _TINY_READ_BYTES: Final = 1024
 _TINY_READ_STORM: Final = 8  # tiny reads in a row after which nobody can be in a hurry
 _TINY_READ_PAUSE_S: Final = 0.000_2
 
+_LAST_WORDS_S: Final = 0.2  # the reader meets the end of the link as well, and then ends all
+
 _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
 
 
@@ -51,6 +53,11 @@ class Obstacle(Protocol):
     @abstractmethod
     def full(self) -> bool:
         """Whether more is held than the cap allows."""
+
+    @property
+    @abstractmethod
+    def draining(self) -> bool:
+        """Whether `drained` would still wait."""
 
     @property
     @abstractmethod
@@ -72,9 +79,11 @@ class Connection:
         on_received: Called for every chunk with what it means; must not wait.
         events: The queue in front of the application's callbacks.
         hurried: Whether someone waits for an ack right now; no read is delayed then.
+        on_stopped: Called when reading stops because of a full queue: whoever waits for an ack
+            without being a pending command looks again at `refuse_deadlock`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a connection stands between, all by keyword
         self,
         link: Link,
         session: Session,
@@ -83,6 +92,7 @@ class Connection:
         on_received: Callable[[Received], None],
         events: Obstacle,
         hurried: Callable[[], bool],
+        on_stopped: Callable[[], None],
     ) -> None:
         self.link = link
         self.session = session
@@ -90,10 +100,11 @@ class Connection:
         self._on_received = on_received
         self._events = events
         self._hurried = hurried
+        self._on_stopped = on_stopped
         self._heartbeat: Heartbeat | None = None
         self._heartbeat_changed = trio.Event()
         self._farewell = ""
-        self._closed_by_us = False
+        self._closed_by_us = trio.Event()
         self.reading_stopped_by: Obstacle | None = None
 
     # -- for the client ---------------------------------------------------
@@ -107,8 +118,20 @@ class Connection:
 
     def close(self) -> None:
         """End the connection now; `run` returns soon after."""
-        self._closed_by_us = True
+        self._closed_by_us.set()
         self.link.close()
+
+    def refuse_deadlock(self, what: str) -> None:
+        """Refuse a wait for an ack by the very task that has to empty the queue before it.
+
+        Raises:
+            UsageError: Reading has stopped until the calling task takes its messages.
+        """
+        full = self.reading_stopped_by
+        if full is None or not full.draining:  # the reader may not have noticed yet
+            return
+        if full.consumer is trio.lowlevel.current_task():
+            raise would_deadlock(what)
 
     async def run(self) -> HAClientError:
         """Serve the link until it ends; the reason, as an error to raise to those who wait.
@@ -127,6 +150,7 @@ class Connection:
                 nursery.start_soon(guard, self._read)
                 nursery.start_soon(guard, self.writer.run)
                 nursery.start_soon(guard, self._beat)
+                nursery.start_soon(guard, self._until_closed)
         finally:
             self.link.close()
             self.writer.log_open = False
@@ -137,12 +161,20 @@ class Connection:
         try:
             await task()
         except (HAClientError, OSError, trio.ClosedResourceError) as error:
+            if task == self.writer.run and not self._closed_by_us.is_set():
+                # The server's last words may stand unread behind what could not be sent.
+                await trio.sleep(_LAST_WORDS_S)
             return self._reason(error)
         raise AssertionError("a connection's task never returns")
 
+    async def _until_closed(self) -> None:
+        """The other tasks may all be waiting for something else than the link."""
+        await self._closed_by_us.wait()
+        raise trio.ClosedResourceError("the connection was closed by this client")
+
     def _reason(self, error: Exception) -> HAClientError:
         """Translate what ended the link; store errors are ours and pass."""
-        if self._closed_by_us:
+        if self._closed_by_us.is_set():
             return DisconnectedError("the connection was closed by this client")
         if "name in use" in self._farewell:
             return NameInUse(
@@ -176,7 +208,9 @@ class Connection:
             if self._heartbeat is not None:
                 self._heartbeat.heard(trio.current_time())
             if heads:
-                self._handle(self.session.receive(decode(heads, bodies)), count, len(heads))
+                messages = decode(heads, bodies)
+                size = sum(map(len, heads)) + sum(map(len, bodies))
+                self._handle(self.session.receive(messages), size, len(messages) or 1)
                 if self.reading_stopped_by is not None:
                     await self._drain()
             tiny_reads = tiny_reads + 1 if count < _TINY_READ_BYTES else 0
@@ -190,7 +224,7 @@ class Connection:
         return f"{self.link.peer} closed the connection{why}"
 
     def _handle(self, received: Received, size: int, count: int) -> None:
-        """Act on one chunk; the order is the session's contract."""
+        """Act on one chunk of `count` messages; the order is the session's contract."""
         self._on_received(received)
         if received.farewell:
             self._farewell = received.farewell
@@ -235,6 +269,7 @@ class Connection:
 
         if full.consumer is not None:
             self.session.pending.fail_waiter(full.consumer, error)
+        self._on_stopped()
 
     # -- beating ----------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Final
 import trio
 
 from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
+from haclient.errors import DisconnectedError, HAClientError, PublishFailed, TimedOut, UsageError
 from haclient.protocol.codec import encode_frame, encode_header
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
@@ -28,7 +28,7 @@ from haclient.session.logon import LoggedOn
 from haclient.session.machine import Received, Session
 from haclient.session.states import ConnectionState
 from haclient.transport.commander import Commander, Fields, lost_error
-from haclient.transport.connection import Connection, would_deadlock
+from haclient.transport.connection import Connection
 from haclient.transport.dial import dial
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES, Delivery
 from haclient.transport.events import Events
@@ -44,6 +44,8 @@ TIMEOUT_S: Final = 10.0
 """How long a command may take unless the call says otherwise, in seconds."""
 
 _DRAIN_S: Final = 5.0  # how long leaving the block waits for what was published to be persisted
+# Makes the server pay its persisted ack now. The watermark is what is waited for: no id is needed.
+_HURRY: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
 _logger = logging.getLogger(__name__)
 
 
@@ -96,6 +98,7 @@ class Core:
         self._stack = AsyncExitStack()
         self._nursery: trio.Nursery | None = None
         self._connection: Connection | None = None
+        self._dialling = False
         self._closed = trio.Event()
         self._uri: Uri | None = None
         self._lost_because: HAClientError | None = None
@@ -151,10 +154,14 @@ class Core:
             TimedOut: It took longer than `timeout` seconds.
         """
         nursery = self.running()
-        if self._connection is not None:
+        if self._connection is not None or self._dialling:
             raise UsageError("this client is connected: disconnect first, or use another client")
         self._uri = Uri.parse(uri) if isinstance(uri, str) else uri
-        link = await dial(self._uri, timeout=timeout)
+        self._dialling = True
+        try:
+            link = await dial(self._uri, timeout=timeout)
+        finally:
+            self._dialling = False
         connection = Connection(
             link,
             self.session,
@@ -162,6 +169,7 @@ class Core:
             on_received=self._received,
             events=self._events,
             hurried=self._hurried,
+            on_stopped=self.publisher.persisted.release,
         )
         self._connection = self.commander.connection = connection
         self._closed = trio.Event()
@@ -196,13 +204,15 @@ class Core:
                 timeout=timeout,
             )
             self.publisher.logged_on(self.server, self.settings.clock_us())
+            self.commander.logged_on = True
+            if self._heartbeat is not None:
+                await self._start_heartbeat(self._heartbeat, timeout=timeout)
         except BaseException:
             connection.close()
+            with trio.CancelScope(shield=True):  # at once; then the client may connect again
+                await self._closed.wait()
             raise
-        self.commander.logged_on = True
         self.state = ConnectionState.LOGGED_ON
-        if self._heartbeat is not None:
-            await self._start_heartbeat(self._heartbeat, timeout=timeout)
 
     async def disconnect(self) -> None:
         """Close the connection; what the stores keep stays kept. The client may connect again."""
@@ -228,7 +238,7 @@ class Core:
 
     async def _start_heartbeat(self, heartbeat: Heartbeat, *, timeout: float | None) -> None:
         fields = self.fields("heartbeat", a="processed", opts=heartbeat.options)
-        await self.commander.command(fields, what="heartbeat", timeout=timeout)
+        await self.commander.command(fields, what="heartbeat", urgent=True, timeout=timeout)
         if self._connection is not None:
             self._connection.set_heartbeat(heartbeat)
 
@@ -267,7 +277,7 @@ class Core:
         if connection is None or not self.commander.logged_on:
             return
         with trio.move_on_after(_DRAIN_S):
-            while publisher.log is None and connection.writer.outbox_bytes:
+            while publisher.log is None and publisher.writer and connection.writer.outbox_bytes:
                 await connection.writer.room()
         try:
             await self.flush_persisted(timeout=_DRAIN_S)
@@ -292,8 +302,7 @@ class Core:
         if not log.unpersisted_count:
             return
         if self._connection is not None and self.commander.logged_on:
-            fields = self.fields("flush", a="persisted")
-            self._connection.writer.send(encode_frame(fields))
+            self._connection.writer.send(_HURRY)
         with trio.move_on_after(float("inf") if timeout is None else timeout):
             await self.publisher.wait_persisted(target, "publish_flush")
             return
@@ -307,6 +316,25 @@ class Core:
         await self.commander.command(
             self.fields("flush", a="processed"), what="flush", timeout=timeout
         )
+
+    async def wait_persisted(self, sequence: int, *, timeout: float | None) -> None:
+        """Wait until one publish, and all before it, is persisted (CC8).
+
+        Raises:
+            PublishFailed: The server refused it.
+            TimedOut: It took longer than `timeout` seconds.
+            DisconnectedError: The connection was lost.
+        """
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            await self.publisher.wait_persisted(sequence, "wait_persisted")
+            if (reason := self.publisher.refusals.get(sequence)) is not None:
+                raise PublishFailed(
+                    f"the server refused publish {sequence}: {reason}",
+                    reason=reason,
+                    sequence=sequence,
+                )
+            return
+        raise TimedOut(f"wait_persisted: {sequence} is not persisted after {timeout:g} s")
 
     async def wait_empty(self, *, timeout: float | None) -> None:
         """Wait until nothing is unpersisted (PS14).
@@ -362,10 +390,8 @@ class Core:
         return bool(self.session.pending or self.publisher.persisted)
 
     def _refuse_deadlock(self, what: str) -> None:
-        connection = self._connection
-        full = None if connection is None else connection.reading_stopped_by
-        if full is not None and full.consumer is trio.lowlevel.current_task():
-            raise would_deadlock(what)
+        if self._connection is not None:
+            self._connection.refuse_deadlock(what)
 
     def _received(self, received: Received) -> None:
         for ack in received.failed:

@@ -42,9 +42,14 @@ class Events:
         """Whether the callbacks are too far behind."""
         return len(self._queue) > _CAP
 
+    @property
+    def draining(self) -> bool:
+        """Whether the callbacks have yet to catch up to half of the cap."""
+        return len(self._queue) > _CAP // 2
+
     async def drained(self) -> None:
         """Wait until the callbacks have caught up to half of the cap."""
-        while len(self._queue) > _CAP // 2:
+        while self.draining:
             await self._drained.park()
 
     async def run(self) -> None:

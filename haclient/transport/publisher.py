@@ -44,6 +44,7 @@ _FRAME_OVERHEAD_BYTES: Final = (
 _CACHED_HEADS: Final = 4096
 _OUTBOX_CAP_BYTES: Final = 4 * FLUSH_BYTES
 _TAIL: Final = b"}"
+_REMEMBERED_REFUSALS: Final = 1024  # for those who ask later what became of one publish
 
 
 class Publisher:
@@ -72,7 +73,9 @@ class Publisher:
         self.gate = SendGate(max_unpersisted_bytes)
         self._would_deadlock = would_deadlock
         self._lasting = lasting
+        self.refusals: dict[int, str] = {}
         self._heads: dict[str, bytes] = {}
+        self._refused: set[int] = set()  # refused, and something before them is not acknowledged
 
     # -- the connection's life ---------------------------------------------
 
@@ -104,23 +107,41 @@ class Publisher:
     def acknowledged(self, sequence: int) -> None:
         """Everything up to `sequence` is persisted (PS5)."""
         log = self.log
-        if log is None:
-            return
+        if log is not None:
+            self._discard(log, sequence)
+            self._discard_refused(log)
+
+    def refused(self, ack: Message) -> Message:
+        """The publish that a failure ack is about, as it was stored; it is forgotten (PS6).
+
+        It leaves the store when all before it has: an ack for those may still be on its way.
+        """
+        sequence, log = ack.sequence or 0, self.log
+        frame = None if log is None else log.replay_single(sequence)
+        message = Message(kind="p", sequence=sequence) if frame is None else _read_frame(frame)
+        message.reason = ack.reason
+        self.refusals[sequence] = ack.reason
+        if len(self.refusals) > _REMEMBERED_REFUSALS:
+            del self.refusals[next(iter(self.refusals))]
+        if log is not None and frame is not None:
+            self._refused.add(sequence)
+            self._discard_refused(log)
+        return message
+
+    def _discard_refused(self, log: FrameLog) -> None:
+        for sequence in sorted(self._refused):
+            if sequence == log.lowest_unpersisted:
+                self._discard(log, sequence)
+            elif sequence > log.last_persisted:
+                break
+            self._refused.remove(sequence)
+
+    def _discard(self, log: FrameLog, sequence: int) -> None:
         unsent_bytes = log.unsent_bytes
         log.discard_up_to(sequence)
         if self.writer is not None and log.unsent_bytes < unsent_bytes:
             self.writer.passed_over(unsent_bytes - log.unsent_bytes)
         self.persisted.rise(log.last_persisted)
-
-    def refused(self, ack: Message) -> Message:
-        """The publish that a failure ack is about, as it was stored; it is forgotten (PS6)."""
-        sequence, log = ack.sequence or 0, self.log
-        frame = None if log is None else log.replay_single(sequence)
-        message = Message(kind="p", sequence=sequence) if frame is None else _read_frame(frame)
-        message.reason = ack.reason
-        if log is not None and log.lowest_unpersisted == sequence:
-            self.acknowledged(sequence)
-        return message
 
     # -- publishing ---------------------------------------------------------
 
@@ -270,11 +291,15 @@ class Publisher:
             UsageError: The wait could only end after the caller itself has gone on.
         """
         self.gate.attention = False
-        await trio.lowlevel.checkpoint()
-        while (log := self.log) is not None and self._over_cap(log):
-            await self._until_acknowledged(log, "publish")
-        while (writer := self.writer) is not None and self._socket_is_behind(writer):
-            await writer.room()
+        try:
+            await trio.lowlevel.checkpoint()
+            while (log := self.log) is not None and self._over_cap(log):
+                await self._until_acknowledged(log, "publish")
+            while (writer := self.writer) is not None and self._socket_is_behind(writer):
+                await writer.room()
+        except BaseException:
+            self.gate.attention = True  # the next publish stands before the same limit
+            raise
 
     def _check_room(self) -> None:
         writer = self.writer

@@ -54,10 +54,9 @@ class Region(Protocol):
         ...
 
     @property
-    @abstractmethod
-    def memory(self) -> Writable:
+    def writable(self) -> Writable:
         """The same bytes, in the form that is fastest to write."""
-        ...
+        return self.view
 
     @abstractmethod
     def close(self) -> None:
@@ -189,6 +188,8 @@ class Disk(Protocol):
 def _translated(path: Path, action: str) -> Generator[None]:
     try:
         yield
+    except ValueError as error:  # the file is closed, or shorter than what is mapped
+        raise StoreError(f"{path}: cannot {action}: {error}") from error
     except OSError as error:
         text = f"{path}: cannot {action}: {error.strerror or error}"
         if error.errno in _NO_SPACE:
@@ -212,7 +213,7 @@ class MappedRegion(Region):
 
     @property
     @override
-    def memory(self) -> Writable:
+    def writable(self) -> Writable:
         return self._map
 
     @override

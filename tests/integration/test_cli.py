@@ -119,6 +119,17 @@ def test_a_reader_that_goes_away_ends_a_subscription_in_order(broker: BrokerProc
         assert child.err == ""
 
 
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("words", [("ping",), ("publish", "--topic", "unread")])
+def test_a_result_that_nobody_reads_is_no_error(
+    broker: BrokerProcess, words: tuple[str, ...]
+) -> None:
+    with start_haclient(*words, environment={"AMPS_URI": broker.uri}) as child:
+        child.close_stdout()
+        assert child.wait() == 0
+        assert child.err == ""
+
+
 @pytest.mark.row("CLI1", "CLI9")
 def test_sow_prints_the_records_that_match(broker: BrokerProcess) -> None:
     publish(

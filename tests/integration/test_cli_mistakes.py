@@ -276,6 +276,35 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(
         assert [*full.lines, *again.lines] == file.read_text().splitlines()
 
 
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize(("command", "kilobytes"), [("publish", 5200), ("subscribe", 1100)])
+def test_a_disk_that_fills_in_mid_stream_loses_nothing(
+    alice: str, command: str, kilobytes: int, tmp_path: Path
+) -> None:
+    file, topic, disk = tmp_path / "rows", f"logged filling {command}", tmp_path / "disk"
+    rows = [f"row {number:0150}" for number in range(40_000)]
+    file.write_text("\n".join(rows))
+    common = ("--server", alice, "--topic", topic)
+    if command == "subscribe":
+        assert haclient("publish", *common, "--file", file).code == 0
+    more = ("--file", file) if command == "publish" else ("--timeout", "2")
+    arguments = (command, *common, "--store", disk / "store", *more)
+    with small_disk(disk, kilobytes) as mounted:
+        if not mounted:
+            pytest.skip("only root can mount a small disk")
+        full = haclient(*arguments)
+        assert_one_line(full, 1, str(disk))
+        enlarge(disk, 65_536)
+        again = haclient(*arguments)
+        assert again.code == 0, again.err
+    if command == "subscribe":
+        assert 0 < len(full.lines) < len(rows)
+        assert [*full.lines, *again.lines] == rows
+    else:
+        assert "already published" in again.out
+        assert_all_arrived(common, file)
+
+
 def store_files(store: Path) -> list[Path]:
     return [store] if store.is_file() else sorted(p for p in store.rglob("*") if p.is_file())
 

@@ -37,6 +37,7 @@ __all__ = ["Peer", "Server", "answering", "listening", "together"]
 T = TypeVar("T")
 U = TypeVar("U")
 Value = str | int
+_NEVER_S = 1e6
 
 
 class Peer:
@@ -93,19 +94,20 @@ class Peer:
 
     async def expect_end(self) -> None:
         """The client closes the connection, and says nothing more before."""
+        message = await self.hear_or_end()
+        assert message is None, message
+
+    async def hear_or_end(self) -> Message | None:
+        """The client's next frame that is no beat, `None` when it has closed the connection."""
         try:
-            message = await self.hear()
-        except (EOFError, ConnectionResetError):
-            return
-        raise AssertionError(f"wanted the end, found {message}")
+            return await self.hear()
+        except (EOFError, OSError, trio.ClosedResourceError):
+            return None
 
     async def listen_until_end(self) -> None:
         """Hear, and remember, until the client closes the connection."""
-        try:
-            while True:
-                await self.hear()
-        except (EOFError, OSError, trio.ClosedResourceError):
-            return
+        while await self.hear_or_end() is not None:
+            pass
 
     # -- saying ---------------------------------------------------------------
 
@@ -223,7 +225,8 @@ async def listening() -> AsyncGenerator[Server]:
         listener.listen(8)
         server = Server(listener, path)
         try:
-            yield server
+            with trio.fail_after(_NEVER_S):  # what hangs under the autojump clock fails at once
+                yield server
         finally:
             listener.close()
             for peer in server.peers:
@@ -254,8 +257,7 @@ async def answering(peer: Peer) -> AsyncGenerator[None]:
     """Confirm every command that comes while the block runs, publishes as they come."""
 
     async def answer_all() -> None:
-        while True:
-            message = await peer.hear()
+        while (message := await peer.hear_or_end()) is not None:
             if message.sequence is not None and "persisted" in message.ack_type:
                 await peer.persisted(message.sequence)
             if message.command not in {"publish", "delta_publish"}:

@@ -71,7 +71,9 @@ class Engine:
             "sow": queries.sow,
             "sow_and_subscribe": queries.sow_and_subscribe,
             "sow_delete": self._sow_delete,
-            "delta_publish": self._delta_publish,
+            "p": self._publishing.publish,
+            "publish": self._publishing.publish,
+            "delta_publish": self._publishing.publish,
             "flush": self._flush,
             "heartbeat": self._heartbeat,
             "logon": self._logon,
@@ -165,10 +167,7 @@ class Engine:
         state = self._state
         if state.batch.has_data:
             for item in state.acked.values():
-                connection = item.connection
-                if connection.ack_due == math.inf:
-                    connection.ack_due = state.now + connection.ack_interval_s
-                    state.wake_at(connection.ack_due)
+                state.collect_acks(item.connection)
         if state.next_due <= state.now:
             for connection in tuple(state.connections.values()):
                 if connection.ack_due <= state.now and not connection.closing:
@@ -176,16 +175,16 @@ class Engine:
         return state.finish()
 
     def _command(self, connection: Connection, message: Message) -> None:
+        """Carry out a command that is no publish, or one that must be refused."""
         state = self._state
         command = self._commands.get(message.kind)
-        if command is None and message.kind not in {"p", "publish"}:
+        if command is None:
             state.close(connection, "unknown command")
             return
         if not connection.logged_on and message.kind != "logon":
             state.send(connection, failure_ack(message, "logon required"))
             state.close(connection, "auth")
             return
-        assert command is not None, "a publish before the logon was refused above"  # noqa: S101
         try:
             command(connection, message)
         except CommandError as error:
@@ -202,14 +201,6 @@ class Engine:
             self._queries.sow_delete(connection, message)
         except CommandError as error:
             self._publishing.refuse(connection, message, error.reason)
-
-    def _delta_publish(self, connection: Connection, message: Message) -> None:
-        route = self._state.table(connection.message_type).routes.get(message.topic)
-        if route is not None and route.sow is not None:
-            reason = "delta_publish to a SOW topic is not supported by this broker"
-            self._publishing.refuse(connection, message, reason)
-            return
-        self._publishing.publish(connection, message)
 
     def _flush(self, connection: Connection, message: Message) -> None:
         """All earlier commands were carried out; the block is written before any ack goes out."""

@@ -17,7 +17,7 @@ from haclient.protocol.encoding import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.acks import ack, requested
 from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, Extras
-from haclient_fake_server.engine.connections import NEVER
+from haclient_fake_server.engine.deltas import merge
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.routes import Style
 from haclient_fake_server.engine.sow import SowError, SowRecord
@@ -103,6 +103,8 @@ class Publishing:
         except SowError as error:
             self.refuse(connection, message, f"{error.reason}: {error}")
             return
+        if message.kind == "delta_publish" and _complete(message, route, key):
+            document = Document(message.data, route.message_type)
         publisher = self._record_with_care(connection, message, route, key)
         previous = self._update(route, publisher, message, key)
         self._deliver_with_care(route, publisher, message, document=document, key=key)
@@ -238,9 +240,7 @@ class Publishing:
 def owe_persisted(state: State, connection: Connection) -> None:
     """The connection is to get a conflated persisted ack when its interval is over (AK2)."""
     connection.owes_persisted = True
-    if connection.ack_due == NEVER:
-        connection.ack_due = state.now + connection.ack_interval_s
-        state.wake_at(connection.ack_due)
+    state.collect_acks(connection)
 
 
 def pay_persisted(state: State, connection: Connection) -> None:
@@ -254,6 +254,16 @@ def pay_persisted(state: State, connection: Connection) -> None:
 
 def _reason(reason: str) -> bytes:
     return b',"reason":"%b"' % reason.encode("ascii")
+
+
+def _complete(message: Message, route: Route, key: str) -> bool:
+    """Turn a delta into the whole message; whether there was a record to merge it with."""
+    stored = route.sow.get(key) if route.sow is not None else None
+    if stored is None or route.message_type != "json":
+        return False
+    message.data = merge(stored.body, message.data)
+    message.correlation_id = message.correlation_id or stored.correlation_id
+    return True
 
 
 def _wire_key(key: str) -> bytes:

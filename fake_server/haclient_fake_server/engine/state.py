@@ -162,6 +162,12 @@ class State:
         """`tick` is to be called at this time, if not before."""
         self.next_due = min(self.next_due, due)
 
+    def collect_acks(self, connection: Connection) -> None:
+        """Persisted acks of a connection are owed: they are due when its interval is over."""
+        if connection.ack_due == math.inf:
+            connection.ack_due = self.now + connection.ack_interval_s
+            self.wake_at(connection.ack_due)
+
     def due_at_us(self, timestamp_us: int) -> float:
         """The moment on the shell's clock that is this wall-clock time."""
         return (timestamp_us - self._epoch_us) / 1e6

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from haclient.cli.app import run
 from haclient.cli.broker import parse_sow, read_users
 from haclient.errors import UsageError
 
@@ -48,3 +51,51 @@ def test_a_sow_topic_has_keys() -> None:
 def test_a_sow_topic_without_keys_is_a_mistake(text: str) -> None:
     with pytest.raises(UsageError, match="TOPIC:/key"):
         parse_sow(text)
+
+
+@pytest.mark.row("CLI5")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_broker_says_where_it_listens_and_ends_on_a_signal(
+    number: int,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+
+    def echo(text: str) -> None:
+        told.append(text)
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("haclient.cli.broker.say", echo)
+    users = tmp_path / "users"
+    users.write_text("me:secret\n")
+    words = ("--listen", "tcp://127.0.0.1:0", "--data", str(tmp_path / "log"))
+    more = ("--sow", "people:/id", "--log-topic", "^a", "--user-file", str(users))
+    assert run(["broker", "run", *words, *more]) == code
+    [line] = told
+    assert line.startswith("listening tcp://127.0.0.1:")
+
+
+@pytest.mark.row("CLI5")
+def test_without_data_the_log_has_a_place_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(
+        "haclient.cli.broker.say", lambda _text: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    assert run(["broker", "run", "--listen", "tcp://127.0.0.1:0"]) == 0
+    [place] = tmp_path.iterdir()
+    assert str(place) in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(("--log-topic", "("), "--log-topic"), (("--listen", "nonsense"), "nonsense")],
+)
+def test_a_broker_that_cannot_run_says_why(
+    words: tuple[str, ...], told: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["broker", "run", "--data", str(tmp_path / "log"), *words]) == 2
+    assert told in capfd.readouterr().err

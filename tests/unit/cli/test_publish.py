@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-import trio
-import trio.testing
 
 from haclient.cli.app import run
-from haclient.cli.publishing import Pace, Summary
+from haclient.cli.exits import Interrupted
+from haclient.cli.publish import stopped
+from haclient.cli.publishing import PublishRequest, PublishRun, Summary
+from haclient.stores import FilePublishStore
+from support.command_line import CommandLine
 
 WORDS = ("publish", "--server", "tcp://127.0.0.1:1/amps", "--topic", "t")
-
-
-async def test_a_rate_spreads_messages_evenly(autojump_clock: trio.testing.MockClock) -> None:
-    start, pace = autojump_clock.current_time(), Pace(4.0)
-    for _ in range(9):
-        await pace.wait()
-    assert trio.current_time() - start == pytest.approx(2.0)
-
-
-async def test_without_a_rate_nobody_waits() -> None:
-    with trio.testing.assert_no_checkpoints():
-        await Pace(None).wait()
-
-
-def test_a_summary_tells_only_what_happened() -> None:
-    assert (
-        Summary(topic="t", published=2, seconds=0.5).told() == "published 2 messages to t in 0.50 s"
-    )
-    told = Summary(topic="t", published=0, skipped=3, resent=2, failed=1).told()
-    assert told.endswith(
-        ", 3 already published, 2 sent again from the store, 1 refused by the server"
-    )
 
 
 @pytest.mark.row("CLI9")
@@ -64,3 +46,56 @@ def test_nobody_there_is_a_failure_and_the_store_is_free_again(
     for _ in range(2):
         assert run([*WORDS, "--store", str(store)]) == 1
         assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.row("CLI1", "CLI9")
+def test_a_file_is_published_once_however_often_it_is_asked_for(
+    haclient: CommandLine, rows: Path, tmp_path: Path
+) -> None:
+    words = ("publish", "--topic", "once", "--file", rows, "--store", tmp_path / "store")
+    code, [line], _ = haclient(*words)
+    assert (code, line.split(" in ")[0]) == (0, "published 5 messages to once")
+    code, [line], _ = haclient(*words, "--json")
+    summary = json.loads(line)
+    assert (summary["published"], summary["skipped"], summary["unpersisted"]) == (0, 5, 0)
+    _, [line], _ = haclient(*words, "--from-start", "--json")
+    assert json.loads(line)["published"] == 5
+    rows.write_text("another\n")
+    _, [line], err = haclient(*words, "--json")
+    assert json.loads(line)["published"] == 1
+    assert err.startswith("haclient: note: ")
+
+
+@pytest.mark.row("CLI1")
+def test_without_a_store_messages_are_kept_in_memory_until_they_are_persisted(
+    haclient: CommandLine, rows: Path
+) -> None:
+    code, [line], _ = haclient("publish", "--topic", "memory", "--file", rows, "--json")
+    assert (code, json.loads(line)["published"]) == (0, 5)
+
+
+@pytest.mark.row("CLI9", "PS6")
+def test_refused_messages_are_counted_and_are_a_failure(haclient: CommandLine, rows: Path) -> None:
+    code, [line], err = haclient("publish", "--topic", "people", "--file", rows, "--json")
+    assert code == 1
+    assert json.loads(line)["failed"] == 5
+    assert "refused 5 messages" in err
+
+
+def test_an_interrupt_says_what_to_do(rows: Path, tmp_path: Path) -> None:
+    with closing(FilePublishStore(tmp_path / "store")) as store:
+        request = PublishRequest(
+            servers=(),
+            client_name=None,
+            topic="t",
+            file=str(rows),
+            delimiter="\n",
+            store=tmp_path / "store",
+            from_start=False,
+            rate=None,
+            timeout=None,
+            as_json=False,
+        )
+        run_ = PublishRun(request=request, store=store, delimiter=b"\n", summary=Summary(topic="t"))
+        with pytest.raises(Interrupted, match="run it again to publish the rest"):
+            stopped(run_, 2)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from haclient.cli.exits import Interrupted
 from haclient.cli.subscribe import SubscribeRequest, SubscribeRun, stopped
 from haclient.errors import UsageError
 from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkRange, Timestamp
+from support.command_line import CommandLine
+from support.process import running_broker
 
 
 def request(
@@ -87,3 +92,76 @@ def test_the_mistake_comes_before_any_file_is_made(
     assert run([*words, "--store", str(store)]) == 2
     assert "soon" in capsys.readouterr().err
     assert not store.exists()
+
+
+@pytest.mark.row("CLI3", "CLI9")
+def test_what_was_printed_is_not_printed_again(
+    haclient: CommandLine, rows: Path, tmp_path: Path
+) -> None:
+    haclient("publish", "--topic", "again", "--file", rows)
+    store = ("--topic", "again", "--store", tmp_path / "store")
+    code, lines, _ = haclient("subscribe", *store, "-n", "2")
+    assert (code, lines) == (0, ["row 0", "row 1"])
+    code, lines, _ = haclient("subscribe", *store, "--bookmark", "recent", "--timeout", "0.3")
+    assert (code, lines) == (0, ["row 2", "row 3", "row 4"])
+    code, lines, err = haclient("subscribe", *store, "-n", "1", "--timeout", "0.3")
+    assert (code, lines) == (3, [])
+    assert err == "haclient: error: 0 of 1 messages came, then none for 0.3 s\n"
+
+
+@pytest.mark.row("CLI1")
+def test_without_a_bookmark_only_new_messages_come(haclient: CommandLine, rows: Path) -> None:
+    haclient("publish", "--topic", "plain", "--file", rows)
+    code, lines, _ = haclient("subscribe", "--topic", "plain", "--timeout", "0.3")
+    assert (code, lines) == (0, [])
+    _, lines, _ = haclient(
+        *("subscribe", "--topic", "plain", "--bookmark", "epoch", "-n", "1", "--json")
+    )
+    assert json.loads(lines[0])["data"] == "row 0"
+
+
+@pytest.mark.row("CLI9")
+def test_a_closed_output_is_the_end_and_no_error(
+    haclient: CommandLine, rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    haclient("publish", "--topic", "closed", "--file", rows)
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr("haclient.cli.subscribe.STDOUT", writer)
+    monkeypatch.setattr("haclient.cli.sow.STDOUT", writer)
+    code, _, err = haclient("subscribe", "--topic", "closed", "--bookmark", "epoch")
+    assert (code, err) == (0, "")
+    haclient("publish", "--topic", "people", "--file", write_person(rows))
+    assert haclient("sow", "--topic", "people")[::2] == (0, "")
+    os.close(writer)
+
+
+def write_person(rows: Path) -> Path:
+    rows.write_text('{"id":7}\n')
+    return rows
+
+
+@pytest.mark.row("CLI9")
+def test_a_connection_that_ends_is_a_failure(
+    rows: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr("haclient.cli.subscribe.STDOUT", writer)
+    with running_broker(tmp_path / "log") as broker, os.fdopen(reader) as printed:
+
+        def kill_after_the_last_row() -> None:
+            while printed.readline() != "row 4\n":
+                pass
+            broker.kill()
+
+        thread = threading.Thread(target=kill_after_the_last_row)
+        thread.start()
+        common = ("--server", broker.uri, "--topic", "t")
+        assert run(["publish", *common, "--file", str(rows)]) == 0
+        assert run(["subscribe", *common, "--bookmark", "epoch"]) == 1
+        thread.join()
+    os.close(writer)
+    assert capfd.readouterr().err.count("\n") == 1

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.cli.writing import OutputClosed, OutputWriter, as_json_line, as_line
+from haclient.cli.writing import OutputClosed, OutputWriter, as_json_line, as_line, say
 from haclient.protocol.messages import Message
 
 
@@ -125,3 +125,18 @@ def test_a_message_as_json_has_what_is_known_of_it() -> None:
 def test_data_that_is_no_text_goes_as_base64() -> None:
     line = as_json_line(Message(kind="p", topic="t", data=b"\xff\x00"))
     assert msgspec.json.decode(line) == {"topic": "t", "data_base64": "/wA="}
+
+
+def test_a_result_for_nobody_is_dropped(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_text: str) -> None:
+        raise BrokenPipeError
+
+    say("heard")
+    assert capfd.readouterr().out == "heard\n"
+    with monkeypatch.context() as patched:
+        patched.setattr("click.echo", gone)
+        say("unheard")
+    os.write(1, b"nowhere\n")
+    assert capfd.readouterr().out == ""

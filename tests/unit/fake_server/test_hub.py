@@ -66,7 +66,7 @@ class Bench:
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self.diary: list[str] = []
         self.journal = Journal(self.diary)
-        self.hub = Hub(config or BrokerConfig(ack_interval_s=0.0), self.journal)
+        self.hub = Hub(config or BrokerConfig(ack_interval_s=0.0), self.journal, now_us=1)
 
     def client(self, name: str) -> Session:
         session = Session(self.hub.next_number(), self.diary)
@@ -95,6 +95,14 @@ async def test_nothing_is_sent_when_the_journal_cannot_be_written() -> None:
     with pytest.raises(StoreFull):
         bench.send(writer, c="p", t="orders", s=1, a="persisted")
     assert bench.diary == []
+
+
+@pytest.mark.row("TL6")
+async def test_a_lonely_message_is_written_without_waiting_for_others() -> None:
+    bench = Bench()
+    bench.send(bench.client("writer"), c="p", t="orders", s=1)
+    assert bench.diary == ["journal"]
+    assert bench.journal.next_position == 2
 
 
 async def test_last_words_are_sent_before_a_close() -> None:

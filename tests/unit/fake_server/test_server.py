@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 import trio
+from typing_extensions import override
 
-from haclient.errors import StoreLocked, UsageError
+from haclient.errors import StoreFull, StoreLocked, UsageError
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy
+from haclient_fake_server.journal_format import segment_name
 from haclient_fake_server.server import BrokerServer, serve
+from haclient_stores.files import RealDisk
 from support.broker import RawClient, running_broker
 
 PUBBER = 7094790850998930143
@@ -64,6 +67,56 @@ async def test_one_broker_may_listen_on_several_addresses() -> None:
         first, second = server.uris
         assert first.startswith("tcp://127.0.0.1:")
         assert second.startswith("tcp://[::1]:")
+
+
+class FullDisk(RealDisk):
+    """A disk on which no second segment fits."""
+
+    @override
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name == segment_name(2):
+            raise StoreFull(f"{target}: no room")
+        super().rename(source, target)
+
+
+@pytest.mark.row("TL7")
+async def test_a_broker_that_cannot_write_its_journal_stops_and_says_why(tmp_path: Path) -> None:
+    config = BrokerConfig(data_dir=tmp_path, segment_bytes=4096)
+    with pytest.raises(StoreFull):
+        await publish_too_much(BrokerServer(config, disk=FullDisk()))
+
+
+async def publish_too_much(broker: BrokerServer) -> None:
+    async with broker as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        await client.send(b"x" * 5000, c="p", t="orders", s=1)
+        await trio.sleep_forever()
+
+
+async def test_an_error_of_the_block_leaves_it_as_itself() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with BrokerServer(BrokerConfig()):
+            raise ZeroDivisionError
+
+
+async def test_several_errors_leave_it_as_a_group() -> None:
+    with pytest.raises(ExceptionGroup):
+        async with BrokerServer(BrokerConfig()):
+            raise ExceptionGroup("two", [ValueError(), KeyError()])
+
+
+@pytest.mark.row("TL17", "ID3")
+async def test_the_wall_clock_is_asked_once_and_can_be_any() -> None:
+    async with (
+        BrokerServer(BrokerConfig(), wall_clock_us=lambda: 7_000_000) as server,
+        RawClient.connect(server.uris[0]) as client,
+    ):
+        await client.logon("pubber")
+        await client.send(c="subscribe", cid="1", t="orders", opts="bookmark,timestamp")
+        await client.send(c="p", t="orders")
+        (message,) = await client.publishes(1)
+        assert message.bookmark.split("|")[1] == "7000000001"
+        assert message.timestamp.startswith("19700101T00000")
 
 
 async def test_serve_runs_a_broker_until_it_is_cancelled() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 
 import pytest
@@ -97,8 +98,11 @@ async def test_a_plain_subscriber_that_does_not_read_is_cut() -> None:
                 await reader.closed()
 
 
-@pytest.mark.row("ID5")
-async def test_a_displaced_connection_hears_why_before_it_ends() -> None:
+@pytest.mark.row("ID5", "ID7")
+async def test_a_displaced_connection_hears_why_before_it_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     async with (
         running_broker() as server,
         RawClient.connect(server.uris[0]) as old,
@@ -110,6 +114,7 @@ async def test_a_displaced_connection_hears_why_before_it_ends() -> None:
         assert ack.reason == "name in use"
         with trio.fail_after(5):
             await old.closed()
+    assert "connection 1 ended: name in use" in caplog.messages
 
 
 @pytest.mark.row("AD9")

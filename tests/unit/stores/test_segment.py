@@ -4,37 +4,56 @@ import pytest
 from typing_extensions import override
 
 from haclient_stores.errors import UsageError
-from haclient_stores.files import Writable
-from haclient_stores.segment import MIN_SEGMENT_BYTES, Limits, Segment, walk
+from haclient_stores.segment import MIN_SEGMENT_BYTES, Limits, Segment, frame_length, walk
+from support.frames import frame_of
 
-FRAMES = b"".join(len(body).to_bytes(4, "big") + body for body in (b"a", b"bb", b"ccc", b"dddd"))
+FRAMES = [frame_of(sequence, b"x" * sequence) for sequence in range(10, 20)]
 
 
-class FixedSegment(Segment):
+class Bytes(Segment):
+    """A segment over bytes that are there already."""
+
     @property
     @override
     def view(self) -> memoryview:
-        return memoryview(FRAMES)
-
-    @property
-    @override
-    def memory(self) -> Writable:
-        return self.view
+        return memoryview(b"head" + b"".join(FRAMES) + bytes(4))
 
 
-def test_a_walk_goes_from_length_to_length() -> None:
-    assert [walk(memoryview(FRAMES), 0, count) for count in range(5)] == [0, 5, 11, 18, 26]
+def starts() -> list[int]:
+    return [4 + sum(map(len, FRAMES[:index])) for index in range(len(FRAMES) + 1)]
 
 
-def test_a_sequence_is_found_from_the_mark_before_it() -> None:
-    segment = FixedSegment(first=100, begin=0, size=26)
-    segment.mark(11, 102)
-    segment.mark(26, 104)
-    assert [segment.offset_of(sequence) for sequence in range(100, 105)] == [0, 5, 11, 18, 26]
-    assert [segment.boundary_before(offset) for offset in (0, 10, 11, 25, 26)] == [0, 0, 11, 11, 26]
-    assert (segment.end, segment.next_sequence) == (26, 104)
+def test_walking_goes_from_length_to_length() -> None:
+    view = Bytes(first=10, begin=4, size=1000).view
+    assert [walk(view, 4, count) for count in range(len(FRAMES) + 1)] == starts()
+    assert frame_length(view, 4) == (len(FRAMES[0]) - 4,)
 
 
-def test_segments_are_not_smaller_than_their_header() -> None:
-    with pytest.raises(UsageError, match="segment_bytes is at least"):
-        Limits(MIN_SEGMENT_BYTES - 1, 10**9)
+@pytest.mark.parametrize("marked", [[], [1], [4], [3, 7], [1, 2, 3, 10]])
+def test_each_sequence_is_found_from_the_nearest_mark(marked: list[int]) -> None:
+    segment = Bytes(first=10, begin=4, size=1000)
+    for index in marked:
+        segment.mark(starts()[index], 10 + index)
+    assert [segment.offset_of(10 + index) for index in range(11)] == starts()
+    known = [4, *(starts()[index] for index in marked)]
+    for offset in range(4, starts()[-1] + 1):
+        assert segment.boundary_before(offset) == max(o for o in known if o <= offset)
+
+
+def test_a_mark_moves_the_end() -> None:
+    segment = Bytes(first=10, begin=4, size=1000)
+    assert (segment.end, segment.next_sequence, segment.full, segment.released) == (
+        4,
+        10,
+        False,
+        False,
+    )
+    segment.mark(100, 14)
+    assert (segment.end, segment.next_sequence) == (100, 14)
+
+
+@pytest.mark.parametrize("size", [0, 4096, MIN_SEGMENT_BYTES - 1])
+def test_a_segment_has_room_for_more_than_its_header(size: int) -> None:
+    with pytest.raises(UsageError, match=f"at least {MIN_SEGMENT_BYTES}, not {size}"):
+        Limits(size, 10 * MIN_SEGMENT_BYTES)
+    assert Limits(MIN_SEGMENT_BYTES, 10 * MIN_SEGMENT_BYTES).resize is None

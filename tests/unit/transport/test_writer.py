@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.protocol.framing import FrameReader
 from haclient.session.custom_stores import SendingStore
-from haclient.transport.writer import FLUSH_BYTES, Writer
+from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.custom import DictPublishStore
@@ -30,7 +30,8 @@ class Wire:
 
     def __init__(self, log: FrameLog | None = None) -> None:
         self.link, self._far = link_pair()
-        self.writer = Writer(self.link, log)
+        self.gate = SendGate(cap_bytes=1 << 40)
+        self.writer = Writer(self.link, log, self.gate)
         self.writer.log_open = log is not None
         self.log = log
         self._reader = FrameReader()
@@ -38,8 +39,10 @@ class Wire:
     def append(self, body: bytes = b"") -> None:
         assert self.log is not None
         self.log.append(HEAD, TAIL, body)
-        if self.writer.log_open:
-            self.writer.publish_appended()
+        if self.log.unsent_bytes >= self.gate.look_at:
+            self.writer.flush()
+        elif self.gate.parked:
+            self.writer.wake()
 
     def frames(self) -> list[str]:
         """What has arrived since the last call: names of control frames, or sequence and body."""

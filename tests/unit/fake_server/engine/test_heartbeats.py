@@ -24,7 +24,7 @@ def test_a_heartbeat_is_sent_once_per_interval() -> None:
     assert not peer.closed
 
 
-@pytest.mark.row("AD9")
+@pytest.mark.row("AD9", "HB4")
 def test_two_intervals_of_silence_end_the_connection() -> None:
     world = World()
     peer = world.client()
@@ -80,6 +80,33 @@ def test_a_bookmark_subscription_hears_about_once_a_second_how_far_the_log_is_sa
     assert ack.bookmark == f"{PUBBER}|2|"
     world.advance(10)
     assert reader.take() == []
+
+
+@pytest.mark.row("RB16")
+@pytest.mark.parametrize("bookmark", ["0", "0|1|"])
+def test_a_subscription_to_a_quiet_log_hears_it_too(bookmark: str) -> None:
+    world = World()
+    world.client("pubber").publish(1)
+    reader = world.client("reader")
+    reader.subscribe(bm=bookmark)
+    world.advance(1)
+    assert reader.take()[-1].ack_type == "persisted"
+
+
+@pytest.mark.row("RB16")
+def test_a_long_replay_is_acknowledged_while_it_goes_on() -> None:
+    world = World()
+    publisher, reader = world.client("pubber"), world.client("reader")
+    for number in range(1, 4):
+        publisher.publish(number, b"x" * 200_000)
+    reader.stalled = True
+    reader.subscribe(bm="0")
+    told: list[str] = []
+    for _ in range(3):
+        world.apply(world.engine.feed(reader.number, world.now))
+        world.advance(1)
+        told += [ack.bookmark for ack in reader.acks() if ack.ack_type == "persisted"]
+    assert told == [f"{PUBBER}|{number}|" for number in (1, 2, 3)]
 
 
 @pytest.mark.row("RB16")

@@ -354,11 +354,21 @@ def test_a_replayed_message_carries_its_key() -> None:
     assert [m.sow_key for m in reader.take()] == [record.sow_key, ""]
 
 
-def test_delta_publish_to_a_sow_topic_is_refused() -> None:
-    _, peer = world_with(*records(1))
-    peer.publish(5, b'{"id":1}', c="delta_publish")
-    acks = peer.take()
-    assert [(ack.status, ack.sequence) for ack in acks] == [("success", 1), ("failure", 5)]
+@pytest.mark.row("SW4")
+def test_a_delta_is_merged_stored_recorded_and_delivered_whole() -> None:
+    world, peer = world_with(b'{"id":1,"px":10,"at":{"x":1,"y":2}}')
+    peer.subscribe(a="")
+    peer.publish(2, b'{"id":1,"px":null,"at":{"y":3}}', c="delta_publish", a="", x="abc")
+    whole = b'{"id":1,"px":10,"at":{"x":1,"y":3}}'
+    assert peer.bodies() == [whole]
+    peer.publish(3, b'{"id":1}', c="delta_publish", a="")
+    peer.publish(4, b'{"id":9}', c="delta_publish", a="")
+    assert [(m.data, m.correlation_id) for m in peer.take()] == [(whole, "abc"), (b'{"id":9}', "")]
+    (first, second) = [m.data for m in query(peer) if m.kind == "sow"]
+    assert (first, second) == (whole, b'{"id":9}')
+    reader = world.client("reader")
+    reader.subscribe(bm="0", a="")
+    assert reader.bodies()[1:] == [whole, whole, b'{"id":9}']
 
 
 def test_sow_frames_say_how_long_each_record_is() -> None:

@@ -1,0 +1,161 @@
+"""Heartbeats of a whole client, exact to the microsecond."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.client import Client
+from haclient.errors import HAClientError, HeartbeatLost, UsageError
+from haclient.protocol.messages import Message
+from haclient.session.states import ConnectionState
+from haclient_stores.memory_publish import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering, listening, together
+
+pytestmark = in_virtual_time
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+async def log_on(server: Server, client: Client) -> Peer:
+    """Log on with a heartbeat."""
+    peer = await server.connect(client)
+
+    async def script() -> None:
+        await peer.log_on()
+        await peer.answer("heartbeat")
+
+    await together(client.logon, script)
+    return peer
+
+
+@pytest.mark.row("HB1", "HB5")
+async def test_the_server_is_told_the_interval_at_logon(server: Server) -> None:
+    async with Client("c", heartbeat=2.5) as client:
+        peer = await log_on(server, client)
+        assert peer.heard[1].options == "start,2.5"
+        assert peer.heard[1].ack_type == "processed"
+
+
+@pytest.mark.row("HB1", "PS7")
+async def test_the_heartbeat_starts_before_the_replay(server: Server) -> None:
+    store = MemoryPublishStore()
+    async with Client("c", publish_store=store, heartbeat=2.0) as client:
+        await client.publish("orders", b"kept")
+        peer = await log_on(server, client)
+        await peer.expect("publish", data=b"kept")
+
+
+@pytest.mark.row("HB2", "HB10")
+async def test_a_half_open_link_is_noticed_after_two_intervals(server: Server) -> None:
+    told: list[tuple[float, HAClientError]] = []
+
+    def on_disconnect(error: HAClientError) -> None:
+        told.append((trio.current_time(), error))
+
+    async with Client("c", heartbeat=0.3, on_disconnect=on_disconnect) as client:
+        peer = await log_on(server, client)
+        await trio.sleep(0.5)
+        await peer.say("heartbeat")
+        last = trio.current_time()
+        await trio.sleep(5)
+        ((when, error),) = told
+        assert when - last == pytest.approx(0.6)
+        assert isinstance(error, HeartbeatLost)
+        assert client.state is ConnectionState.DISCONNECTED
+        await peer.expect_end()
+
+
+@pytest.mark.row("HB3")
+async def test_another_idle_limit(server: Server) -> None:
+    async with Client("c", heartbeat=1.0, idle_limit=7.25) as client:
+        await log_on(server, client)
+        await trio.sleep(7.24)
+        states = [client.state]
+        await trio.sleep(0.02)
+        assert [*states, client.state] == [ConnectionState.LOGGED_ON, ConnectionState.DISCONNECTED]
+
+
+@pytest.mark.row("HB6")
+async def test_every_new_connection_starts_it_again(server: Server) -> None:
+    async with Client("c", heartbeat=1.0) as client:
+        for _ in range(3):
+            peer = await log_on(server, client)
+            await trio.sleep(0.9)
+            peer.link.close()
+            await wait_all_tasks_blocked()
+        assert [peer.heard[1].command for peer in server.peers] == ["heartbeat"] * 3
+
+
+@pytest.mark.row("HB5")
+async def test_a_client_may_set_it_before_or_after_the_logon(server: Server) -> None:
+    async with Client("c") as client:
+        await client.set_heartbeat(4.0)
+        peer = await log_on(server, client)
+        assert peer.heard[1].options == "start,4"
+        async with answering(peer):
+            await client.set_heartbeat(0.5, 60)
+            await trio.sleep(10.1)
+            assert len(peer.beats) == 20
+            await client.set_heartbeat(None)
+            await trio.sleep(10)
+            assert len(peer.beats) == 20
+        assert [each.options for each in peer.heard[2:]] == ["start,0.5", "stop"]
+        with pytest.raises(UsageError, match="must be positive"):
+            await client.set_heartbeat(0)
+
+
+@pytest.mark.row("HB7")
+async def test_a_slow_handler_does_not_starve_the_heartbeat(server: Server) -> None:
+    handled: list[bytes] = []
+
+    async def slow(message: Message) -> None:
+        await trio.sleep(30)
+        handled.append(message.data)
+
+    async with Client("c", heartbeat=1.0) as client:
+        peer = await log_on(server, client)
+        async with answering(peer):
+            await client.subscribe("orders", handler=slow, sub_id="s")
+            await peer.publish("s", b"a", b"b")
+            for _ in range(62):
+                await peer.say("heartbeat")
+                await trio.sleep(1)
+            assert client.state is ConnectionState.LOGGED_ON
+        assert handled == [b"a", b"b"]
+        gaps = [b - a for a, b in zip(peer.beats, peer.beats[1:], strict=False)]
+        assert max(gaps) <= 1.001
+
+
+@pytest.mark.row("HB7", "MS5")
+async def test_a_full_queue_stops_reading_while_beats_go_on_and_then_reading_resumes(
+    server: Server,
+) -> None:
+    async with Client("c", heartbeat=1.0, max_queued_bytes=50_000) as client:
+        peer = await log_on(server, client)
+        async with answering(peer):
+            stream = client.stream("orders", sub_id="s")
+            await stream.open()
+
+            async def flood() -> None:
+                for number in range(200):
+                    await peer.publish("s", b"%5d" % number + bytes(5000))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(flood)
+                await trio.sleep(20.5)
+                assert client._core._connection is not None
+                assert stream._delivery.held_bytes < 400_000
+                assert len(peer.beats) >= 20
+                assert client.state is ConnectionState.LOGGED_ON
+                found = [int((await anext(stream)).data[:5]) for _ in range(200)]
+            assert found == list(range(200))
+            await stream.aclose()

@@ -1,0 +1,309 @@
+"""Publishing as the server sees it: log on, publish, ack, refuse, lose the link, replay."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.client import Client
+from haclient.errors import DisconnectedError, PublishFailed, TimedOut
+from haclient.protocol.messages import Message
+from haclient.session.states import ConnectionState
+from haclient_stores.interfaces import PublishStore
+from haclient_stores.memory_publish import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.custom import DictPublishStore
+from support.peer import Peer, answering, listening, together
+
+pytestmark = in_virtual_time
+
+
+@pytest.fixture(params=[MemoryPublishStore, DictPublishStore], ids=["memory", "custom"])
+def store(request: pytest.FixtureRequest) -> PublishStore:
+    made: PublishStore = request.param()
+    return made
+
+
+async def numbers(peer: Peer, count: int) -> list[int]:
+    """The sequences of the next publishes."""
+    return [(await peer.expect("publish")).sequence or 0 for _ in range(count)]
+
+
+async def lose(client: Client, peer: Peer) -> None:
+    peer.link.close()
+    await wait_all_tasks_blocked()
+    assert client.state is ConnectionState.DISCONNECTED
+
+
+@pytest.mark.row("CC2", "CC6", "PS4", "PS5", "PS14")
+async def test_connect_log_on_publish_ack(store: PublishStore) -> None:
+    async with listening() as server, Client("pub", publish_store=store) as client:
+        peer = await server.log_on(client)
+        for body in (b"a", "b\N{EURO SIGN}", memoryview(b"c")):
+            await client.publish("orders", body)
+        heard = [await peer.expect("publish", ack_type="persisted") for _ in range(3)]
+        assert [each.data for each in heard] == [b"a", "b\N{EURO SIGN}".encode(), b"c"]
+        first = heard[0].sequence or 0
+        assert [each.sequence for each in heard] == [first, first + 1, first + 2]
+        await peer.persisted(first + 1)
+        await wait_all_tasks_blocked()
+        assert client.unpersisted_count == 1
+        await peer.persisted(first + 2)
+        await client.wait_empty(timeout=1)
+        assert client.unpersisted_count == 0
+
+
+@pytest.mark.row("CC6", "PS4")
+async def test_without_a_store_a_publish_asks_for_no_ack_and_has_no_number() -> None:
+    async with listening() as server, Client("pub") as client:
+        peer = await server.log_on(client)
+        assert await client.publish("orders", b"a") is None
+        assert client.publish_nowait("orders", b"b") is None
+        await peer.expect("publish", sequence=None, ack_type="", data=b"a")
+        await peer.expect("publish", sequence=None, ack_type="", data=b"b")
+        async with answering(peer):
+            await client.publish_flush(timeout=1)
+        assert client.unpersisted_count == 0
+
+
+@pytest.mark.row("CC7")
+@pytest.mark.parametrize("with_store", [True, False])
+async def test_delta_publish_and_the_other_header_fields(with_store: bool) -> None:  # noqa: FBT001  # a parameter
+    made = MemoryPublishStore() if with_store else None
+    async with listening() as server, Client("pub", publish_store=made) as client:
+        peer = await server.log_on(client)
+        await client.delta_publish("orders", b"d")
+        await client.publish("orders", b"p", expiration=5, correlation_id="abc", sow_key="k")
+        await peer.expect("delta_publish", topic="orders", data=b"d")
+        await peer.expect("publish", expiration=5, correlation_id="abc", sow_key="k", data=b"p")
+
+
+@pytest.mark.row("PS7", "PS8", "PS10")
+async def test_after_a_lost_link_the_rest_is_replayed_in_order_before_anything_new(
+    store: PublishStore,
+) -> None:
+    async with listening() as server, Client("pub", publish_store=store) as client:
+        peer = await server.log_on(client)
+        for number in range(6):
+            await client.publish("orders", b"%d" % number)
+        first, *_ = await numbers(peer, 6)
+        await lose(client, peer)
+        await client.publish("orders", b"meanwhile")
+        again = await server.log_on(client, seen=first + 3, persisted=first + 1)
+        await client.publish("orders", b"new")
+        assert await numbers(again, 6) == [first + n for n in (2, 3, 4, 5, 6, 7)]
+        assert [message.data for message in again.heard[-6:]] == [
+            b"2",
+            b"3",
+            b"4",
+            b"5",
+            b"meanwhile",
+            b"new",
+        ]
+        assert all(message.ack_type == "persisted" for message in again.heard[1:])
+
+
+@pytest.mark.row("PS8")
+async def test_numbers_go_on_above_what_the_server_has_seen(store: PublishStore) -> None:
+    async with listening() as server, Client("pub", publish_store=store) as client:
+        far = 2**61
+        peer = await server.log_on(client, seen=far)
+        assert await client.publish("orders", b"a") == far + 1
+        await peer.expect("publish", sequence=far + 1)
+
+
+@pytest.mark.row("PS7")
+async def test_a_frame_that_was_half_sent_is_sent_again_whole(store: PublishStore) -> None:
+    async with listening() as server, Client("pub", publish_store=store) as client:
+        peer = await server.log_on(client)
+        bodies = [bytes([65 + number]) * 60_000 for number in range(5)]
+        for body in bodies:
+            await client.publish("orders", body)
+        await wait_all_tasks_blocked()
+        await lose(client, peer)
+        again = await server.log_on(client)
+        await client.publish("orders", b"new")
+        heard = [(await again.expect("publish")).data for _ in range(6)]
+        assert heard == [*bodies, b"new"]
+
+
+@pytest.mark.row("PS7")
+async def test_an_ack_for_all_in_the_middle_of_the_replay_holds_no_command_up() -> None:
+    made = MemoryPublishStore(segment_bytes=2**15)
+    async with listening() as server, Client("pub", publish_store=made) as client:
+        peer = await server.log_on(client)
+
+        async def publish() -> None:
+            for _ in range(30):
+                await client.publish("orders", bytes(30_000))
+
+        await together(publish, lambda: numbers(peer, 30))
+        await lose(client, peer)
+        again = await server.log_on(client, seen=made.last_sequence, persisted=0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.flush)
+            await wait_all_tasks_blocked()
+            await again.persisted(made.last_sequence)
+            await wait_all_tasks_blocked()
+            while (message := await again.hear()).command != "flush":
+                pass
+            await again.ack(message)
+
+
+@pytest.mark.row("PS6", "CC37")
+async def test_a_refused_publish_is_told_and_the_run_around_it_goes_on(store: PublishStore) -> None:
+    failed: list[tuple[bytes, str, str, int | None]] = []
+
+    def on_failed_write(message: Message, reason: str) -> None:
+        failed.append((message.data, message.topic, reason, message.sequence))
+
+    async with (
+        listening() as server,
+        Client("pub", publish_store=store, on_failed_write=on_failed_write) as client,
+    ):
+        peer = await server.log_on(client)
+        for number in range(1, 6):
+            await client.publish("orders", b"%d" % number)
+        first, *_ = await numbers(peer, 5)
+        await peer.persisted(first + 1)
+        await peer.ack(None, "persisted", status="failure", reason="not entitled", s=first + 2)
+        await wait_all_tasks_blocked()
+        assert failed == [(b"3", "orders", "not entitled", first + 2)]
+        assert store.lowest_unpersisted == first + 3
+        await peer.persisted(first + 4)
+        await client.wait_empty(timeout=1)
+
+
+@pytest.mark.row("PS6")
+@pytest.mark.parametrize("together_", [True, False])
+async def test_a_refusal_is_the_last_word_even_when_acks_before_it_come_late(
+    store: PublishStore,
+    together_: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    failed: list[int] = []
+    async with (
+        listening() as server,
+        Client(
+            "pub", publish_store=store, on_failed_write=lambda m, _: failed.append(m.sequence or 0)
+        ) as client,
+    ):
+        peer = await server.log_on(client)
+        for _ in range(3):
+            await client.publish("orders", b"x")
+        first, *_ = await numbers(peer, 3)
+        refused = {"status": "failure", "reason": "not entitled"}
+        if together_:  # in one read: success up to the second, then the third is refused
+            await peer.persisted(first + 1)
+        await peer.ack(None, "persisted", **refused, s=first + 2)
+        if not together_:
+            await wait_all_tasks_blocked()
+            await peer.persisted(first + 1)
+        await client.wait_empty(timeout=1)
+        await wait_all_tasks_blocked()
+        assert failed == [first + 2]
+
+
+@pytest.mark.row("PS6")
+async def test_without_a_store_a_refusal_has_only_the_facts_of_its_ack() -> None:
+    failed: list[tuple[int | None, str]] = []
+    async with (
+        listening() as server,
+        Client("pub", on_failed_write=lambda m, why: failed.append((m.sequence, why))) as client,
+    ):
+        peer = await server.log_on(client)
+        await peer.ack(None, "persisted", status="failure", reason="bad", s=3)
+        await wait_all_tasks_blocked()
+        assert failed == [(3, "bad")]
+
+
+# -- waiting for the server ---------------------------------------------------------------
+
+
+@pytest.mark.row("CC9", "PS15")
+async def test_publish_flush_waits_for_what_was_published_before_it(store: PublishStore) -> None:
+    async with listening() as server, Client("pub", publish_store=store) as client:
+        peer = await server.log_on(client)
+        await client.publish("orders", b"a")
+        (first,) = await numbers(peer, 1)
+
+        async def script() -> None:
+            await peer.expect("flush", ack_type="persisted")
+            await client.publish("orders", b"later")
+            await peer.persisted(first)
+
+        await together(lambda: client.publish_flush(timeout=1), script)
+        assert client.unpersisted_count == 1
+
+
+@pytest.mark.row("CC9", "PS15")
+async def test_publish_flush_gives_up_in_time_and_keeps_everything(store: PublishStore) -> None:
+    async with listening() as server, Client("pub", publish_store=store) as client:
+        await server.log_on(client)
+        await client.publish("orders", b"a")
+        start = trio.current_time()
+        with pytest.raises(TimedOut, match=r"1 publishes are not persisted after 2\.5 s"):
+            await client.publish_flush(timeout=2.5)
+        assert trio.current_time() - start == pytest.approx(2.5)
+        with pytest.raises(TimedOut, match="wait_empty"):
+            await client.wait_empty(timeout=1)
+        assert client.unpersisted_count == 1
+
+
+@pytest.mark.row("CC9")
+async def test_publish_flush_ends_with_the_connection(store: PublishStore) -> None:
+    async with listening() as server, Client("pub", publish_store=store) as client:
+        peer = await server.log_on(client)
+        await client.publish("orders", b"a")
+
+        async def script() -> None:
+            await wait_all_tasks_blocked()
+            peer.link.close()
+
+        with pytest.raises(DisconnectedError, match="connect again"):
+            await together(client.publish_flush, script)
+        with pytest.raises(DisconnectedError, match="still in the store"):
+            await client.publish_flush()
+
+
+@pytest.mark.row("CC9")
+async def test_with_nothing_to_wait_for_there_is_no_wait() -> None:
+    async with Client("pub", publish_store=MemoryPublishStore()) as client:
+        await client.publish_flush()
+        await client.wait_empty()
+
+
+@pytest.mark.row("CC10")
+async def test_flush_is_confirmed_by_the_server() -> None:
+    async with listening() as server, Client("pub") as client:
+        peer = await server.log_on(client)
+        await together(client.flush, lambda: peer.answer("flush", bm="1|1|"))
+        with pytest.raises(TimedOut, match=r"did not answer within 0\.5 s"):
+            await client.flush(timeout=0.5)
+
+
+@pytest.mark.row("CC8")
+async def test_who_waits_for_one_publish_is_told_that_it_was_refused(store: PublishStore) -> None:
+    async with listening() as server, Client("pub", publish_store=store) as client:
+        peer = await server.log_on(client)
+        good, bad = [await client.publish("orders", b"x") for _ in range(2)]
+        assert good is not None
+        assert bad is not None
+        await numbers(peer, 2)
+        await peer.persisted(good)
+        await peer.ack(None, "persisted", status="failure", reason="not entitled", s=bad)
+        await client.wait_persisted(good, timeout=1)
+        with pytest.raises(PublishFailed, match="not entitled") as refused:
+            await client.wait_persisted(bad, timeout=1)
+        assert refused.value.sequence == bad
+
+
+@pytest.mark.row("CC8")
+async def test_who_waits_for_one_publish_gives_up_in_time(store: PublishStore) -> None:
+    async with listening() as server, Client("pub", publish_store=store) as client:
+        peer = await server.log_on(client)
+        sequence = await client.publish("orders", b"x")
+        assert sequence is not None
+        with pytest.raises(TimedOut, match="wait_persisted"):
+            await client.wait_persisted(sequence, timeout=1)
+        await peer.persisted(sequence)

@@ -1,0 +1,197 @@
+"""Subscriptions with handlers as the server sees them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.client import Client
+from haclient.errors import (
+    BadFilter,
+    BadRegexTopic,
+    HAClientError,
+    InvalidTopic,
+    NotEntitled,
+    SubIdInUse,
+    TimedOut,
+)
+from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering, listening, together
+
+pytestmark = in_virtual_time
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+@pytest.fixture
+async def client() -> AsyncGenerator[Client]:
+    async with Client("sub") as found:
+        yield found
+
+
+@pytest.fixture
+async def peer(server: Server, client: Client) -> Peer:
+    return await server.log_on(client)
+
+
+def residue(client: Client) -> tuple[int, int]:
+    """Receivers and waiting commands that are left."""
+    session = client._core.session
+    return len(session.router.all()), len(session.pending)
+
+
+# -- handlers -----------------------------------------------------------------------------
+
+
+@pytest.mark.row("CC11", "CC26", "CC27")
+async def test_a_handler_gets_every_message_and_may_keep_it(client: Client, peer: Peer) -> None:
+    kept: list[Message] = []
+
+    async def subscribe() -> str:
+        return await client.subscribe(
+            "orders", handler=kept.append, filter="/px > 10", options=Options(send_keys=True)
+        )
+
+    sub_id, command = await together(subscribe, lambda: peer.answer("subscribe"))
+    assert (command.topic, command.filter, command.ack_type) == ("orders", "/px > 10", "processed")
+    assert command.options == "send_keys"
+    assert command.sub_id == sub_id
+    for number in range(3):
+        await peer.publish(sub_id, b'{"n": %d}' % number)
+        await wait_all_tasks_blocked()
+    assert [message.json() for message in kept] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert [(m.command, m.topic, m.sub_id, m.text) for m in kept[:1]] == [
+        ("publish", "orders", sub_id, '{"n": 0}')
+    ]
+
+
+@pytest.mark.row("CC3")
+async def test_the_error_of_a_handler_leaves_the_clients_block(server: Server) -> None:
+    def handler(_: Message) -> None:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):  # noqa: PT012  # the block is what is tested
+        async with Client("sub") as client:
+            peer = await server.log_on(client)
+            await together(
+                lambda: client.subscribe("orders", handler=handler, sub_id="s"),
+                lambda: peer.answer("subscribe"),
+            )
+            await peer.publish("s", b"a")
+            await trio.sleep_forever()
+
+
+@pytest.mark.row("CC17", "MS1")
+@pytest.mark.parametrize(
+    ("wanted", "ids", "left"),
+    [("a", "a", [b"b", b"c"]), (["a", "c", "none"], "a,c", [b"b"]), ("all", "a,b,c", [])],
+)
+async def test_unsubscribe_from_one_several_or_all(
+    client: Client, peer: Peer, wanted: str | list[str], ids: str, left: list[bytes]
+) -> None:
+    got: list[bytes] = []
+    async with answering(peer):
+        for sub_id in "abc":
+            await client.subscribe("orders", handler=lambda m: got.append(m.data), sub_id=sub_id)
+        await client.unsubscribe(wanted)
+        assert (peer.heard[-1].command, peer.heard[-1].sub_id) == ("unsubscribe", ids)
+        for sub_id in "abc":  # what was on its way is for nobody
+            await peer.publish(sub_id, sub_id.encode())
+        await wait_all_tasks_blocked()
+    assert sorted(got) == left
+
+
+async def test_unsubscribing_what_is_over_sends_nothing(client: Client, peer: Peer) -> None:
+    await client.unsubscribe("gone")
+    await client.unsubscribe()
+    assert [message.command for message in peer.heard] == ["logon"]
+
+
+@pytest.mark.row("CC37", "CC11")
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("bad filter", BadFilter),
+        ("bad regex topic", BadRegexTopic),
+        ("invalid topic", InvalidTopic),
+        ("not entitled", NotEntitled),
+    ],
+)
+async def test_a_refused_subscription_is_an_error_and_leaves_nothing(
+    client: Client, peer: Peer, reason: str, kind: type[HAClientError]
+) -> None:
+    async def script() -> None:
+        await peer.refuse(await peer.expect("subscribe"), reason)
+
+    with pytest.raises(kind, match=f"subscribe on 'orders': {reason}"):
+        await together(lambda: client.subscribe("orders", handler=print), script)
+    assert residue(client) == (0, 0)
+
+
+@pytest.mark.row("CC24")
+async def test_a_subscription_that_is_not_answered_is_taken_back(
+    client: Client, peer: Peer
+) -> None:
+    with pytest.raises(TimedOut, match="did not answer within 3 s"):
+        await client.subscribe("orders", handler=print, sub_id="s", timeout=3)
+    await peer.expect("subscribe")
+    await peer.expect("unsubscribe", sub_id="s")
+    assert residue(client) == (0, 0)
+
+
+async def test_a_cancelled_subscribe_is_taken_back_and_a_late_ack_is_nobodys(
+    client: Client, peer: Peer
+) -> None:
+    with trio.move_on_after(1):
+        await client.subscribe("orders", handler=print, sub_id="s")
+    command = await peer.expect("subscribe")
+    await peer.expect("unsubscribe", sub_id="s")
+    await peer.ack(command)
+    await wait_all_tasks_blocked()
+    assert residue(client) == (0, 0)
+
+
+async def test_a_cancelled_query_is_stopped_at_the_server(client: Client, peer: Peer) -> None:
+    with trio.move_on_after(1):
+        await client.sow("orders").open()
+    query = await peer.expect("sow")
+    await peer.expect("unsubscribe", query_id=query.query_id)
+    assert residue(client) == (0, 0)
+
+
+async def test_a_cancelled_confirmation_leaves_nothing(client: Client, peer: Peer) -> None:
+    with trio.move_on_after(1):
+        await client.flush()
+    await peer.expect("flush")
+    assert residue(client) == (0, 0)
+
+
+@pytest.mark.row("CC17")
+async def test_an_id_that_is_active_is_refused_before_anything_is_sent(
+    client: Client, peer: Peer
+) -> None:
+    await together(
+        lambda: client.subscribe("orders", handler=print, sub_id="s"),
+        lambda: peer.answer("subscribe"),
+    )
+    with pytest.raises(SubIdInUse):
+        await client.subscribe("orders", handler=print, sub_id="s")
+    assert len(peer.heard) == 2
+
+
+async def test_a_message_for_nobody_goes_to_the_last_chance(server: Server) -> None:
+    last: list[bytes] = []
+    async with Client("sub", on_last_chance=lambda m: last.append(m.data)) as client:
+        peer = await server.log_on(client)
+        await peer.publish("nobody", b"a")
+        await wait_all_tasks_blocked()
+    assert last == [b"a"]

@@ -1,0 +1,33 @@
+"""A broker for the commands, in a process of its own; the commands run in this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.command_line import CommandLine
+from support.process import BrokerProcess, running_broker
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Everything is logged; topics that begin with `people` have a state of the world."""
+    data = tmp_path_factory.mktemp("broker") / "log"
+    with running_broker(data, "--sow", "people:/id") as broker:
+        yield broker
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """Five rows."""
+    path = tmp_path / "rows"
+    path.write_text("".join(f"row {number}\n" for number in range(5)))
+    return path
+
+
+@pytest.fixture
+def haclient(broker: BrokerProcess, capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """The command line against the broker."""
+    return CommandLine(broker, capfd)
