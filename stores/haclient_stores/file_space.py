@@ -26,7 +26,7 @@ from haclient_stores.window import PublishWindow
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from haclient_stores.files import Disk, File, Region
+    from haclient_stores.files import Disk, File, Region, Writable
 
 __all__ = ["HEADER_BYTES", "SEGMENT_MAGIC", "FileSegment", "FileSpace"]
 
@@ -65,10 +65,18 @@ class FileSegment(Segment):
     @property
     @override
     def view(self) -> memoryview:
+        return self._mapped().view
+
+    @property
+    @override
+    def writable(self) -> Writable:
+        return self._mapped().writable
+
+    def _mapped(self) -> Region:
         if self._region is None:
             self._file = self._disk.open(self.path)
             self._region = self._file.map(0, self.size)
-        return self._region.view
+        return self._region
 
     def adopt(self, file: File) -> None:
         """Use a file that is open already."""
