@@ -57,12 +57,13 @@ class Subscriber:
     async def handle(self, command: Command, handler: Handler) -> str:
         """Send `command` and give its messages to `handler`, in order; the subscription id."""
         nursery = self._core.running()
-        delivery = Delivery(self._core.settings.max_queued_bytes)
+        delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
         subscription = await self._open(command, delivery, markers=True)
 
         async def serve_until_ended() -> None:
             await serve(delivery, handler, self._on_handler_error)
-            _released(subscription)
+            if self._core.session.router.get(subscription.sub_id) in {None, subscription}:
+                _released(subscription)  # else the id was entered again while this one was slow
 
         nursery.start_soon(serve_until_ended)
         return subscription.sub_id

@@ -11,6 +11,7 @@ is told to stop as well.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 import trio
@@ -172,7 +173,9 @@ class Commander:
             ends_after = frozenset({"group_end", "completed"}) | (asked & {"stats"})
         elif command not in _LASTING:
             ends_after = asked or frozenset({"processed"})
-        log = self._remember(fields, acks) if command in _LASTING and "bm" in fields else None
+        log, accepted = None, None
+        if command in _LASTING and "bm" in fields:
+            log, accepted = self._remember(fields, acks)
         named = fields.get("sub_id") or fields.get("query_id")
         sub_id = str((command in _LASTING | _QUERIES and named) or fields["cid"])
         query_id = str(fields.get("query_id") or sub_id) if command in _QUERIES else ""
@@ -187,30 +190,39 @@ class Commander:
             command_id=str(fields["cid"]),
             query_id=query_id,
             log=log,
+            accepted=accepted,
             user_acks=asked,
             ends_after=ends_after,
             markers=markers,
         )
 
-    def _remember(self, fields: Fields, acks: set[str]) -> SubscriptionLog | None:
-        """Resolve the bookmark of a subscribe, and open its memory in the bookmark store."""
+    def _remember(
+        self, fields: Fields, acks: set[str]
+    ) -> tuple[SubscriptionLog | None, Callable[[], None] | None]:
+        """Resolve the bookmark of a subscribe, and open its memory in the bookmark store.
+
+        Returns:
+            The memory, and what is left to do with it once the server has accepted the command.
+        """
         acks.add("completed")
         bookmark = str(fields["bm"])
         recent = bookmark == str(MOST_RECENT)
         store = self.bookmark_store
         if store is None:
             fields["bm"] = str(EPOCH) if recent else bookmark
-            return None
+            return None, None
         acked = fields["c"] == "subscribe"  # nothing else gets persisted acks (protocol 3.7)
         if acked:
             acks.add("persisted")
         sub_id = str(fields.get("sub_id") or fields["cid"])
         log = subscription_log(store, sub_id)
         conflated = "conflation=" in str(fields.get("opts", ""))
-        log.begin(acked=acked, start=None if recent else bookmark, conflated=conflated)
         if recent:
+            log.begin(acked=acked, start=None, conflated=conflated)
             fields["bm"] = log.resume()
-        return log
+            return log, None
+        # An explicit bookmark forgets what is known: not before the server has accepted it.
+        return log, partial(log.begin, acked=acked, start=bookmark, conflated=conflated)
 
     # -- leaving ------------------------------------------------------------
 

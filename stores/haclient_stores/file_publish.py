@@ -88,13 +88,13 @@ class FilePublishStore(PublishLog):
         self._disk = disk or RealDisk()
         self._disk.make_directory(self._path)
         control = self._lock_control()
+        self._files = FileSpace(self._disk, control, segment_bytes=segment_bytes)
         try:
-            self._files = FileSpace(self._disk, control, segment_bytes=segment_bytes)
             self._client_name = framing.read_owner(self._files.control, path=str(control.path))
             self._notes = self._read_notes()
             segments = self._files.recover()
         except BaseException:
-            control.close()
+            self._files.close([])  # a mapping holds the lock as well as the descriptor
             raise
         window = self._files.window(segments)
         super().__init__(

@@ -180,6 +180,8 @@ class Disk(Protocol):
 def _translated(path: Path, action: str) -> Generator[None]:
     try:
         yield
+    except ValueError as error:  # the file is closed, or shorter than what is mapped
+        raise StoreError(f"{path}: cannot {action}: {error}") from error
     except OSError as error:
         text = f"{path}: cannot {action}: {error.strerror or error}"
         if error.errno in _NO_SPACE:

@@ -198,7 +198,18 @@ class SegmentLog:
             self._jumped = True
             self._limit = 0
 
+    def _leave_persisted(self) -> None:
+        """Give back the last segment when nothing in it is needed any more: it may be the room."""
+        active = self._active
+        if active is None or self._window.count or self.unsent_bytes or len(self._segments) > 1:
+            return
+        self._drop(self._segments.pop())
+        self._active = self._cursor_segment = None
+        self._view = _EMPTY
+        self._end = self._limit = self._cursor = self._boundary = self._tail_bytes = 0
+
     def _roll(self, length: int) -> Segment:
+        self._leave_persisted()
         size = self._segment_size(length)
         first = self._window.last_sequence + 1
         segment = self._space.create(first, size)
@@ -402,3 +413,6 @@ class SegmentLog:
                 if sequence > self._window.last_persisted:
                     yield sequence, bytes(view[offset:end])
                 offset = end
+            else:
+                if segment not in (self._active, self._cursor_segment):
+                    self._space.park(segment)

@@ -18,8 +18,8 @@ recovery point until they came again and were discarded. When such a message com
 number, an *alias* of the old entry, since numbers have to rise in the order of delivery.
 Undiscarded entries that somebody holds are *in hand*: their redelivery is dropped.
 
-**Persisted acks** (`finished`) are recovery points of their own only after `completed` and while the
-subscription is neither paused nor conflated, which is decided here. `start` is where it began.
+**Persisted acks** (`finished`) are recovery points of their own only after `completed` and while
+the subscription is neither paused nor conflated, which is decided here.
 
 Pure: no clock, no file. The logged store is this class and a record of its moves.
 """
@@ -154,29 +154,30 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
-        count = len(bookmarks)
-        parts = "\n".join(bookmarks).split("|")
-        text = parts[0]
-        publisher = self._publishers.by_text.get(text, -1)
-        if (
-            publisher < 0
-            or len(parts) != 2 * count + 1
-            or parts[2:-1:2].count("\n" + text) != count - 1
-        ):
+        parsed = self._publishers.parse_batch(bookmarks)
+        if parsed is None:
             return self._log_each(bookmarks)
-        try:
-            sequences = list(map(int, parts[1::2]))
-        except ValueError:  # text where a sequence should be
+        publisher, sequences, publishers = parsed
+        if publishers:
+            new = self._all_new(publishers, sequences)
+        else:
+            new = sequences[0] > self.seen.get(publisher, 0) and all(
+                map(lt, sequences, islice(sequences, 1, None))
+            )
+        if not new or max(sequences) > LARGEST:
             return self._log_each(bookmarks)
-        if (
-            sequences[0] <= self.seen.get(publisher, 0)
-            or sequences[-1] > LARGEST
-            or not all(map(lt, sequences, islice(sequences, 1, None)))
-        ):
-            return self._log_each(bookmarks)
-        chunk = self.append(publisher, sequences)
+        chunk = self.append(publisher, sequences, publishers)
         self.fresh = [chunk]
         return chunk.numbers  # type: ignore[return-value]  # a range, made by append
+
+    def _all_new(self, publishers: list[int], sequences: list[int]) -> bool:
+        newest: dict[int, int] = {}
+        seen = self.seen
+        for publisher, sequence in zip(publishers, sequences, strict=True):
+            if sequence <= (newest.get(publisher) or seen.get(publisher, 0)):
+                return False
+            newest[publisher] = sequence
+        return True
 
     def append(
         self, publisher: int, sequences: Sequence[int], publishers: Sequence[int] = ()
@@ -201,15 +202,8 @@ class SubscriptionTracker(SubscriptionLog):
         publishers: list[int] = []
         sequences: list[int] = []
         seen = self.seen
-        known = self._publishers.by_text
         for bookmark in bookmarks:
-            text, _, rest = bookmark.partition("|")
-            publisher = known.get(text, -1)
-            digits = rest[:-1]
-            if publisher >= 0 and rest[-1:] == "|" and digits.isdigit() and digits.isascii():
-                sequence = int(digits)
-            else:
-                publisher, sequence = self._publishers.parse(bookmark)
+            publisher, sequence = self._publishers.parse(bookmark)
             if seen.get(publisher, 0) < sequence <= LARGEST:
                 seen[publisher] = sequence
                 numbers.append(self.next_number + len(sequences))

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
 from haclient.client import Client
-from haclient.errors import InvalidTopic, ProtocolError, StoreFull
+from haclient.errors import BadFilter, InvalidTopic, ProtocolError, StoreFull
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
@@ -167,7 +167,7 @@ async def test_closing_an_old_stream_again_does_not_touch_the_new_one(server: Se
                 assert (await anext(new)).data == b"2"
 
 
-@pytest.mark.row("BS7")
+@pytest.mark.row("BS5", "BS7", "BS13")
 async def test_another_id_starts_anew_and_the_same_one_resumes(server: Server) -> None:
     store = MemoryBookmarkStore()
     for sub_id, wire in (("s", "0"), ("s", "7|1|"), ("other", "0"), ("s", "7|1|")):
@@ -275,3 +275,54 @@ async def test_a_malformed_frame_ends_the_connection_and_the_client_goes_on(
         await wait_all_tasks_blocked()
         assert [type(error) for error in told] == [ProtocolError]
         await server.log_on(client)
+
+
+@pytest.mark.row("BS3", "BS4")
+async def test_a_refused_start_forgets_nothing(server: Server) -> None:
+    store = MemoryBookmarkStore()
+    async with Client("sub", bookmark_store=store) as client:
+        peer = await server.log_on(client)
+        async with answering(peer), client.bookmark_stream("orders", sub_id="s") as stream:
+            await peer.publish("s", b"1", b"2", bm="7|1|")
+            for _ in range(2):
+                (await anext(stream)).discard()
+            await peer.ack(None, "persisted", sub_id="s", bm="7|2|")
+            await wait_all_tasks_blocked()
+        refused = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH, filter="/a >")
+
+        async def refuse() -> None:
+            await peer.refuse(await peer.expect("subscribe"), "bad filter")
+
+        with pytest.raises(BadFilter):
+            await together(refused.open, refuse)
+        command = await opened(client.bookmark_stream("orders", sub_id="s"), peer)
+        assert command.bookmark == "7|2|"
+
+
+async def test_a_slow_handler_of_an_old_link_does_not_release_what_the_new_one_holds(
+    server: Server,
+) -> None:
+    store, go_on = MemoryBookmarkStore(), trio.Event()
+
+    async def slow(_: Message) -> None:
+        await go_on.wait()
+
+    async with Client("sub", bookmark_store=store) as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            await client.bookmark_subscribe("orders", sub_id="s", handler=slow)
+            await peer.publish("s", b"1", bm="7|1|")
+            await wait_all_tasks_blocked()
+        await lose(peer)
+        again = await server.log_on(client)
+        async with answering(again):
+            stream = client.bookmark_stream("orders", sub_id="s")
+            await stream.open()
+            await again.publish("s", b"2", bm="7|2|")
+            assert (await anext(stream)).data == b"2"
+            go_on.set()
+            await wait_all_tasks_blocked()
+            await again.publish("s", b"2", bm="7|2|")  # still in hand: a duplicate
+            await again.publish("s", b"3", bm="7|3|")
+            assert (await anext(stream)).data == b"3"
+            await stream.aclose()

@@ -44,23 +44,3 @@ async def test_a_client_runs_once() -> None:
         with pytest.raises(UsageError, match="runs once"):
             await client.__aenter__()
     assert client.state is ConnectionState.SHUTDOWN
-
-
-@pytest.mark.row("CC6")
-async def test_with_a_store_a_publish_needs_no_connection() -> None:
-    async with Client("c", publish_store=MemoryPublishStore()) as client:
-        first = await client.publish("orders", b"a")
-        second = client.publish_nowait("orders", "b")
-        third = await client.delta_publish("orders", b"c")
-        fourth = await client.publish("orders", b"d", sow_key="k")
-        assert first is not None
-        assert [second, third, fourth] == [first + 1, first + 2, first + 3]
-        assert client.unpersisted_count == 4
-
-
-@pytest.mark.parametrize("topic", ["", "\udc80\ud800"])
-async def test_a_topic_that_cannot_be_written_is_refused(topic: str) -> None:
-    async with Client("c", publish_store=MemoryPublishStore()) as client:
-        with pytest.raises(UsageError):
-            await client.publish(topic, b"a")
-        assert client.unpersisted_count == 0
