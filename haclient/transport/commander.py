@@ -90,6 +90,8 @@ class Commander:
         self.session.pending.add(pending)
         try:
             send()
+            if self.connection is not None:
+                self.connection.writer.flush()  # who waits has nothing to gather
             with trio.move_on_after(float("inf") if timeout is None else timeout):
                 await event.wait()
         finally:

@@ -253,14 +253,15 @@ async def test_a_query_with_a_handler_ends_quietly_with_its_connection(server: S
 
 async def test_of_two_connects_at_once_one_is_refused(server: Server) -> None:
     refused: list[UsageError] = []
+    twice = Client("c")
 
     async def connect() -> None:
         try:
-            await client.connect(server.uri)
+            await twice.connect(server.uri)
         except UsageError as error:
             refused.append(error)
 
-    async with Client("c") as client:
+    async with twice:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connect)
             nursery.start_soon(connect)
