@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -306,9 +306,7 @@ def test_a_store_whose_creator_was_killed_at_once_is_made_anew(tmp_path: Path) -
 def test_the_store_says_what_a_client_has_to_wait_for(
     tmp_path: Path, durability: Durability
 ) -> None:
-    store = FilePublishStore(
-        tmp_path / "p", segment_bytes=MIN_SEGMENT_BYTES, durability=durability
-    )
+    store = FilePublishStore(tmp_path / "p", segment_bytes=MIN_SEGMENT_BYTES, durability=durability)
     store.reconcile(seen=0, persisted=0, clock_us=BASE)
     assert store.durability == durability
     store.sync()

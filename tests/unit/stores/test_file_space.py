@@ -208,7 +208,9 @@ def test_a_full_disk_is_a_full_store_that_goes_on_when_there_is_room(tmp_path: P
         store.sync()
         store.close()
         again = opened(root / "p")
-        assert list(again.replay()) == [(1000 + n, frame_of(1000 + n, KIB)) for n in range(1, count + 1)]
+        assert list(again.replay()) == [
+            (1000 + n, frame_of(1000 + n, KIB)) for n in range(1, count + 1)
+        ]
         take_all(again)
         again.discard_up_to(1030)
         assert put(again, KIB) == 1001 + count
