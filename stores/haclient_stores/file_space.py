@@ -11,6 +11,7 @@ the head are *parked*: unmapped and closed until somebody reads them again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -26,7 +27,7 @@ from haclient_stores.window import PublishWindow
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from haclient_stores.files import Disk, File, Region
+    from haclient_stores.files import Disk, File, Region, Writable
 
 __all__ = ["HEADER_BYTES", "SEGMENT_MAGIC", "FileSegment", "FileSpace"]
 
@@ -65,10 +66,18 @@ class FileSegment(Segment):
     @property
     @override
     def view(self) -> memoryview:
+        return self._mapped().view
+
+    @property
+    @override
+    def memory(self) -> Writable:
+        return self._mapped().memory
+
+    def _mapped(self) -> Region:
         if self._region is None:
             self._file = self._disk.open(self.path)
             self._region = self._file.map(0, self.size)
-        return self._region.view
+        return self._region
 
     def adopt(self, file: File) -> None:
         """Use a file that is open already."""
@@ -284,7 +293,7 @@ class FileSpace(Space):
             if segment.released:  # persisted and removed in the meantime
                 return
             raise
-        try:
+        with contextlib.closing(file):
             end = segment.end
             segment.synced = True
             file.fsync()
@@ -293,15 +302,10 @@ class FileSpace(Space):
             with self._lock:
                 if not segment.released:
                     file.pwrite(word, framing.FIRST_WORD)
-        finally:
-            file.close()
 
     def _sync_unused(self, segment: FileSegment) -> None:
-        file = self._disk.open(segment.path)
-        try:
+        with contextlib.closing(self._disk.open(segment.path)) as file:
             file.fsync()
-        finally:
-            file.close()
 
     def close(self, segments: list[Segment]) -> None:
         """Unmap everything, the segments in use too."""

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -306,9 +307,7 @@ def test_a_store_whose_creator_was_killed_at_once_is_made_anew(tmp_path: Path) -
 def test_the_store_says_what_a_client_has_to_wait_for(
     tmp_path: Path, durability: Durability
 ) -> None:
-    store = FilePublishStore(
-        tmp_path / "p", segment_bytes=MIN_SEGMENT_BYTES, durability=durability
-    )
+    store = FilePublishStore(tmp_path / "p", segment_bytes=MIN_SEGMENT_BYTES, durability=durability)
     store.reconcile(seen=0, persisted=0, clock_us=BASE)
     assert store.durability == durability
     store.sync()
@@ -361,7 +360,8 @@ def test_what_was_read_back_is_not_taken_for_synced(tmp_path: Path) -> None:
     disk = WatchedDisk()
     store = FilePublishStore(tmp_path / "p", segment_bytes=MIN_SEGMENT_BYTES, disk=disk)
     fill(store, 3)
-    store._disk.rename(store.path, tmp_path / "q")  # the process is gone
+    shutil.copytree(store.path, tmp_path / "q")  # what is left when the process is killed now
+    store.close()
     again = FilePublishStore(tmp_path / "q", segment_bytes=MIN_SEGMENT_BYTES, disk=WatchedDisk())
     assert kept(again) == [1, 2, 3]
     assert again.needs_sync
