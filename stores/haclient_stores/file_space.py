@@ -70,8 +70,8 @@ class FileSegment(Segment):
 
     @property
     @override
-    def memory(self) -> Writable:
-        return self._mapped().memory
+    def writable(self) -> Writable:
+        return self._mapped().writable
 
     def _mapped(self) -> Region:
         if self._region is None:

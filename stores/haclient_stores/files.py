@@ -54,10 +54,9 @@ class Region(Protocol):
         ...
 
     @property
-    @abstractmethod
-    def memory(self) -> Writable:
+    def writable(self) -> Writable:
         """The same bytes, in the form that is fastest to write."""
-        ...
+        return self.view
 
     @abstractmethod
     def close(self) -> None:
@@ -214,7 +213,7 @@ class MappedRegion(Region):
 
     @property
     @override
-    def memory(self) -> Writable:
+    def writable(self) -> Writable:
         return self._map
 
     @override

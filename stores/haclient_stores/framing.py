@@ -120,7 +120,9 @@ def write_identity(page: memoryview, identity: Identity, boot_id: bytes) -> None
     page[:8] = identity.magic
 
 
-def read_identity(page: bytes | memoryview, *, magic: bytes, path: str) -> Identity | None:
+def read_identity(
+    page: bytes | bytearray | memoryview, *, magic: bytes, path: str
+) -> Identity | None:
     """Read a header back; None when the file is not in use.
 
     Raises:
@@ -146,7 +148,7 @@ def write_word(page: memoryview, offset: int, value: int) -> None:
     page[offset : offset + 16] = _word.pack(value, value ^ _MASK)
 
 
-def read_word(page: bytes | memoryview, offset: int) -> int:
+def read_word(page: bytes | bytearray | memoryview, offset: int) -> int:
     """Read a checked word; 0 when it was never written, or not wholly."""
     value, complement = _word.unpack_from(page, offset)
     return int(value) if value ^ complement == _MASK else 0
@@ -168,7 +170,7 @@ def write_owner(page: memoryview, name: str) -> None:
     page[OWNER_OFFSET : OWNER_OFFSET + 4] = _crc.pack(len(data))
 
 
-def read_owner(page: bytes | memoryview, *, path: str) -> str:
+def read_owner(page: bytes | bytearray | memoryview, *, path: str) -> str:
     """The client that a file belongs to; empty when nobody has used it.
 
     Raises:
@@ -215,7 +217,7 @@ def write_seal(table: memoryview, index: int, seal: Seal) -> None:
 
 
 def read_seals(
-    table: bytes | memoryview, *, begin: int, first: int, path: str, at: int
+    table: bytes | bytearray | memoryview, *, begin: int, first: int, path: str, at: int
 ) -> list[Seal]:
     """The seals of a segment, in order.
 

@@ -12,7 +12,7 @@ logged, so a full disk stops new messages and never a discard.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from typing_extensions import override
 
@@ -294,4 +294,15 @@ class LoggedBookmarkStore(BookmarkStore):
         self.sync()
         self._closed = True
         self._log.file.close()
+        self._log.file = cast("RecordFile", _Closed(self._path))
         self._file.close()
+
+
+class _Closed:
+    """In place of the log of a closed store: whoever still holds a message and discards it now."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __getattr__(self, _: str) -> NoReturn:
+        raise UsageError(f"{self._path}: the store is closed; open it again")

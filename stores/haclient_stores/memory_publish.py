@@ -39,8 +39,8 @@ class _MemorySegment(Segment):
 
     @property
     @override
-    def memory(self) -> Writable:
-        return self.region.memory
+    def writable(self) -> Writable:
+        return self.region.writable
 
 
 class _MemorySpace(Space):

@@ -101,9 +101,9 @@ class Segment:
         """The memory, mapped again if it was parked."""
 
     @property
-    @abstractmethod
-    def memory(self) -> Writable:
+    def writable(self) -> Writable:
         """The same memory, in the form that is fastest to write."""
+        return self.view
 
     def mark(self, end: int, next_sequence: int) -> None:
         """Note a frame boundary."""

@@ -255,7 +255,7 @@ class SegmentLog:
 
     def _activate(self, segment: Segment) -> None:
         self._active = segment
-        self._memory = segment.memory
+        self._memory = segment.writable
         self._at = segment.end + SLOT_BYTES
         self._limit = 0
         self._jumped = segment.next_sequence != self._window.last_sequence + 1

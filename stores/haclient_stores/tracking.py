@@ -62,6 +62,7 @@ class SubscriptionTracker(SubscriptionLog):
         start: Where it began.
         seen: The highest sequence seen of each publisher.
         aliases: Entries that were delivered a second time and are not discarded, by new number.
+        lapsed: The last alias of each entry that is expected again: its holder may still discard.
         first_number, next_number: The numbers given away since the start, if they differ.
         at_end: Whether the replay of this link is over.
         fresh: What the last `log_batch` has added, for whoever writes it down.
@@ -83,6 +84,7 @@ class SubscriptionTracker(SubscriptionLog):
         self._ahead: set[int] = set()  # discarded numbers above the head
         self._holes = Holes()  # numbers of aliases
         self.aliases: dict[int, Alias] = {}
+        self.lapsed: dict[int, Alias] = {}
         self._expected: dict[tuple[int, int], int] = {}
         self._expected_numbers: dict[int, tuple[int, int]] = {}
         self.seen: dict[int, int] = {}
@@ -121,9 +123,12 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def link_lost(self, first_queued: int) -> None:
-        for alias in [each for each in self.aliases.values() if each.number >= first_queued]:
+        lost = [each for each in self.aliases.values() if each.number >= first_queued]
+        for alias in lost:
             del self.aliases[alias.number]
             self._expect(alias.old, alias.publisher, alias.sequence)
+        latest = {alias.old: alias for alias in (*self.lapsed.values(), *lost)}
+        self.lapsed = {each.number: each for each in latest.values() if self._is_open(each.old)}
         held = {alias.old for alias in self.aliases.values()}
         for chunk in self._chunks:
             if chunk.numbers[-1] < first_queued:
@@ -138,9 +143,12 @@ class SubscriptionTracker(SubscriptionLog):
         self.link_lost(0)
 
     def _expect(self, number: int, publisher: int, sequence: int) -> None:
-        if number >= self._head and number not in self._ahead:
+        if self._is_open(number):
             self._expected[publisher, sequence] = number
             self._expected_numbers[number] = (publisher, sequence)
+
+    def _is_open(self, number: int) -> bool:
+        return number >= self._head and number not in self._ahead
 
     # -- arrival ------------------------------------------------------------------------------
 
@@ -263,7 +271,7 @@ class SubscriptionTracker(SubscriptionLog):
 
     def discard_slowly(self, number: int) -> bool:
         """Discard out of order, at the end of a chunk, or of an entry that was delivered twice."""
-        alias = self.aliases.pop(number, None)
+        alias = self.aliases.pop(number, None) or self.lapsed.pop(number, None)
         if alias is not None:
             number = alias.old
         if (
@@ -272,7 +280,7 @@ class SubscriptionTracker(SubscriptionLog):
             or number in self._holes
         ):
             return False
-        if number in self._expected_numbers:  # the holder of the first delivery is back
+        if number in self._expected_numbers:  # the holder of an earlier delivery is back
             del self._expected[self._expected_numbers.pop(number)]
         if number == self._head:
             self._move_head()
@@ -283,14 +291,29 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def discard_up_to(self, number: int) -> None:
+        if self.redelivers:
+            for current in self.given_up_to(number):
+                self.discard_slowly(current)
+        else:
+            self.discard_all_up_to(number)
+
+    @property
+    def redelivers(self) -> bool:
+        """Whether some old numbers are not what anybody holds now."""
+        return bool(self.aliases or self._expected)
+
+    def given_up_to(self, number: int) -> list[int]:
+        """What is held under numbers up to this one, by the number that it has now."""
         given = {alias.old: alias.number for alias in self.aliases.values()}
-        if given or self._expected:  # some old numbers are not what anybody holds now
-            for entry, _, _, discarded in list(self.entries()):
-                if not discarded and entry not in self._expected_numbers:
-                    current = given.get(entry, entry)
-                    if current <= number:
-                        self.discard_slowly(current)
-            return
+        held = (
+            given.get(entry, entry)
+            for entry, _, _, discarded in self.entries()
+            if not discarded and entry not in self._expected_numbers
+        )
+        return [current for current in held if current <= number]
+
+    def discard_all_up_to(self, number: int) -> None:
+        """Discard every entry up to this one, whoever holds it."""
         while self._head <= number and self._head < self.next_number:
             self.discard_slowly(self._head)
 

@@ -193,3 +193,28 @@ def test_the_refusal_of_another_client_says_why_and_what_to_do() -> None:
     text = owned_text("a", "b")
     assert "'a', not to 'b'" in text
     assert "a store of its own" in text
+
+
+@pytest.mark.row("PS6")
+def test_one_message_is_found_until_it_is_persisted() -> None:
+    store = MemoryPublishStore()
+    for body in (b"a", b"b", b"c"):
+        store.store(b"H", b"T", body)
+    assert store.replay_single(2) == b"\0\0\0\x04H2Tb"
+    store.discard_up_to(2)
+    assert store.replay_single(2) is None
+    assert store.replay_single(4) is None
+    assert (store.lowest_unpersisted, store.last_persisted) == (3, 2)
+
+
+@pytest.mark.row("PS14", "PS15")
+def test_the_count_falls_to_zero_with_the_acks() -> None:
+    store = MemoryPublishStore()
+    for body in (b"a", b"b", b"c"):
+        store.store(b"H", b"T", body)
+    counts = [store.unpersisted_count]
+    for sequence in (1, 1, 3):
+        store.discard_up_to(sequence)
+        counts.append(store.unpersisted_count)
+    assert counts == [3, 2, 2, 0]
+    assert store.unpersisted_bytes == 0
