@@ -11,6 +11,7 @@ the head are *parked*: unmapped and closed until somebody reads them again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -292,7 +293,7 @@ class FileSpace(Space):
             if segment.released:  # persisted and removed in the meantime
                 return
             raise
-        try:
+        with contextlib.closing(file):
             end = segment.end
             segment.synced = True
             file.fsync()
@@ -301,15 +302,10 @@ class FileSpace(Space):
             with self._lock:
                 if not segment.released:
                     file.pwrite(word, framing.FIRST_WORD)
-        finally:
-            file.close()
 
     def _sync_unused(self, segment: FileSegment) -> None:
-        file = self._disk.open(segment.path)
-        try:
+        with contextlib.closing(self._disk.open(segment.path)) as file:
             file.fsync()
-        finally:
-            file.close()
 
     def close(self, segments: list[Segment]) -> None:
         """Unmap everything, the segments in use too."""
