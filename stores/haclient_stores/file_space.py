@@ -141,16 +141,13 @@ class FileSpace(Space):
         self.check_usable()
         with self._lock:
             spare = self._spare.pop() if size == self._segment_bytes and self._spare else None
-        if spare is None:
-            try:
-                segment = self._made(first, size)
-            except StoreFull:
-                unused = self._unused_at_last(size)
-                if unused is None:
-                    raise
-                segment = self._reused(unused, first)
-        else:
-            segment = self._reused(spare, first)
+        try:
+            segment = self._made(first, size) if spare is None else self._reused(spare, first)
+        except StoreFull:
+            unused = self._unused_at_last(size)
+            if unused is None:
+                raise
+            segment = self._reused(unused, first)
         view = segment.view
         view[_TABLE : HEADER_BYTES + SLOT_BYTES] = bytes(HEADER_BYTES + SLOT_BYTES - _TABLE)
         identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, size, first)

@@ -487,6 +487,25 @@ def test_an_empty_segment_that_was_made_before_the_kill_is_no_hindrance(tmp_path
     store.close()
 
 
+@pytest.mark.row("PS8", "PS22")
+def test_an_empty_last_segment_makes_way_for_a_jump_in_the_numbering(tmp_path: Path) -> None:
+    store = opened(tmp_path / "p")
+    fill(store, 3)
+    store.close()
+    empty = bytearray(SMALL)
+    identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, SMALL, 1004)
+    framing.write_identity(memoryview(empty), identity, b"another boot....")
+    (tmp_path / "p" / "00000002.seg").write_bytes(empty)
+    again = opened(tmp_path / "p")
+    again.reconcile(seen=2000, persisted=1001, clock_us=0)
+    assert put(again) == 2001
+    assert kept(again) == [1002, 1003, 2001]
+    again.close()
+    again = opened(tmp_path / "p")
+    assert kept(again) == [1002, 1003, 2001]
+    again.close()
+
+
 def test_a_full_seal_table_begins_another_segment(tmp_path: Path) -> None:
     store = opened(tmp_path / "p", segment_bytes=4 * SMALL)
     for _ in range(1100):

@@ -4,7 +4,6 @@ import pytest
 from typing_extensions import override
 
 from haclient_stores.errors import UsageError
-from haclient_stores.files import Writable
 from haclient_stores.segment import MIN_SEGMENT_BYTES, Limits, Segment, frame_length, walk
 from support.frames import frame_of
 
@@ -18,11 +17,6 @@ class Bytes(Segment):
     @override
     def view(self) -> memoryview:
         return memoryview(b"head" + b"".join(FRAMES) + bytes(4))
-
-    @property
-    @override
-    def memory(self) -> Writable:
-        return self.view
 
 
 def starts() -> list[int]:
