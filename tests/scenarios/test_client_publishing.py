@@ -316,6 +316,6 @@ async def test_what_is_published_before_the_first_logon_is_not_taken_for_a_dupli
         assert early is not None
         # A former run of this client, whose store was memory too, published up to here.
         peer = await server.log_on(client, seen=early - 1_000_000)
-        heard = await peer.expect("p")
+        heard = await peer.expect("publish")
         assert (heard.data, heard.sequence) == (b"early", early)
         await peer.persisted(early)
