@@ -108,6 +108,7 @@ class PublishingClient:
             timeout: Seconds; `None` waits for as long as it takes.
 
         Raises:
+            PublishFailed: The server refused it.
             TimedOut: It took longer; the message stays in the store.
             DisconnectedError: The connection was lost.
         """

@@ -15,7 +15,7 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.commands import Command, CommandName
 from haclient.session.subscriptions import Marker, Subscription
 from haclient.streams import MessageStream
-from haclient.transport.commander import Fields
+from haclient.transport.commander import Fields, drop_queued
 from haclient.transport.core import TIMEOUT_S, Core
 from haclient.transport.dispatch import Delivery
 from haclient.transport.handling import Handler, HandlerErrorPolicy, serve
@@ -46,22 +46,24 @@ class Subscriber:
         async def close_stream() -> None:
             delivery.drop()
             delivery.end()
-            for subscription in opened:
+            closing, opened[:] = opened[:], []  # once: a later stream may have the same id
+            for subscription in closing:
                 _released(subscription)
             with contextlib.suppress(DisconnectedError):  # then it is over without our word
-                await self._leave(opened)
+                await self._leave(closing)
 
         return MessageStream(delivery, open_=open_stream, close=close_stream)
 
     async def handle(self, command: Command, handler: Handler) -> str:
         """Send `command` and give its messages to `handler`, in order; the subscription id."""
         nursery = self._core.running()
-        delivery = Delivery(self._core.settings.max_queued_bytes)
+        delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
         subscription = await self._open(command, delivery, markers=True)
 
         async def serve_until_ended() -> None:
             await serve(delivery, handler, self._on_handler_error)
-            _released(subscription)
+            if self._core.session.router.get(subscription.sub_id) in {None, subscription}:
+                _released(subscription)  # else the id was entered again while this one was slow
 
         nursery.start_soon(serve_until_ended)
         return subscription.sub_id
@@ -104,8 +106,7 @@ class Subscriber:
             found = (router.get(one_id) for one_id in wanted)
             chosen = [one for one in found if one is not None]
         for one in chosen:
-            if isinstance(one.sink, Delivery):
-                one.sink.drop()
+            drop_queued(one)
             one.sink.mark(Marker.ENDED)
         await self._leave(chosen, timeout=timeout)
 

@@ -31,10 +31,10 @@ def test_a_malformed_line_is_refused_with_its_number(line: str, tmp_path: Path) 
 def test_marks_are_found_on_functions_modules_and_parameters() -> None:
     source = """
 import pytest
-pytestmark = [pytest.mark.row("PS1"), pytest.mark.trio]
+pytestmark = [pytest.mark.row("PS1"), *[pytest.mark.row(row) for row in ("PS5", "PS6")]]
 
 @pytest.mark.row("PS2", "PS3")
 @pytest.mark.parametrize("x", [pytest.param(1, marks=pytest.mark.row("PS4"))])
 def test_x(x): ...
 """
-    assert sorted(marked_rows_in(source)) == ["PS1", "PS2", "PS3", "PS4"]
+    assert sorted(marked_rows_in(source)) == ["PS1", "PS2", "PS3", "PS4", "PS5", "PS6"]

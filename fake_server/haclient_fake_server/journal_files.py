@@ -28,6 +28,7 @@ from haclient_fake_server.engine.journal import (
     first_at_or_after,
     whole_blocks,
 )
+from haclient_fake_server.engine.scanning import scan
 from haclient_fake_server.journal_format import (
     BLOCK_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -37,7 +38,6 @@ from haclient_fake_server.journal_format import (
     find_whole_block,
     manifest_name,
     read_blocks,
-    read_records,
     segment_name,
     segment_number,
 )
@@ -101,7 +101,7 @@ class JournalFiles(JournalReader):
         if live.end + len(block.data) > live.capacity_bytes:
             live = self._roll(block)
         live.file.pwrite(block.data, live.end)
-        self._known.take_block(block)
+        self._known.take(block)
         live.index.add(block, live.end)
         manifest = live.manifest
         manifest.data_bytes += len(block.data)
@@ -239,11 +239,9 @@ class JournalFiles(JournalReader):
         manifest = segment.manifest
         try:
             for found in read_blocks(data, SEGMENT_HEADER_BYTES):
-                records = list(read_records(data, found.start, found.end))
-                block = summarise(manifest, records)
+                block = summarise(manifest, scan(data, found.start, found.end))
                 segment.index.add(block, found.offset)
-                for record in records:
-                    self._known.take(record)
+                self._known.take(block)
                 for topic_id, message_type, topic in block.definitions:
                     manifest.topics[topic_id] = (message_type, topic)
                 manifest.next_position = block.next_position
@@ -284,8 +282,9 @@ class JournalFiles(JournalReader):
         return self._live.manifest.next_position
 
     @override
-    def summary(self) -> Cursor:
-        return Cursor(self._live.manifest.number, SEGMENT_HEADER_BYTES)
+    def summary(self) -> bytes:
+        now_us = self._live.manifest.last_us
+        return self._known.encode(position=self.next_position, now_us=now_us)
 
     @override
     def seek(self, position: int) -> Cursor:

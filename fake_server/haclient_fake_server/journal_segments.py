@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from haclient_fake_server.engine.journal import Block, BlockIndex
+from haclient_fake_server.engine.scanning import Scan
 from haclient_fake_server.journal_format import (
     Manifest,
     Record,
@@ -40,25 +41,19 @@ class Knowledge:
     topics: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
     marks: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
 
-    def take(self, record: Record) -> None:
-        """Learn from a record that was read back."""
-        if record.command == RecordCommand.TOPIC:
-            names = (_text(record.key), _text(record.payload))
-            self.topics.setdefault(record.topic_id, names)
-        else:
-            known = self.marks.get(record.publisher_id, (0, 0))[0]
-            flags = record.flags & RecordFlag.ASSIGNED
-            self.marks[record.publisher_id] = (max(known, record.sequence), flags)
-
-    def take_block(self, block: Block) -> None:
-        """Learn from a block that is written now."""
+    def take(self, block: Block) -> None:
+        """Learn from a block that is written now, or was read back."""
         for publisher_id, (_, high) in block.publishers.items():
             flags = RecordFlag.ASSIGNED if publisher_id in block.assigned else 0
-            self.marks[publisher_id] = (high, flags)
-        for publisher_id, sequence in block.marks:
-            self.marks[publisher_id] = (sequence, 0)
+            self._mark(publisher_id, high, flags)
+        for publisher_id, sequence, flags in block.marks:
+            self._mark(publisher_id, sequence, flags)
         for topic_id, message_type, topic in block.definitions:
             self.topics[topic_id] = (message_type, topic)
+
+    def _mark(self, publisher_id: int, sequence: int, flags: int) -> None:
+        if sequence >= self.marks.get(publisher_id, (0, 0))[0]:
+            self.marks[publisher_id] = (sequence, flags)
 
     def encode(self, *, position: int, now_us: int) -> bytes:
         """The block that begins a segment; empty when there is nothing to repeat."""
@@ -85,26 +80,25 @@ class Knowledge:
         return encode_block(data, count=len(records), first_position=position)
 
 
-def summarise(manifest: Manifest, records: list[Record]) -> Block:
-    """What the index wants to know of a block that was read back."""
-    publishers: dict[int, tuple[int, int]] = {}
-    first_position = next_position = manifest.next_position
-    for record in records:
-        if record.position:
-            next_position = record.position + 1
-            low, _ = publishers.get(record.publisher_id, (record.sequence, 0))
-            publishers[record.publisher_id] = (low, record.sequence)
+def summarise(manifest: Manifest, found: Scan) -> Block:
+    """What index and knowledge want of a block that was read back."""
     return Block(
         b"",
-        first_position,
-        next_position,
-        records[0].timestamp_us,
-        records[-1].timestamp_us,
-        publishers,
+        manifest.next_position,
+        max(manifest.next_position, found.last_position + 1),
+        found.first_us,
+        found.last_us,
+        found.publishers,
         tuple(
             (record.topic_id, _text(record.key), _text(record.payload))
-            for record in records
+            for record in found.special
             if record.command == RecordCommand.TOPIC
+        ),
+        frozenset(found.assigned),
+        tuple(
+            (record.publisher_id, record.sequence, record.flags & RecordFlag.ASSIGNED)
+            for record in found.special
+            if record.command == RecordCommand.MARK
         ),
     )
 

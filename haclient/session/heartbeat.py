@@ -56,7 +56,7 @@ class Heartbeat:
     @property
     def options(self) -> str:
         """The `opts` of the command that starts the server's heartbeat."""
-        return f"start,{self.interval_s:g}"
+        return f"start,{f'{self.interval_s:.6f}'.rstrip('0').rstrip('.')}"
 
     def start(self, now: float) -> None:
         """A connection begins: both ends count as just heard."""

@@ -183,6 +183,9 @@ class Session:
 
     def _subscription_ack(self, subscription: Subscription, ack: Message, out: Received) -> None:
         kind = ack.ack_type
+        if kind == "processed" and ack.status == "success" and subscription.accepted is not None:
+            subscription.accepted()
+            subscription.accepted = None
         if ack.status == "success" and subscription.log is not None and ack.bookmark:
             if kind == "persisted":
                 subscription.log.persisted(ack.bookmark)

@@ -9,6 +9,7 @@ an ack in `cid`. The router keeps one table from those ids to subscriptions and 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from haclient.errors import SubIdInUse
@@ -44,6 +45,7 @@ class Subscription:
         sub_id: The id that its messages show, and that `unsubscribe` takes.
         command_id: The id of its command, which some acks carry alone.
         log: The bookmark store's memory of it; `None` when nothing is to be remembered.
+        accepted: Called once, when the server accepts the command and before its first message.
         user_acks: Ack types that the user asked for, delivered like messages.
         ends_after: What has still to arrive before it is over; always empty for those that last
             until `unsubscribe`.
@@ -51,6 +53,7 @@ class Subscription:
     """
 
     __slots__ = (
+        "accepted",
         "command_id",
         "ends_after",
         "finite",
@@ -70,6 +73,7 @@ class Subscription:
         command_id: str = "",
         query_id: str = "",
         log: SubscriptionLog | None = None,
+        accepted: Callable[[], None] | None = None,
         user_acks: frozenset[str] = frozenset(),
         ends_after: frozenset[str] = frozenset(),
         markers: bool = False,
@@ -79,6 +83,7 @@ class Subscription:
         self.query_id = query_id
         self.sink = sink
         self.log = log
+        self.accepted = accepted
         self.user_acks = user_acks
         self.ends_after = set(ends_after)
         self.finite = bool(ends_after)
@@ -121,17 +126,25 @@ class Router:
             SubIdInUse: Another one of this connection has the same id (protocol 3.15).
         """
         ids = _ids(subscription)
+        self.check_free(ids)
+        for one_id in ids:
+            self._by_id[one_id] = subscription
+        if subscription.command_id:
+            self._by_command[subscription.command_id] = subscription
+        self._routes.clear()
+
+    def check_free(self, ids: Iterable[str]) -> None:
+        """Look whether these ids may be used.
+
+        Raises:
+            SubIdInUse: Another subscription of this connection has one of them (protocol 3.15).
+        """
         for one_id in ids:
             if one_id in self._by_id:
                 raise SubIdInUse(
                     f"the subscription id {one_id!r} is active on this connection: unsubscribe "
                     "it first, or choose another id"
                 )
-        for one_id in ids:
-            self._by_id[one_id] = subscription
-        if subscription.command_id:
-            self._by_command[subscription.command_id] = subscription
-        self._routes.clear()
 
     def remove(self, subscription: Subscription) -> None:
         """Late messages for it are nobody's; removing it again does nothing."""

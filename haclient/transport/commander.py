@@ -11,11 +11,12 @@ is told to stop as well.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 import trio
 
-from haclient.errors import DisconnectedError, HAClientError, TimedOut
+from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
@@ -23,10 +24,11 @@ from haclient.session.custom_stores import StoreSubscription
 from haclient.session.machine import Session
 from haclient.session.subscriptions import Sink, Subscription
 from haclient.transport.connection import Connection
+from haclient.transport.dispatch import Delivery
 from haclient_stores.bookmarks import EPOCH, MOST_RECENT
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
-__all__ = ["Commander", "Fields"]
+__all__ = ["Commander", "Fields", "drop_queued", "lost_error"]
 
 Fields: TypeAlias = dict[str, str | int]
 """A command's header by wire name."""
@@ -50,6 +52,7 @@ class Commander:
         self.bookmark_store = bookmark_store
         self.connection: Connection | None = None
         self.logged_on = False
+        self._leaving: dict[str, trio.Event] = {}  # ids that the server may still send for
 
     # -- confirmation -------------------------------------------------------
 
@@ -87,6 +90,8 @@ class Commander:
         self.session.pending.add(pending)
         try:
             send()
+            if self.connection is not None:
+                self.connection.writer.flush()  # who waits has nothing to gather
             with trio.move_on_after(float("inf") if timeout is None else timeout):
                 await event.wait()
         finally:
@@ -138,16 +143,22 @@ class Commander:
         Raises:
             SubIdInUse: The id is active on this connection; nothing was sent.
         """
-        connection = self.connected()
-        subscription = self._receiver(fields, sink, markers=markers)
+        self.connected()
         what = f"{fields['c']} on {fields.get('t', '')!r}"
+        names = ("sub_id", "query_id") if fields["c"] in _LASTING | _QUERIES else ()
+        ids = [str(fields[name]) for name in names if fields.get(name)]
+        await self._until_left(ids, what, timeout=timeout)
+        connection = self.connected()
+        self.session.router.check_free(ids)  # before the bookmark store hears of it
+        subscription = self._receiver(fields, sink, markers=markers)
         self.session.router.add(subscription)
         try:
             await self.command(fields, body, what=what, timeout=timeout)
         except BaseException as error:
             self.session.router.remove(subscription)
+            drop_queued(subscription)
             if isinstance(error, TimedOut | trio.Cancelled) and connection is self.connection:
-                connection.writer.send(encode_frame(self._unsubscribe([subscription])))
+                self._leave([subscription], connection)
             raise
         return subscription
 
@@ -164,7 +175,9 @@ class Commander:
             ends_after = frozenset({"group_end", "completed"}) | (asked & {"stats"})
         elif command not in _LASTING:
             ends_after = asked or frozenset({"processed"})
-        log = self._remember(fields, acks) if command in _LASTING and "bm" in fields else None
+        log, accepted = None, None
+        if command in _LASTING and "bm" in fields:
+            log, accepted = self._remember(fields, acks)
         named = fields.get("sub_id") or fields.get("query_id")
         sub_id = str((command in _LASTING | _QUERIES and named) or fields["cid"])
         query_id = str(fields.get("query_id") or sub_id) if command in _QUERIES else ""
@@ -179,28 +192,39 @@ class Commander:
             command_id=str(fields["cid"]),
             query_id=query_id,
             log=log,
+            accepted=accepted,
             user_acks=asked,
             ends_after=ends_after,
             markers=markers,
         )
 
-    def _remember(self, fields: Fields, acks: set[str]) -> SubscriptionLog | None:
-        """Resolve the bookmark of a subscribe, and open its memory in the bookmark store."""
+    def _remember(
+        self, fields: Fields, acks: set[str]
+    ) -> tuple[SubscriptionLog | None, Callable[[], None] | None]:
+        """Resolve the bookmark of a subscribe, and open its memory in the bookmark store.
+
+        Returns:
+            The memory, and what is left to do with it once the server has accepted the command.
+        """
         acks.add("completed")
         bookmark = str(fields["bm"])
         recent = bookmark == str(MOST_RECENT)
         store = self.bookmark_store
         if store is None:
             fields["bm"] = str(EPOCH) if recent else bookmark
-            return None
-        acks.add("persisted")
+            return None, None
+        acked = fields["c"] == "subscribe"  # nothing else gets persisted acks (protocol 3.7)
+        if acked:
+            acks.add("persisted")
         sub_id = str(fields.get("sub_id") or fields["cid"])
         log = subscription_log(store, sub_id)
         conflated = "conflation=" in str(fields.get("opts", ""))
-        log.begin(acked=True, start=None if recent else bookmark, conflated=conflated)
         if recent:
+            log.begin(acked=acked, start=None, conflated=conflated)
             fields["bm"] = log.resume()
-        return log
+            return log, None
+        # An explicit bookmark forgets what is known: not before the server has accepted it.
+        return log, partial(log.begin, acked=acked, start=bookmark, conflated=conflated)
 
     # -- leaving ------------------------------------------------------------
 
@@ -220,10 +244,73 @@ class Commander:
         """End these at the server; late messages for them are dropped (CC17)."""
         for one in subscriptions:
             self.session.router.remove(one)
-        if subscriptions and self.connection is not None and self.logged_on:
-            fields = self._unsubscribe(subscriptions)
-            fields["a"] = "processed"
-            await self.command(fields, what="unsubscribe", timeout=timeout)
+        connection = self.connection
+        if not subscriptions or connection is None or not self.logged_on:
+            return
+        pending, left = self._leave(subscriptions, connection)
+        connection.refuse_deadlock(pending.what)
+        pending.waiter = trio.lowlevel.current_task()
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            await left.wait()
+        if pending.error is not None:
+            raise pending.error
+        if pending.ack is None:
+            raise TimedOut(f"{pending.what}: the server did not answer within {timeout:g} s")
+
+    def _leave(
+        self, subscriptions: list[Subscription], connection: Connection
+    ) -> tuple[PendingCommand, trio.Event]:
+        """Tell the server to stop, whether anybody waits for its answer or not.
+
+        Until that has come, messages for these ids may still be on their way. A later subscription
+        must not take them for its own: they are not where its replay begins, so whatever lies in
+        between would count as seen.
+        """
+        fields = {**self._unsubscribe(subscriptions), "a": "processed"}
+        ids = {one_id for one in subscriptions for one_id in (one.sub_id, one.query_id) if one_id}
+        left = trio.Event()
+        self._leaving.update(dict.fromkeys(ids, left))
+
+        def wake() -> None:
+            left.set()
+            if isinstance(pending.error, UsageError):  # only the wait was refused
+                self.session.pending.add(
+                    PendingCommand(command_id, what, awaited="processed", wake=forget)
+                )
+            else:
+                forget()
+
+        def forget() -> None:
+            for one_id in ids:
+                if self._leaving.get(one_id) is left:
+                    del self._leaving[one_id]
+
+        command_id, what = str(fields["cid"]), "unsubscribe"
+        pending = PendingCommand(command_id, what, awaited="processed", wake=wake)
+        self.session.pending.add(pending)
+        connection.writer.send(encode_frame(fields))
+        return pending, left
+
+    async def _until_left(self, ids: list[str], what: str, *, timeout: float | None) -> None:
+        """Wait until the server has confirmed the end of earlier subscriptions with these ids."""
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            for one_id in ids:
+                while (left := self._leaving.get(one_id)) is not None:
+                    self.connected().refuse_deadlock(what)
+                    await left.wait()
+            return
+        raise TimedOut(
+            f"{what}: the server has not confirmed within {timeout:g} s that the earlier "
+            f"subscription with this id has ended"
+        )
+
+
+def drop_queued(subscription: Subscription) -> None:
+    """Forget what was not handed out yet; it comes again when somebody resumes."""
+    sink, log = subscription.sink, subscription.log
+    first = sink.drop() if isinstance(sink, Delivery) else 0
+    if first and log is not None:
+        log.link_lost(first)
 
 
 def subscription_log(store: BookmarkStore, sub_id: str) -> SubscriptionLog:

@@ -41,6 +41,8 @@ _TINY_READ_BYTES: Final = 1024
 _TINY_READ_STORM: Final = 8  # tiny reads in a row after which nobody can be in a hurry
 _TINY_READ_PAUSE_S: Final = 0.000_2
 
+_LAST_WORDS_S: Final = 0.2  # the reader meets the end of the link as well, and then ends all
+
 _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
 
 
@@ -159,6 +161,9 @@ class Connection:
         try:
             await task()
         except (HAClientError, OSError, trio.ClosedResourceError) as error:
+            if task == self.writer.run and not self._closed_by_us.is_set():
+                # The server's last words may stand unread behind what could not be sent.
+                await trio.sleep(_LAST_WORDS_S)
             return self._reason(error)
         raise AssertionError("a connection's task never returns")
 
@@ -209,10 +214,9 @@ class Connection:
                 if self.reading_stopped_by is not None:
                     await self._drain()
             tiny_reads = tiny_reads + 1 if count < _TINY_READ_BYTES else 0
+            await trio.lowlevel.checkpoint()  # whoever was woken may begin to wait again
             if tiny_reads > _TINY_READ_STORM and not self._hurried():
                 await trio.sleep(_TINY_READ_PAUSE_S)  # gather acks that come one by one
-            else:
-                await trio.lowlevel.checkpoint()
 
     def _end_of_stream(self) -> str:
         why = f": {self._farewell}" if self._farewell else ""

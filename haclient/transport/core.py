@@ -18,7 +18,7 @@ from typing import Final
 import trio
 
 from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
+from haclient.errors import DisconnectedError, HAClientError, PublishFailed, TimedOut, UsageError
 from haclient.protocol.codec import encode_frame, encode_header
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
@@ -98,6 +98,7 @@ class Core:
         self._stack = AsyncExitStack()
         self._nursery: trio.Nursery | None = None
         self._connection: Connection | None = None
+        self._dialling = False
         self._closed = trio.Event()
         self._uri: Uri | None = None
         self._lost_because: HAClientError | None = None
@@ -105,6 +106,10 @@ class Core:
         self._stores = [store for store in stores if store is not None]
         for store in self._stores:
             store.open_for(self.name)
+        if settings.publish_store is not None and not settings.publish_store.last_sequence:
+            # What is published before the first logon must not be numbered below what a former
+            # run of this client has published: a store without history begins at the clock.
+            settings.publish_store.reconcile(seen=0, persisted=0, clock_us=settings.clock_us())
 
     # -- life -----------------------------------------------------------------
 
@@ -153,10 +158,14 @@ class Core:
             TimedOut: It took longer than `timeout` seconds.
         """
         nursery = self.running()
-        if self._connection is not None:
+        if self._connection is not None or self._dialling:
             raise UsageError("this client is connected: disconnect first, or use another client")
         self._uri = Uri.parse(uri) if isinstance(uri, str) else uri
-        link = await dial(self._uri, timeout=timeout)
+        self._dialling = True
+        try:
+            link = await dial(self._uri, timeout=timeout)
+        finally:
+            self._dialling = False
         connection = Connection(
             link,
             self.session,
@@ -199,15 +208,15 @@ class Core:
                 timeout=timeout,
             )
             self.publisher.logged_on(self.server, self.settings.clock_us())
+            self.commander.logged_on = True
+            if self._heartbeat is not None:
+                await self._start_heartbeat(self._heartbeat, timeout=timeout)
         except BaseException:
             connection.close()
             with trio.CancelScope(shield=True):  # at once; then the client may connect again
                 await self._closed.wait()
             raise
-        self.commander.logged_on = True
         self.state = ConnectionState.LOGGED_ON
-        if self._heartbeat is not None:
-            await self._start_heartbeat(self._heartbeat, timeout=timeout)
 
     async def disconnect(self) -> None:
         """Close the connection; what the stores keep stays kept. The client may connect again."""
@@ -316,11 +325,18 @@ class Core:
         """Wait until one publish, and all before it, is persisted (CC8).
 
         Raises:
+            PublishFailed: The server refused it.
             TimedOut: It took longer than `timeout` seconds.
             DisconnectedError: The connection was lost.
         """
         with trio.move_on_after(float("inf") if timeout is None else timeout):
             await self.publisher.wait_persisted(sequence, "wait_persisted")
+            if (reason := self.publisher.refusals.get(sequence)) is not None:
+                raise PublishFailed(
+                    f"the server refused publish {sequence}: {reason}",
+                    reason=reason,
+                    sequence=sequence,
+                )
             return
         raise TimedOut(f"wait_persisted: {sequence} is not persisted after {timeout:g} s")
 

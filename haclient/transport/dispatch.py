@@ -29,12 +29,20 @@ _CHECKPOINT_EVERY: Final = 1024  # messages handed out without suspending, so th
 
 
 class Delivery(Sink):
-    """The messages of one subscription on their way to its consumer."""
+    """The messages of one subscription on their way to its consumer.
+
+    Args:
+        cap_bytes: How much it may hold before reading stops.
+        raises: Whether the consumer gets the reason of an early end as an error; a handler's task
+            does not, since nobody could catch it.
+    """
 
     __slots__ = (
         "_batches",
         "_consumer",
         "_drained",
+        "_may_raise",
+        "_raises",
         "_since_checkpoint",
         "_waiting",
         "cap_bytes",
@@ -42,10 +50,9 @@ class Delivery(Sink):
         "end_reason",
         "ended",
         "held_bytes",
-        "raises",
     )
 
-    def __init__(self, cap_bytes: int = DEFAULT_CAP_BYTES) -> None:
+    def __init__(self, cap_bytes: int = DEFAULT_CAP_BYTES, *, raises: bool = True) -> None:
         self._batches: deque[tuple[list[Message] | Marker, int]] = deque()
         self._waiting: trio.lowlevel.Task | None = None
         self._consumer: trio.lowlevel.Task | None = None
@@ -56,7 +63,8 @@ class Delivery(Sink):
         self.caught_up = trio.Event()
         self.ended = False
         self.end_reason: HAClientError | None = None
-        self.raises = False
+        self._may_raise = raises
+        self._raises = False
 
     # -- the reader's side ------------------------------------------------
 
@@ -80,16 +88,13 @@ class Delivery(Sink):
         """Nothing follows what is queued; `reason` is raised to the consumer only if `raises`."""
         if self.end_reason is None:
             self.end_reason = reason
-            self.raises = raises
+            self._raises = raises and self._may_raise
         self.mark(Marker.ENDED)
 
     def drop(self) -> int:
         """Forget what was not handed out; the bookmark number of the first of it, 0 if none."""
-        first = 0
-        for batch, _ in self._batches:
-            if isinstance(batch, list) and batch:
-                first = batch[0].number
-                break
+        queued = (batch for batch, _ in self._batches if isinstance(batch, list))
+        first = next((each.number for batch in queued for each in batch if each.number > 0), 0)
         self._batches.clear()
         self._took(self.held_bytes)
         return first
@@ -138,7 +143,7 @@ class Delivery(Sink):
                 self._since_checkpoint += len(batch)
                 return batch
             if self.ended:
-                if self.raises and self.end_reason is not None:
+                if self._raises and self.end_reason is not None:
                     raise self.end_reason
                 return None
             self._since_checkpoint = 0

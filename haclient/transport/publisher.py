@@ -44,6 +44,7 @@ _FRAME_OVERHEAD_BYTES: Final = (
 _CACHED_HEADS: Final = 4096
 _OUTBOX_CAP_BYTES: Final = 4 * FLUSH_BYTES
 _TAIL: Final = b"}"
+_REMEMBERED_REFUSALS: Final = 1024  # for those who ask later what became of one publish
 
 
 class Publisher:
@@ -72,6 +73,7 @@ class Publisher:
         self.gate = SendGate(max_unpersisted_bytes)
         self._would_deadlock = would_deadlock
         self._lasting = lasting
+        self.refusals: dict[int, str] = {}
         self._heads: dict[str, bytes] = {}
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
 
@@ -118,6 +120,9 @@ class Publisher:
         frame = None if log is None else log.replay_single(sequence)
         message = Message(kind="p", sequence=sequence) if frame is None else _read_frame(frame)
         message.reason = ack.reason
+        self.refusals[sequence] = ack.reason
+        if len(self.refusals) > _REMEMBERED_REFUSALS:
+            del self.refusals[next(iter(self.refusals))]
         if log is not None and frame is not None:
             self._refused.add(sequence)
             self._discard_refused(log)
@@ -334,6 +339,8 @@ class Publisher:
                     f"{what}: {log.unpersisted_count} publishes are not persisted and the "
                     "connection is lost: connect again, they are still in the store"
                 )
+            if self.writer is not None:
+                self.writer.flush()  # who waits has nothing to gather: one task switch less
             await self.persisted.reached(sequence)
 
 

@@ -19,12 +19,13 @@ MIXED: Final = -1  # in place of a publisher: they differ
 class Publishers:
     """Publisher ids as small numbers, shared by all subscriptions of a store."""
 
-    __slots__ = ("_by_id", "by_text", "ids")
+    __slots__ = ("_by_id", "_by_line", "by_text", "ids")
 
     def __init__(self) -> None:
         self.ids: list[int] = []
         self.by_text: dict[str, int] = {}
         self._by_id: dict[int, int] = {}
+        self._by_line: dict[str, int] = {}  # for texts behind a line break, as batches are split
 
     def index(self, publisher_id: int) -> int:
         """The small number of a publisher id."""
@@ -38,8 +39,32 @@ class Publishers:
         """The same for the id as it stands in a bookmark; -1 for text that is no id."""
         if not (text.isascii() and text.isdigit() and int(text) <= LARGEST):
             return -1
-        found = self.by_text[text] = self.index(int(text))
+        found = self.by_text[text] = self._by_line["\n" + text] = self.index(int(text))
         return found
+
+    def parse_batch(self, bookmarks: list[str]) -> tuple[int, list[int], list[int]] | None:
+        """Many bookmarks at once: the publisher of all or `MIXED`, the sequences, the publishers.
+
+        None when one of them is not in the usual form or its publisher is not known yet. All are
+        split in one go, which costs a third of splitting each.
+        """
+        count = len(bookmarks)
+        parts = "\n".join(bookmarks).split("|")
+        text = parts[0]
+        publisher = self.by_text.get(text, -1)
+        if publisher < 0 or len(parts) != 2 * count + 1:
+            return None
+        try:
+            sequences = list(map(int, parts[1::2]))
+        except ValueError:  # text where a sequence should be
+            return None
+        others = parts[2:-1:2]
+        if others.count("\n" + text) == count - 1:
+            return publisher, sequences, []
+        publishers = [publisher, *map(self._by_line.get, others)]
+        if None in publishers:
+            return None
+        return MIXED, sequences, publishers  # type: ignore[return-value]  # no None is left
 
     def parse(self, bookmark: str) -> tuple[int, int]:
         """Publisher index and sequence of a message bookmark; the sequence is 0 when it is none."""

@@ -41,7 +41,17 @@ class Finished:
         link_first: The first number of this link.
     """
 
-    __slots__ = ("_covered_to", "_pending", "acked", "cover", "link_first", "recovered", "waiting")
+    __slots__ = (
+        "_covered_to",
+        "_from",
+        "_grain",
+        "_pending",
+        "acked",
+        "cover",
+        "link_first",
+        "recovered",
+        "waiting",
+    )
 
     def __init__(self, link_first: int, *, acked: bool) -> None:
         self.acked = acked
@@ -50,6 +60,8 @@ class Finished:
         self.waiting: deque[Chunk] = deque()
         self.link_first = link_first
         self._covered_to = 0  # by place, on this link
+        self._grain = 1  # so many numbers make a group when chunks are joined
+        self._from = 0  # the number behind which those that wait begin
         self._pending: tuple[int, int, int] | None = None  # an ack, and what came before it
 
     def begin(self, link_first: int, *, acked: bool) -> None:
@@ -64,14 +76,27 @@ class Finished:
         if not self.acked and not self.waiting:
             self.recover(chunk.newest())
             return
+        if not self.waiting:
+            self._from = chunk.numbers[0] - 1
         self.waiting.append(chunk)
+        self._release()
         if len(self.waiting) > _WAITING_CHUNKS:
-            self._release()
-        if len(self.waiting) > _WAITING_CHUNKS:
-            waiting = list(self.waiting)
-            self.waiting = deque(
-                Chunk.condensed(waiting[at : at + 2]) for at in range(0, len(waiting), 2)
-            )
+            self._condense()
+
+    def _condense(self) -> None:
+        """Join neighbours until few are left, to groups of about equal length."""
+        while len(self.waiting) > _WAITING_CHUNKS // 2:
+            groups: deque[Chunk] = deque()
+            begin, end = self._from, self._from
+            for chunk in self.waiting:
+                if groups and chunk.numbers[-1] - begin <= self._grain:
+                    groups.append(Chunk.condensed((groups.pop(), chunk)))
+                else:
+                    groups.append(chunk)
+                    begin = end
+                end = chunk.numbers[-1]
+            self.waiting = groups
+            self._grain *= 2 if len(groups) > _WAITING_CHUNKS // 2 else 1
 
     def covered(self, publisher: int, sequence: int, *, open_chunks: Iterable[Chunk]) -> None:
         """An ack; `open_chunks` are those not taken yet, newest first."""
@@ -121,7 +146,8 @@ class Finished:
             if count < len(chunk.numbers):
                 self.waiting[0] = chunk.part(count, len(chunk.numbers))
                 return
-            self.waiting.popleft()
+            self._from = self.waiting.popleft().numbers[-1]
+        self._grain = 1
 
     def _covered_count(self, chunk: Chunk) -> int:
         """How many entries at the front of a discarded chunk are finished."""

@@ -12,7 +12,7 @@ logged, so a full disk stops new messages and never a discard.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from typing_extensions import override
 
@@ -29,7 +29,6 @@ from haclient_stores.tracking import SubscriptionTracker
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterator
 
     from haclient_stores.file_publish import Durability
     from haclient_stores.files import File
@@ -82,7 +81,7 @@ class LoggedBookmarkStore(BookmarkStore):
             reader = self._disk.open(self._path, writable=False)
             page = reader.pread(PAGE_BYTES, 0).ljust(PAGE_BYTES, b"\0")
             reader.close()
-            owner = framing.read_owner(page, path=self._path)
+            owner = framing.read_owner(page, path=str(self._path))
             raise StoreLocked(
                 self._path,
                 owner,
@@ -94,7 +93,7 @@ class LoggedBookmarkStore(BookmarkStore):
         boot_id = self._disk.boot_id()
         self._disk.remove(self._pruned_path)  # of a prune that was killed
         header = self._file.pread(PAGE_BYTES, 0)
-        identity = framing.read_identity(header, magic=record_file.LOG_MAGIC, path=self._path)
+        identity = framing.read_identity(header, magic=record_file.LOG_MAGIC, path=str(self._path))
         if identity is None:
             file = record_file.create(self._file, boot_id=boot_id, owner="")
             self._disk.fsync_dir(self._path.parent)
@@ -109,7 +108,7 @@ class LoggedBookmarkStore(BookmarkStore):
 
         file = record_file.recover(self._file, boot_id, take)
         reader.finish()
-        self._client_name = framing.read_owner(header, path=self._path)
+        self._client_name = framing.read_owner(header, path=str(self._path))
         self._log = OpenLog(file, self._publishers)
         for index, tracker in sorted(reader.trackers.items()):
             handle = LoggedSubscription(self._log, index, tracker)
@@ -254,7 +253,7 @@ class LoggedBookmarkStore(BookmarkStore):
         try:
             pruned = record_file.create(file, boot_id=self._disk.boot_id(), owner=self._client_name)
             with self._log.gate.standstill():
-                records = list(self._snapshot())
+                records = self._snapshot()
                 mark = self._log.file.end
             pruned.put_all(records)
             pruned.seal()
@@ -267,12 +266,13 @@ class LoggedBookmarkStore(BookmarkStore):
             raise
         self._disk.fsync_dir(self._path.parent)
 
-    def _snapshot(self) -> Iterator[tuple[int, int]]:
-        for index, publisher_id in enumerate(self._publishers.ids):
-            yield publisher_record(index, publisher_id)
+    def _snapshot(self) -> list[tuple[int, int]]:
+        subscriptions: list[tuple[int, int]] = []
         for index, (sub_id, handle) in enumerate(self._subscriptions.items()):
-            yield from name_records(index, sub_id)
-            yield from snapshot(index, handle.tracker, self._publishers)
+            subscriptions += name_records(index, sub_id)
+            subscriptions += snapshot(index, handle.tracker, self._publishers)
+        publishers = [publisher_record(*each) for each in enumerate(self._publishers.ids)]
+        return publishers + subscriptions
 
     def _replace(self, file: File, pruned: RecordFile, mark: int) -> None:
         """Add what was written meanwhile, and exchange the files."""
@@ -294,4 +294,15 @@ class LoggedBookmarkStore(BookmarkStore):
         self.sync()
         self._closed = True
         self._log.file.close()
+        self._log.file = cast("RecordFile", _Closed(self._path))
         self._file.close()
+
+
+class _Closed:
+    """In place of the log of a closed store: whoever still holds a message and discards it now."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __getattr__(self, _: str) -> NoReturn:
+        raise UsageError(f"{self._path}: the store is closed; open it again")

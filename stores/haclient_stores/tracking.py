@@ -18,12 +18,8 @@ recovery point until they came again and were discarded. When such a message com
 number, an *alias* of the old entry, since numbers have to rise in the order of delivery.
 Undiscarded entries that somebody holds are *in hand*: their redelivery is dropped.
 
-**Persisted acks and the start** have modules of their own, `finished` and `start`. An ack is a
-recovery point of its own only after `completed` and while the subscription is neither paused nor
-conflated, which is decided here.
-
-Cost. A batch of one publisher is parsed and appended as one chunk; a discard in order moves one
-counter. Everything else is allowed to be slower.
+**Persisted acks** (`finished`) are recovery points of their own only after `completed` and while
+the subscription is neither paused nor conflated, which is decided here.
 
 Pure: no clock, no file. The logged store is this class and a record of its moves.
 """
@@ -43,6 +39,7 @@ from haclient_stores.bookmarks import Bookmark, BookmarkList
 from haclient_stores.entries import LARGEST, MIXED, Alias, Chunk, Holes, Publishers
 from haclient_stores.finished import Finished
 from haclient_stores.interfaces import SubscriptionLog
+from haclient_stores.redelivery import Redelivery
 from haclient_stores.start import Start
 
 if TYPE_CHECKING:
@@ -65,32 +62,11 @@ class SubscriptionTracker(SubscriptionLog):
         finished: How far it has got.
         start: Where it began.
         seen: The highest sequence seen of each publisher.
-        aliases: Entries that were delivered a second time and are not discarded, by new number.
+        again: Entries that are expected or were delivered a second time.
         first_number, next_number: The numbers given away since the start, if they differ.
         at_end: Whether the replay of this link is over.
         fresh: What the last `log_batch` has added, for whoever writes it down.
     """
-
-    __slots__ = (
-        "_ahead",
-        "_chunks",
-        "_expected",
-        "_expected_numbers",
-        "_head",
-        "_holes",
-        "_publishers",
-        "_turn",
-        "aliases",
-        "at_end",
-        "conflated",
-        "finished",
-        "first_number",
-        "fresh",
-        "next_number",
-        "paused",
-        "seen",
-        "start",
-    )
 
     def __init__(self, publishers: Publishers | None = None) -> None:
         self._publishers = publishers or Publishers()
@@ -107,9 +83,7 @@ class SubscriptionTracker(SubscriptionLog):
         self._chunks: deque[Chunk] = deque()  # not wholly discarded yet
         self._ahead: set[int] = set()  # discarded numbers above the head
         self._holes = Holes()  # numbers of aliases
-        self.aliases: dict[int, Alias] = {}
-        self._expected: dict[tuple[int, int], int] = {}
-        self._expected_numbers: dict[int, tuple[int, int]] = {}
+        self.again = Redelivery()
         self.seen: dict[int, int] = {}
         self.finished = Finished(self.next_number, acked=False)
         self.at_end = False
@@ -146,54 +120,50 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def link_lost(self, first_queued: int) -> None:
-        for alias in [alias for alias in self.aliases.values() if alias.number >= first_queued]:
-            del self.aliases[alias.number]
-            self._expect(alias.old, alias.publisher, alias.sequence)
-        held = {alias.old for alias in self.aliases.values()}
+        held = self.again.lose(first_queued, is_open=self._is_open)
         for chunk in self._chunks:
             if chunk.numbers[-1] < first_queued:
                 continue
             for number, publisher, sequence in chunk.entries():
-                if number >= max(first_queued, self._head) and number not in held:
-                    self._expect(number, publisher, sequence)
+                if number >= first_queued and number not in held and self._is_open(number):
+                    self.again.expect(number, publisher, sequence)
         self._set_turn()
 
     @override
     def ended(self) -> None:
         self.link_lost(0)
 
-    def _expect(self, number: int, publisher: int, sequence: int) -> None:
-        if number >= self._head and number not in self._ahead:
-            self._expected[publisher, sequence] = number
-            self._expected_numbers[number] = (publisher, sequence)
+    def _is_open(self, number: int) -> bool:
+        return number >= self._head and number not in self._ahead
 
     # -- arrival ------------------------------------------------------------------------------
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
-        count = len(bookmarks)
-        parts = "\n".join(bookmarks).split("|")
-        text = parts[0]
-        publisher = self._publishers.by_text.get(text, -1)
-        if (
-            publisher < 0
-            or len(parts) != 2 * count + 1
-            or parts[2:-1:2].count("\n" + text) != count - 1
-        ):
+        parsed = self._publishers.parse_batch(bookmarks)
+        if parsed is None:
             return self._log_each(bookmarks)
-        try:
-            sequences = list(map(int, parts[1::2]))
-        except ValueError:  # text where a sequence should be
+        publisher, sequences, publishers = parsed
+        if publishers:
+            new = self._all_new(publishers, sequences)
+        else:
+            new = sequences[0] > self.seen.get(publisher, 0) and all(
+                map(lt, sequences, islice(sequences, 1, None))
+            )
+        if not new or max(sequences) > LARGEST:
             return self._log_each(bookmarks)
-        if (
-            sequences[0] <= self.seen.get(publisher, 0)
-            or sequences[-1] > LARGEST
-            or not all(map(lt, sequences, islice(sequences, 1, None)))
-        ):
-            return self._log_each(bookmarks)
-        chunk = self.append(publisher, sequences)
+        chunk = self.append(publisher, sequences, publishers)
         self.fresh = [chunk]
         return chunk.numbers  # type: ignore[return-value]  # a range, made by append
+
+    def _all_new(self, publishers: list[int], sequences: list[int]) -> bool:
+        newest: dict[int, int] = {}
+        seen = self.seen
+        for publisher, sequence in zip(publishers, sequences, strict=True):
+            if sequence <= (newest.get(publisher) or seen.get(publisher, 0)):
+                return False
+            newest[publisher] = sequence
+        return True
 
     def append(
         self, publisher: int, sequences: Sequence[int], publishers: Sequence[int] = ()
@@ -218,15 +188,8 @@ class SubscriptionTracker(SubscriptionLog):
         publishers: list[int] = []
         sequences: list[int] = []
         seen = self.seen
-        known = self._publishers.by_text
         for bookmark in bookmarks:
-            text, _, rest = bookmark.partition("|")
-            publisher = known.get(text, -1)
-            digits = rest[:-1]
-            if publisher >= 0 and rest[-1:] == "|" and digits.isdigit() and digits.isascii():
-                sequence = int(digits)
-            else:
-                publisher, sequence = self._publishers.parse(bookmark)
+            publisher, sequence = self._publishers.parse(bookmark)
             if seen.get(publisher, 0) < sequence <= LARGEST:
                 seen[publisher] = sequence
                 numbers.append(self.next_number + len(sequences))
@@ -234,7 +197,7 @@ class SubscriptionTracker(SubscriptionLog):
                 sequences.append(sequence)
             elif not 0 < sequence <= LARGEST:
                 numbers.append(_untracked(bookmark))
-            elif (publisher, sequence) in self._expected:
+            elif self.again.expects(publisher, sequence):
                 self._add(publishers, sequences)
                 publishers, sequences = [], []
                 numbers.append(self.redeliver(publisher, sequence))
@@ -254,13 +217,10 @@ class SubscriptionTracker(SubscriptionLog):
 
     def redeliver(self, publisher: int, sequence: int) -> int:
         """An expected entry came again: its new number."""
-        old = self._expected.pop((publisher, sequence))
-        del self._expected_numbers[old]
         number = self.next_number
         self.next_number = number + 1
-        self.aliases[number] = alias = Alias(number, old, publisher, sequence)
         self._holes.add(number, number + 1)  # the old entry is the one that counts
-        self.fresh.append(alias)
+        self.fresh.append(self.again.give(number, publisher, sequence))
         self._set_turn()
         return number
 
@@ -271,10 +231,8 @@ class SubscriptionTracker(SubscriptionLog):
     @override
     def is_discarded(self, bookmark: str) -> bool:
         publisher, sequence = self._publishers.parse(bookmark)
-        return (
-            0 < sequence <= self.seen.get(publisher, 0)
-            and (publisher, sequence) not in self._expected
-        )
+        seen = 0 < sequence <= self.seen.get(publisher, 0)
+        return seen and not self.again.expects(publisher, sequence)
 
     # -- discarding ---------------------------------------------------------------------------
 
@@ -294,17 +252,14 @@ class SubscriptionTracker(SubscriptionLog):
 
     def discard_slowly(self, number: int) -> bool:
         """Discard out of order, at the end of a chunk, or of an entry that was delivered twice."""
-        alias = self.aliases.pop(number, None)
-        if alias is not None:
-            number = alias.old
+        number = self.again.settle(number)
         if (
             not self._head <= number < self.next_number
             or number in self._ahead
             or number in self._holes
         ):
             return False
-        if number in self._expected_numbers:  # the holder of the first delivery is back
-            del self._expected[self._expected_numbers.pop(number)]
+        self.again.forget(number)
         if number == self._head:
             self._move_head()
         else:
@@ -314,15 +269,26 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def discard_up_to(self, number: int) -> None:
-        for alias in [alias for alias in self.aliases.values() if alias.number <= number]:
-            self.discard_slowly(alias.number)
+        if self.again:
+            for current in self.given_up_to(number):
+                self.discard_slowly(current)
+        else:
+            self.discard_all_up_to(number)
+
+    def given_up_to(self, number: int) -> list[int]:
+        """What is held under numbers up to this one, by the number that it has now."""
+        undiscarded = (entry for entry, _, _, discarded in self.entries() if not discarded)
+        return [current for current in self.again.current(undiscarded) if current <= number]
+
+    def discard_all_up_to(self, number: int) -> None:
+        """Discard every entry up to this one, whoever holds it."""
         while self._head <= number and self._head < self.next_number:
             self.discard_slowly(self._head)
 
     def discard_run(self, numbers: array[int]) -> bool:
         """Discard at once what comes next in order; False, and nothing done, if it is not that."""
         begin, end = numbers[0], numbers[-1] + 1
-        if begin != self._head or self._ahead or self._expected or self._holes.count:
+        if begin != self._head or self._ahead or self.again.places or self._holes.count:
             return False
         if end > self.next_number or numbers != array("Q", range(begin, end)):
             return False
@@ -347,7 +313,7 @@ class SubscriptionTracker(SubscriptionLog):
             self.finished.take(chunks.popleft())
 
     def _set_turn(self) -> None:
-        if self._ahead or self._expected or not self._chunks:
+        if self._ahead or self.again.places or not self._chunks:
             self._turn = self._head
         else:
             self._turn = self._chunks[0].numbers[-1]
@@ -414,9 +380,7 @@ class SubscriptionTracker(SubscriptionLog):
         newest = self.finished.with_part(chunk, count)
         if newest:
             ids = self._publishers.ids
-            return BookmarkList(
-                tuple(Bookmark(ids[publisher], newest[publisher]) for publisher in newest)
-            )
+            return BookmarkList(tuple(Bookmark(ids[p], newest[p]) for p in newest))
         nothing_came = self.next_number == self.first_number
         return BookmarkList(self.start.resume_items(nothing_came=nothing_came))
 
@@ -449,17 +413,15 @@ class SubscriptionTracker(SubscriptionLog):
 
     def redeliver_number(self, old: int) -> None:
         """An expected entry came again, as it was written down."""
-        if old in self._expected_numbers:
-            self.redeliver(*self._expected_numbers[old])
+        if old in self.again.places:
+            self.redeliver(*self.again.places[old])
         else:  # discarded under its old number meanwhile
             self.skip_numbers(self.next_number + 1)
 
     def add_alias(self, number: int, old: int) -> None:
         """A number that is in use already stands for an expected entry."""
-        if old in self._expected_numbers:
-            place = self._expected_numbers.pop(old)
-            del self._expected[place]
-            self.aliases[number] = Alias(number, old, *place)
+        if old in self.again.places:
+            self.again.give(number, *self.again.places[old])
             self._set_turn()
 
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncGenerator
-
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
-from haclient.errors import DisconnectedError, StoreFull, TimedOut, UsageError, WouldBlock
+from haclient.errors import DisconnectedError, PublishFailed, TimedOut
 from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
-from support.peer import Peer, Server, answering, listening, together
+from support.peer import Peer, answering, listening, together
 
 pytestmark = in_virtual_time
 
@@ -82,7 +79,7 @@ async def test_delta_publish_and_the_other_header_fields(with_store: bool) -> No
         await peer.expect("publish", expiration=5, correlation_id="abc", sow_key="k", data=b"p")
 
 
-@pytest.mark.row("PS7", "PS8")
+@pytest.mark.row("PS7", "PS8", "PS10")
 async def test_after_a_lost_link_the_rest_is_replayed_in_order_before_anything_new(
     store: PublishStore,
 ) -> None:
@@ -285,177 +282,40 @@ async def test_flush_is_confirmed_by_the_server() -> None:
             await client.flush(timeout=0.5)
 
 
-# -- limits -------------------------------------------------------------------------------
-
-
-@pytest.mark.row("CC6")
-async def test_at_the_cap_on_unpersisted_bytes_publish_waits_and_the_other_raises() -> None:
-    made = MemoryPublishStore()
-    async with (
-        listening() as server,
-        Client("pub", publish_store=made, max_unpersisted_bytes=100_000) as client,
-    ):
+@pytest.mark.row("CC8")
+async def test_who_waits_for_one_publish_is_told_that_it_was_refused(store: PublishStore) -> None:
+    async with listening() as server, Client("pub", publish_store=store) as client:
         peer = await server.log_on(client)
-        await client.publish("orders", bytes(100_000))
-        await wait_all_tasks_blocked()
-        with pytest.raises(WouldBlock, match="too much is unpersisted"):
-            client.publish_nowait("orders", bytes(70_000))
-        assert made.unpersisted_count == 1
-
-        async def script() -> None:
-            (first,) = await numbers(peer, 1)
-            await wait_all_tasks_blocked()
-            assert made.unpersisted_count == 1
-            await peer.persisted(first)
-
-        await together(lambda: client.publish("orders", bytes(70_000)), script)
-        assert made.unpersisted_count == 1
+        good, bad = [await client.publish("orders", b"x") for _ in range(2)]
+        assert good is not None
+        assert bad is not None
+        await numbers(peer, 2)
+        await peer.persisted(good)
+        await peer.ack(None, "persisted", status="failure", reason="not entitled", s=bad)
+        await client.wait_persisted(good, timeout=1)
+        with pytest.raises(PublishFailed, match="not entitled") as refused:
+            await client.wait_persisted(bad, timeout=1)
+        assert refused.value.sequence == bad
 
 
-@pytest.mark.row("CC6")
-async def test_a_wait_at_the_cap_ends_when_no_ack_can_come() -> None:
-    made = MemoryPublishStore()
-    async with (
-        listening() as server,
-        Client("pub", publish_store=made, max_unpersisted_bytes=100_000) as client,
-    ):
+@pytest.mark.row("CC8")
+async def test_who_waits_for_one_publish_gives_up_in_time(store: PublishStore) -> None:
+    async with listening() as server, Client("pub", publish_store=store) as client:
         peer = await server.log_on(client)
-        await client.publish("orders", bytes(100_000))
-        await wait_all_tasks_blocked()
-
-        async def script() -> None:
-            await wait_all_tasks_blocked()
-            peer.link.close()
-
-        with pytest.raises(DisconnectedError, match="publish waits for acks"):
-            await together(lambda: client.publish("orders", bytes(70_000)), script)
-        assert made.unpersisted_count == 1
+        sequence = await client.publish("orders", b"x")
+        assert sequence is not None
+        with pytest.raises(TimedOut, match="wait_persisted"):
+            await client.wait_persisted(sequence, timeout=1)
+        await peer.persisted(sequence)
 
 
-async def test_a_socket_that_is_full_makes_publish_wait_and_the_other_raise() -> None:
-    async with listening() as server, Client("pub") as client:
-        peer = await server.log_on(client)
-        sent = 0
-        with trio.move_on_after(1) as limit:
-            while True:
-                await client.publish("orders", bytes(100_000))
-                sent += 1
-        assert limit.cancelled_caught
-        with pytest.raises(WouldBlock, match="the socket is full"):
-            client.publish_nowait("orders", bytes(100_000))
-        assert [len((await peer.expect("publish")).data) for _ in range(sent)] == [100_000] * sent
-
-
-async def test_a_full_store_is_an_error_and_nothing_was_stored() -> None:
-    made = DictPublishStore(max_count=1)
-    async with Client("pub", publish_store=made) as client:
-        await client.publish("orders", b"a")
-        with pytest.raises(StoreFull):
-            await client.publish("orders", b"b")
-        assert client.unpersisted_count == 1
-
-
-@pytest.mark.row("CC6")
-async def test_without_a_store_a_lost_link_is_an_error() -> None:
-    async with listening() as server, Client("pub") as client:
-        with pytest.raises(DisconnectedError, match="not logged on"):
-            await client.publish("orders", b"a")
-        peer = await server.connect(client)
-        with pytest.raises(DisconnectedError, match="not logged on"):
-            client.publish_nowait("orders", b"a")
-        await lose(client, peer)
-
-
-async def test_a_body_that_no_server_takes_is_refused() -> None:
-    huge = bytes(2**28)  # never touched: the system gives it no memory
-    async with Client("pub", publish_store=MemoryPublishStore()) as client:
-        with pytest.raises(UsageError, match="is larger than the"):
-            await client.publish("orders", huge)
-        with pytest.raises(UsageError, match="is larger than the"):
-            client.publish_nowait("orders", huge)
-        assert client.unpersisted_count == 0
-
-
-@pytest.mark.row("CC6")
-async def test_a_cancelled_publish_was_not_stored_and_a_returned_one_was() -> None:
-    made = MemoryPublishStore()
-    async with Client("pub", publish_store=made) as client:
-        returned = 0
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            while True:
-                await client.publish("orders", bytes(1000))
-                returned += 1
-        assert made.unpersisted_count == returned
-
-
-# -- leaving ------------------------------------------------------------------------------
-
-
-@pytest.mark.row("CC3")
-async def test_leaving_the_block_waits_for_what_was_published(store: PublishStore) -> None:
-    async with listening() as server:
-        client = Client("pub", publish_store=store)
-
-        async def ours() -> None:
-            async with client:
-                await client.connect(server.uri)
-                await client.logon()
-                await client.publish("orders", b"a")
-
-        async def theirs() -> None:
-            peer = await server.accept()
-            await peer.log_on()
-            async with answering(peer):
-                await trio.sleep(1)
-            await peer.expect_end()
-
-        await together(ours, theirs)
-        assert store.unpersisted_count == 0
-        assert client.state is ConnectionState.SHUTDOWN
-
-
-@pytest.mark.row("CC3")
-async def test_leaving_the_block_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
-    made = MemoryPublishStore()
-    async with listening() as server:
-        start = 0.0
-        with caplog.at_level(logging.WARNING):
-            async with Client("pub", publish_store=made) as client:
-                await server.log_on(client)
-                await client.publish("orders", b"a")
-                start = trio.current_time()
-        assert trio.current_time() - start == pytest.approx(5)
-    assert "leaves with publishes not persisted" in caplog.text
-    assert made.unpersisted_count == 1
-
-
-@pytest.mark.row("CC3")
-async def test_leaving_after_the_link_was_lost_is_at_once() -> None:
-    async with listening() as server:
-        async with Client("pub") as client:
-            peer = await server.log_on(client)
-            with trio.move_on_after(1):
-                while True:
-                    await client.publish("orders", bytes(100_000))
-            peer.link.close()
-            start = trio.current_time()
-        assert trio.current_time() == start
-
-
-async def test_what_survives_in_the_store_is_sent_by_the_next_client(server: Server) -> None:
-    made = MemoryPublishStore()
-    async with Client("pub", publish_store=made) as client:
-        peer = await server.log_on(client)
-        await client.publish("orders", b"a")
-        first, *_ = await numbers(peer, 1)
-        await lose(client, peer)
-    async with Client("pub", publish_store=made) as client:
-        peer = await server.log_on(client)
-        await peer.expect("publish", sequence=first, data=b"a")
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
+@pytest.mark.row("PS8", "HA17")
+async def test_what_is_published_before_the_first_logon_is_not_taken_for_a_duplicate() -> None:
+    async with listening() as server, Client("pub", publish_store=MemoryPublishStore()) as client:
+        early = await client.publish("orders", b"early")
+        assert early is not None
+        # A former run of this client, whose store was memory too, published up to here.
+        peer = await server.log_on(client, seen=early - 1_000_000)
+        heard = await peer.expect("publish")
+        assert (heard.data, heard.sequence) == (b"early", early)
+        await peer.persisted(early)

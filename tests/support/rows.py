@@ -49,13 +49,31 @@ def marked_rows(tests: Path) -> dict[str, set[Path]]:
 
 
 def marked_rows_in(source: str) -> Iterator[str]:
-    """The arguments of every `pytest.mark.row(...)` of a test module, as decorator or elsewhere."""
+    """The arguments of every `pytest.mark.row(...)` of a test module, as decorator or elsewhere.
+
+    Also of `[pytest.mark.row(row) for row in ("PS1", "PS2")]`.
+    """
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(
                 func=ast.Attribute(value=ast.Attribute(attr="mark"), attr="row"), args=arguments
             ):
-                yield from (str(ast.literal_eval(argument)) for argument in arguments)
+                yield from (text for argument in arguments for text in _texts(argument))
+            case ast.ListComp(
+                elt=ast.Call(func=ast.Attribute(attr="row")),
+                generators=[ast.comprehension() as loop],
+            ):
+                yield from _texts(loop.iter)
+            case _:
+                pass
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    """The text constants of an expression."""
+    for child in ast.walk(node):
+        match child:
+            case ast.Constant(value=str(text)):
+                yield text
             case _:
                 pass
 

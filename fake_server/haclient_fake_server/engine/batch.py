@@ -58,7 +58,7 @@ class BatchBuilder:
         self._records = 0
         self._touched: list[Publisher] = []
         self._assigned: set[int] = set()
-        self._marks: list[tuple[int, int]] = []
+        self._marks: list[tuple[int, int, int]] = []
         self._definitions: list[tuple[int, str, str]] = []
 
     def append(
@@ -99,7 +99,7 @@ class BatchBuilder:
     def mark(self, publisher: Publisher) -> None:
         """Note the highest sequence seen where no message of this batch carries it."""
         publisher.noted = publisher.seen
-        self._marks.append((publisher.id, publisher.seen))
+        self._marks.append((publisher.id, publisher.seen, 0))
         self._parts.append(
             encode_record(
                 Record(0, publisher.id, publisher.seen, self.now_us, 0, RecordCommand.MARK)

@@ -26,7 +26,6 @@ from haclient_fake_server.journal_format import (
     RECORD_HEADER,
     Record,
     Stride,
-    read_block_header,
     read_records,
 )
 
@@ -36,6 +35,7 @@ __all__ = [
     "Cursor",
     "JournalReader",
     "MemoryJournal",
+    "blocks_of",
     "records_of",
     "whole_blocks",
 ]
@@ -54,7 +54,7 @@ class Block:
         publishers: By publisher id, the lowest and highest sequence of its data records.
         definitions: Its topic definitions, `(topic id, message type, topic)`.
         assigned: Those of its publishers whose sequences this instance assigns (ID3).
-        marks: Its marks, `(publisher id, sequence)`.
+        marks: Its marks, `(publisher id, sequence, flags)`.
     """
 
     data: bytes
@@ -65,7 +65,7 @@ class Block:
     publishers: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     definitions: tuple[tuple[int, str, str], ...] = ()
     assigned: frozenset[int] = frozenset()
-    marks: tuple[tuple[int, int], ...] = ()
+    marks: tuple[tuple[int, int, int], ...] = ()
 
 
 class Cursor(NamedTuple):
@@ -89,8 +89,8 @@ class JournalReader(Protocol):
         """The position that the next data record will get."""
 
     @abstractmethod
-    def summary(self) -> Cursor:
-        """From here to the end every publisher's highest sequence and every topic is told."""
+    def summary(self) -> bytes:
+        """Blocks that tell every topic, every publisher's highest sequence and the last time."""
 
     @abstractmethod
     def seek(self, position: int) -> Cursor:
@@ -114,12 +114,17 @@ class JournalReader(Protocol):
 
 def records_of(data: bytes) -> Iterator[Record]:
     """All records of a chunk of whole blocks; marks and definitions included."""
+    for start, end in blocks_of(data):
+        yield from read_records(data, start, end)
+
+
+def blocks_of(chunk: bytes) -> Iterator[tuple[int, int]]:
+    """First and last byte of the records of each block in a chunk of whole blocks."""
     offset = 0
-    while offset < len(data):
-        block = read_block_header(data, offset)
-        assert block is not None, "a chunk ends with its last block"  # noqa: S101 - our own rule
-        yield from read_records(data, block.start, block.end)
-        offset = block.end
+    while offset < len(chunk):
+        end = offset + BLOCK_HEADER_BYTES + BLOCK_HEADER.unpack_from(chunk, offset)[4]
+        yield offset + BLOCK_HEADER_BYTES, end
+        offset = end
 
 
 def whole_blocks(data: bytes) -> int:
@@ -218,8 +223,8 @@ class MemoryJournal(JournalReader):
         return self._next_position
 
     @override
-    def summary(self) -> Cursor:
-        return Cursor(1, 0)
+    def summary(self) -> bytes:
+        return bytes(self._data)
 
     @override
     def seek(self, position: int) -> Cursor:

@@ -1,7 +1,7 @@
 """Starting again from the journal: identities, topics, positions, states of the world (TL15).
 
-The last segment repeats all definitions and marks, so it alone tells who has published how far.
-Only where topics have a state of the world is the whole journal read.
+The journal's summary tells who has published how far, and which topics there are. Only where topics
+have a state of the world is the whole journal read.
 """
 
 from __future__ import annotations
@@ -9,10 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine.filters import Document
-from haclient_fake_server.engine.journal import Cursor, records_of
+from haclient_fake_server.engine.journal import blocks_of, records_of
+from haclient_fake_server.engine.scanning import Scan, scan
 from haclient_fake_server.engine.sow import SowError, SowRecord, SowTopic, parse_sow_keys
 from haclient_fake_server.engine.times import timestamp_text
-from haclient_fake_server.journal_format import Record, RecordCommand, RecordFlag
+from haclient_fake_server.journal_format import (
+    Record,
+    RecordCommand,
+    RecordFlag,
+)
 
 if TYPE_CHECKING:
     from haclient_fake_server.engine.state import State
@@ -24,30 +29,38 @@ _CHUNK_BYTES: Final = 4 * 2**20
 
 def recover(state: State) -> None:
     """Bring the engine to where the journal ends."""
-    journal = state.journal
-    whole = bool(state.settings.sow_topics)
-    cursor: Cursor | None = journal.seek(journal.first_position) if whole else journal.summary()
-    while cursor is not None:
-        chunk, after = journal.read(cursor, _CHUNK_BYTES)
-        for record in records_of(chunk):
-            _take(state, record)
-        cursor = after if chunk else None
+    summary = state.journal.summary()
+    for start, end in blocks_of(summary):
+        _take(state, scan(summary, start, end))
+    if state.settings.sow_topics:
+        _rebuild(state)
     _restore_last(state)
 
 
-def _take(state: State, record: Record) -> None:
-    if record.command == RecordCommand.TOPIC:
-        _define(state, record)
-        return
-    state.batch.now_us = max(state.batch.now_us, record.timestamp_us)
-    state.publishers.restore(
-        record.publisher_id,
-        record.sequence,
-        assigned=bool(record.flags & RecordFlag.ASSIGNED),
-    )
-    route = state.topics.get(record.topic_id)
-    if record.position and route is not None and route.sow is not None:
-        _apply(route.sow, record)
+def _take(state: State, found: Scan) -> None:
+    """Identities, topics and time."""
+    state.batch.now_us = max(state.batch.now_us, found.last_us)
+    publishers = state.publishers
+    for number, (_, high) in found.publishers.items():
+        publishers.restore(number, high, assigned=number in found.assigned)
+    for record in found.special:
+        if record.command == RecordCommand.TOPIC:
+            _define(state, record)
+        else:
+            assigned = bool(record.flags & RecordFlag.ASSIGNED)
+            publishers.restore(record.publisher_id, record.sequence, assigned=assigned)
+
+
+def _rebuild(state: State) -> None:
+    """States of the world."""
+    cursor = state.journal.seek(state.journal.first_position)
+    chunk = b"at least once"
+    while chunk:
+        chunk, cursor = state.journal.read(cursor, _CHUNK_BYTES)
+        for record in records_of(chunk):
+            route = state.topics.get(record.topic_id) if record.position else None
+            if route is not None and route.sow is not None:
+                _apply(route.sow, record)
 
 
 def _apply(sow: SowTopic, record: Record) -> None:

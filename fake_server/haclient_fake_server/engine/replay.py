@@ -20,7 +20,7 @@ from haclient.protocol.encoding import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.acks import ack
 from haclient_fake_server.engine.filters import Document
-from haclient_fake_server.engine.journal import records_of
+from haclient_fake_server.engine.journal import blocks_of, records_of
 from haclient_fake_server.engine.routes import Style, frame_head
 from haclient_fake_server.engine.subscriptions import Phase
 from haclient_fake_server.engine.times import timestamp_text
@@ -35,7 +35,7 @@ from haclient_fake_server.journal_format import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.routes import Route
@@ -127,7 +127,7 @@ class Replay:
         append, length_of, unpack = frames.append, LENGTH.pack, RECORD_HEADER.unpack_from
         heads, start, plain = self._heads(item), item.position, item.style == Style.BOOKMARK
         last = -1
-        for offset, end in _blocks(chunk):
+        for offset, end in blocks_of(chunk):
             at = offset
             while at < end:
                 size, _, command, skip, position, publisher, sequence, _, topic, key, x = unpack(
@@ -227,19 +227,10 @@ class Heads(dict[int, bytes | None]):
         return head
 
 
-def _blocks(chunk: bytes) -> Iterator[tuple[int, int]]:
-    """First and last byte of the records of each block in a chunk."""
-    offset = 0
-    while offset < len(chunk):
-        end = offset + BLOCK_HEADER_BYTES + BLOCK_HEADER.unpack_from(chunk, offset)[4]
-        yield offset + BLOCK_HEADER_BYTES, end
-        offset = end
-
-
 def _highest_position(chunk: bytes) -> int:
     """No record of a chunk has a position above this."""
     highest = 0
-    for start, _ in _blocks(chunk):
+    for start, _ in blocks_of(chunk):
         fields = BLOCK_HEADER.unpack_from(chunk, start - BLOCK_HEADER_BYTES)
         highest = fields[6] + fields[3] - 1
     return highest

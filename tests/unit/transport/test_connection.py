@@ -84,6 +84,9 @@ class Bench:
         await self.over.wait()
         return f"{type(self.reason).__name__}: {self.reason}"
 
+    def stopped_by(self) -> object:
+        return self.connection.reading_stopped_by
+
     async def bodies(self) -> list[bytes]:
         return [message.data for message in await self.delivery.next_batch() or []]
 
@@ -201,7 +204,7 @@ async def test_closing_works_while_reading_has_stopped() -> None:
     async with bench.running():
         await bench.peer.publish("1", bytes(1000))
         await wait_all_tasks_blocked()
-        assert bench.connection.reading_stopped_by is bench.delivery
+        assert bench.stopped_by() is bench.delivery
         bench.connection.close()
         assert "closed by this client" in await bench.ended()
 
@@ -307,15 +310,15 @@ async def test_a_full_queue_stops_the_reading_until_half_is_taken() -> None:
         for body in (b"a", b"b", b"c", b"d"):
             await bench.peer.publish("1", body * 400)
             await wait_all_tasks_blocked()
-        assert bench.connection.reading_stopped_by is bench.delivery
+        assert bench.stopped_by() is bench.delivery
         held = bench.delivery.held_bytes
         assert 1000 < held < 1500
         assert [body[:1] for body in await bench.bodies()] == [b"a"]
         await wait_all_tasks_blocked()
-        assert bench.connection.reading_stopped_by is bench.delivery
+        assert bench.stopped_by() is bench.delivery
         assert [body[:1] for body in await bench.bodies()] == [b"b"]
         await wait_all_tasks_blocked()
-        assert bench.connection.reading_stopped_by is None
+        assert bench.stopped_by() is None
         assert [(await bench.bodies())[0][:1] for _ in range(2)] == [b"c", b"d"]
 
 
@@ -327,7 +330,7 @@ async def test_one_large_message_in_many_reads_counts_whole() -> None:
         await bench.peer.publish("1", bytes(200_000))
         await wait_all_tasks_blocked()
         assert bench.delivery.held_bytes > 200_000
-        assert bench.connection.reading_stopped_by is bench.delivery
+        assert bench.stopped_by() is bench.delivery
 
 
 @pytest.mark.row("MS5")
@@ -337,7 +340,7 @@ async def test_the_records_of_one_frame_count_once() -> None:
         await bench.peer.records(Message(query_id="1"), *[b"x" * 50] * 1000)
         await wait_all_tasks_blocked()
         assert 50_000 < bench.delivery.held_bytes < 100_000
-        assert bench.connection.reading_stopped_by is None
+        assert bench.stopped_by() is None
 
 
 @pytest.mark.row("MS5", "HB7")
@@ -366,26 +369,36 @@ async def test_callbacks_that_are_behind_stop_the_reading_too(
             bench.events.tell("event", 1)
         await bench.peer.publish("1", b"a")
         await wait_all_tasks_blocked()
-        assert bench.connection.reading_stopped_by is bench.events
+        assert bench.stopped_by() is bench.events
         nursery.start_soon(bench.events.run)
         await wait_all_tasks_blocked()
-        assert bench.connection.reading_stopped_by is None
+        assert bench.stopped_by() is None
         nursery.cancel_scope.cancel()
 
 
-async def test_reading_resumes_only_when_every_full_queue_has_drained() -> None:
+async def test_reading_resumes_only_when_every_full_queue_has_drained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("haclient.transport.events._CAP", 2)
     bench = Bench(cap_bytes=10)
     other = Delivery(10)
     bench.session.router.add(Subscription("2", other))
-    async with bench.running():
+    async with bench.running(), trio.open_nursery() as nursery:
         await bench.peer.publish("1,2", bytes(100))
         await wait_all_tasks_blocked()
-        await other.next_batch()
-        await wait_all_tasks_blocked()
-        assert bench.connection.reading_stopped_by is bench.delivery
+        for _ in range(3):
+            bench.events.tell("event", 1)
+        assert bench.stopped_by() is bench.delivery
         await bench.bodies()
         await wait_all_tasks_blocked()
-        assert bench.connection.reading_stopped_by is None
+        assert bench.stopped_by() is other
+        await other.next_batch()
+        await wait_all_tasks_blocked()
+        assert bench.stopped_by() is bench.events
+        nursery.start_soon(bench.events.run)
+        await wait_all_tasks_blocked()
+        assert bench.stopped_by() is None
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_consumer_that_already_waits_for_an_ack_is_told_when_its_queue_is_full() -> None:

@@ -86,7 +86,7 @@ def test_a_mark_has_no_position() -> None:
     assert not batch.has_data
     block = batch.build()
     assert block is not None
-    assert (block.first_position, block.next_position, block.marks) == (5, 5, ((4, 9),))
+    assert (block.first_position, block.next_position, block.marks) == (5, 5, ((4, 9, 0),))
     (record,) = records_of(block.data)
     assert (record.command, record.sequence, record.position) == (RecordCommand.MARK, 9, 0)
     assert publisher.noted == 9

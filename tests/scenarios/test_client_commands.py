@@ -1,0 +1,269 @@
+"""Deletes, commands as objects, and what can never work, as the server sees them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.client import Client
+from haclient.errors import (
+    DisconnectedError,
+    HAClientError,
+    UsageError,
+)
+from haclient.protocol.commands import Command
+from haclient.protocol.messages import Message
+from haclient.streams import MessageStream
+from haclient_stores.memory_publish import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering, listening, together
+
+pytestmark = in_virtual_time
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+@pytest.fixture
+async def client() -> AsyncGenerator[Client]:
+    async with Client("sub") as found:
+        yield found
+
+
+@pytest.fixture
+async def peer(server: Server, client: Client) -> Peer:
+    return await server.log_on(client)
+
+
+async def bodies(stream: MessageStream) -> list[bytes]:
+    return [message.data async for message in stream]
+
+
+# -- deletes ------------------------------------------------------------------------------
+
+
+@pytest.mark.row("CC16")
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ({"filter": "1=1"}, {"filter": "1=1", "data": b""}),
+        ({"keys": ["1", "2"]}, {"sow_keys": "1,2", "data": b""}),
+        ({"data": "{}"}, {"data": b"{}"}),
+    ],
+)
+@pytest.mark.parametrize("with_store", [True, False])
+async def test_a_delete_returns_its_statistics(
+    server: Server,
+    arguments: dict[str, str],
+    wanted: dict[str, object],
+    with_store: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    store = MemoryPublishStore() if with_store else None
+    async with Client("sub", publish_store=store) as client:
+        peer = await server.log_on(client)
+
+        async def script() -> None:
+            command = await peer.answer("sow_delete")
+            assert {name: getattr(command, name) for name in wanted} == wanted
+            assert (command.sequence is not None) is with_store
+            assert ("persisted" in command.ack_type) is with_store
+            await peer.ack(command, "stats", records_deleted=3)
+            if with_store:
+                await peer.persisted(command.sequence or 0)
+
+        stats, _ = await together(lambda: client.sow_delete("orders", **arguments), script)  # type: ignore[arg-type]  # drawn from a table
+        assert stats.records_deleted == 3
+        await wait_all_tasks_blocked()
+        assert client.unpersisted_count == 0
+
+
+@pytest.mark.row("PS3", "PS7")
+async def test_a_delete_that_was_not_persisted_is_replayed(server: Server) -> None:
+    async with Client("sub", publish_store=MemoryPublishStore()) as client:
+        peer = await server.log_on(client)
+
+        async def script() -> None:
+            await peer.expect("sow_delete")
+            peer.link.close()
+
+        with pytest.raises(DisconnectedError, match="sow_delete: not confirmed"):
+            await together(lambda: client.sow_delete("orders", filter="1=1"), script)
+        again = await server.log_on(client)
+        await again.expect("sow_delete", filter="1=1", sequence=peer.heard[-1].sequence)
+
+
+@pytest.mark.row("CC16")
+async def test_a_delete_takes_exactly_one_criterion(client: Client) -> None:
+    for arguments in ({}, {"filter": "1=1", "data": "x"}):
+        with pytest.raises(UsageError, match="exactly one"):
+            await client.sow_delete("orders", **arguments)  # type: ignore[arg-type]  # from a table
+
+
+# -- commands -----------------------------------------------------------------------------
+
+
+@pytest.mark.row("CC18", "MS7")
+async def test_a_command_runs_with_a_stream(client: Client, peer: Peer) -> None:
+    command = Command("sow").set_topic("orders").set_batch_size(2).add_ack_type("stats")
+
+    async def script() -> None:
+        query = await peer.answer("sow")
+        assert query.ack_type == "completed,processed,stats"
+        await peer.records(query, b"a")
+        await peer.ack(query, "completed")
+        await peer.ack(query, "stats", records_returned=1)
+
+    stream, _ = await together(lambda: client.execute(command), script)
+    found = [(message.command, message.ack_type) async for message in stream]
+    assert found == [("group_begin", ""), ("sow", ""), ("group_end", ""), ("ack", "stats")]
+
+
+@pytest.mark.row("CC18", "MS7")
+async def test_a_command_of_acks_alone_ends_with_the_last_of_them(
+    client: Client, peer: Peer
+) -> None:
+    async def script() -> None:
+        flush = await peer.answer("flush")
+        await peer.ack(flush, "persisted")
+
+    command = Command("flush", ack_type="persisted")
+    stream, _ = await together(lambda: client.execute(command), script)
+    assert [message.ack_type async for message in stream] == ["persisted"]
+
+
+@pytest.mark.row("CC18")
+async def test_a_command_runs_with_a_handler(client: Client, peer: Peer) -> None:
+    got: list[bytes] = []
+    command = Command("subscribe", topic="orders", sub_id="s")
+    sub_id, _ = await together(
+        lambda: client.execute_async(command, lambda m: got.append(m.data)),
+        lambda: peer.answer("subscribe"),
+    )
+    await peer.publish(sub_id, b"a")
+    await wait_all_tasks_blocked()
+    assert (sub_id, got) == ("s", [b"a"])
+    with pytest.raises(UsageError, match="needs a handler"):
+        await client.execute_async(command)
+
+
+@pytest.mark.row("CC18", "CC6")
+async def test_a_publish_command_goes_the_way_of_publish(server: Server) -> None:
+    async with Client("sub", publish_store=MemoryPublishStore()) as client:
+        peer = await server.log_on(client)
+        await client.execute_async(Command("publish", topic="orders", data="a", expiration=3))
+        await client.execute_async(Command("delta_publish", topic="orders", data=b"b"))
+        await peer.expect("publish", data=b"a", expiration=3, ack_type="persisted")
+        await peer.expect("delta_publish", data=b"b", ack_type="persisted")
+        assert client.unpersisted_count == 2
+        with pytest.raises(UsageError, match="no messages to stream"):
+            await client.execute(Command("publish", topic="orders"))
+
+
+@pytest.mark.row("CC18", "CC17")
+async def test_an_unsubscribe_command_ends_the_subscription(client: Client, peer: Peer) -> None:
+    async with answering(peer), client.stream("orders", sub_id="s") as stream:
+        await client.execute_async(Command("unsubscribe", sub_id="s"))
+        assert await bodies(stream) == []
+
+
+# -- what can never work ------------------------------------------------------------------
+
+
+@pytest.mark.row("MS5")
+async def test_a_handler_that_waits_behind_its_own_messages_is_told_so(server: Server) -> None:
+    errors: list[HAClientError] = []
+    async with Client("sub", max_queued_bytes=1000) as client:
+        peer = await server.log_on(client)
+
+        async def handler(message: Message) -> None:
+            if message.data[:1] == b"0":
+                await trio.sleep(1)  # until the queue is full
+                try:
+                    await client.flush(timeout=None)
+                except UsageError as error:
+                    errors.append(error)
+
+        async with answering(peer):
+            await client.subscribe("orders", handler=handler, sub_id="s")
+            for number in range(10):
+                await peer.publish("s", b"%d" % number + bytes(400))
+                await wait_all_tasks_blocked()
+            await trio.sleep(2)
+            await client.flush()
+    assert [str(error).partition(" stands")[0] for error in errors] == [
+        "flush waits for an ack that"
+    ]
+
+
+@pytest.mark.row("MS5", "PS15")
+@pytest.mark.parametrize("full_before", [True, False])
+async def test_so_is_one_that_waits_for_its_publishes(
+    server: Server,
+    full_before: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    errors: list[HAClientError] = []
+    go_on = trio.Event()
+    store = MemoryPublishStore()
+    async with Client("sub", max_queued_bytes=1000, publish_store=store) as client:
+        peer = await server.log_on(client)
+
+        async def handler(message: Message) -> None:
+            if message.data[:1] == b"0":
+                await client.publish("answers", b"x")
+                if full_before:
+                    await go_on.wait()
+                try:
+                    await client.publish_flush(timeout=None)
+                except UsageError as error:
+                    errors.append(error)
+
+        await together(
+            lambda: client.subscribe("orders", handler=handler, sub_id="s"),
+            lambda: peer.answer("subscribe"),
+        )
+        for number in range(10):
+            await peer.publish("s", b"%d" % number + bytes(400))
+            await wait_all_tasks_blocked()
+        go_on.set()
+        await wait_all_tasks_blocked()
+        assert len(errors) == 1
+        assert "publish_flush waits for an ack" in str(errors[0])
+        await peer.persisted(store.last_sequence)
+        await client.wait_empty()
+
+
+async def test_a_query_with_a_handler_ends_quietly_with_its_connection(server: Server) -> None:
+    lost: list[HAClientError] = []
+    async with Client("c", on_disconnect=lost.append) as client:
+        peer = await server.log_on(client)
+        await together(
+            lambda: client.execute_async(Command("sow", topic="orders"), lambda _: None),
+            lambda: peer.answer("sow"),
+        )
+        peer.link.close()
+        await wait_all_tasks_blocked()
+        assert len(lost) == 1  # that is how the application hears of it: nobody could catch more
+
+
+async def test_of_two_connects_at_once_one_is_refused(server: Server) -> None:
+    refused: list[UsageError] = []
+    twice = Client("c")
+
+    async def connect() -> None:
+        try:
+            await twice.connect(server.uri)
+        except UsageError as error:
+            refused.append(error)
+
+    async with twice:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connect)
+            nursery.start_soon(connect)
+            await server.accept()
+        assert ["is connected" in str(error) for error in refused] == [True]

@@ -1,0 +1,201 @@
+"""Streams and queries as the server sees them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.client import Client
+from haclient.errors import (
+    DisconnectedError,
+    UsageError,
+)
+from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
+from haclient.streams import MessageStream
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering, listening, together
+
+pytestmark = in_virtual_time
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+@pytest.fixture
+async def client() -> AsyncGenerator[Client]:
+    async with Client("sub") as found:
+        yield found
+
+
+@pytest.fixture
+async def peer(server: Server, client: Client) -> Peer:
+    return await server.log_on(client)
+
+
+async def opened(stream: MessageStream, peer: Peer, command: str = "subscribe") -> Message:
+    """Open a stream; the command that the server has accepted."""
+    _, message = await together(stream.open, lambda: peer.answer(command))
+    return message
+
+
+async def bodies(stream: MessageStream) -> list[bytes]:
+    return [message.data async for message in stream]
+
+
+def residue(client: Client) -> tuple[int, int]:
+    """Receivers and waiting commands that are left."""
+    session = client._core.session
+    return len(session.router.all()), len(session.pending)
+
+
+# -- streams ------------------------------------------------------------------------------
+
+
+@pytest.mark.row("MS1", "MS8", "CC11")
+async def test_leaving_a_stream_unsubscribes(client: Client, peer: Peer) -> None:
+    async with answering(peer):
+        async with client.stream("orders", filter="/id = 1", sub_id="s") as stream:
+            assert stream.sub_id == "s"
+            await peer.publish("s", b"a", b"b")
+            assert (await anext(stream)).data == b"a"
+            assert not stream.ended
+        assert stream.ended
+        assert await bodies(stream) == []
+        assert [(m.command, m.sub_id) for m in peer.heard[1:]] == [
+            ("subscribe", "s"),
+            ("unsubscribe", "s"),
+        ]
+        await stream.aclose()
+        assert len(peer.heard) == 3
+
+
+@pytest.mark.row("MS1", "CC17")
+async def test_unsubscribing_ends_the_stream_of_another_task(client: Client, peer: Peer) -> None:
+    async with answering(peer), client.stream("orders", sub_id="s") as stream:
+        _, found = await together(lambda: client.unsubscribe("s"), lambda: bodies(stream))
+    assert found == []
+    assert stream.end_reason is None
+
+
+@pytest.mark.row("MS1", "MS2")
+async def test_a_stream_ends_with_its_connection_and_stays_ended(
+    server: Server, client: Client, peer: Peer
+) -> None:
+    stream = client.stream("orders", sub_id="s")
+    await opened(stream, peer)
+    await peer.publish("s", b"a", b"b")
+    peer.link.close()
+    assert await bodies(stream) == [b"a", b"b"]
+    assert isinstance(stream.end_reason, DisconnectedError)
+    again = await server.log_on(client)
+    await again.publish("s", b"late")
+    await wait_all_tasks_blocked()
+    assert await bodies(stream) == []
+    assert [message.command for message in again.heard] == ["logon"]
+    await stream.aclose()
+    with pytest.raises(UsageError, match="make a new one"):
+        await stream.open()
+
+
+async def test_a_stream_is_used_while_the_client_lives(client: Client) -> None:
+    with pytest.raises(UsageError, match="async with"):
+        await Client("other").stream("orders").open()
+    with pytest.raises(DisconnectedError, match="not connected"):
+        await client.stream("orders").open()
+
+
+# -- queries ------------------------------------------------------------------------------
+
+
+@pytest.mark.row("CC15", "MS1", "MS7")
+async def test_a_query_ends_with_its_result(client: Client, peer: Peer) -> None:
+    stream = client.sow("orders", filter="/px > 10", order_by="/px", top_n=5)
+
+    async def script() -> None:
+        query = await peer.answer("sow")
+        assert (query.filter, query.order_by, query.top_n) == ("/px > 10", "/px", 5)
+        assert (query.batch_size, query.ack_type) == (10, "completed,processed")
+        await peer.records(query, b"a", b"b")
+        await peer.ack(query, "completed")
+
+    await together(stream.open, script)
+    found = [(message.data, message.sow_key, message.command) async for message in stream]
+    assert found == [(b"a", "1", "sow"), (b"b", "2", "sow")]
+    assert stream.caught_up
+    await stream.aclose()
+    assert residue(client) == (0, 0)
+
+
+@pytest.mark.row("CC15")
+async def test_a_query_without_a_result_is_empty(client: Client, peer: Peer) -> None:
+    stream = client.sow("orders", order_by="/px", options=Options(top_n=5, skip_n=2))
+
+    async def script() -> None:
+        query = await peer.answer("sow")
+        assert query.options == "top_n=5,skip_n=2"
+        await peer.ack(query, "completed")
+        await peer.records(query)
+
+    await together(stream.open, script)
+    assert await bodies(stream) == []
+
+
+@pytest.mark.row("MS1", "CC15")
+async def test_a_query_that_was_cut_off_is_an_error_and_not_a_short_result(
+    client: Client, peer: Peer
+) -> None:
+    stream = client.sow("orders")
+
+    async def script() -> None:
+        query = await peer.answer("sow")
+        await peer.say("group_begin", query_id=query.query_id)
+        await peer.say("sow", b'{"k":"1","l":1}a', query_id=query.query_id, bs=1, t="orders")
+        peer.link.close()
+
+    await together(stream.open, script)
+    assert (await anext(stream)).data == b"a"
+    with pytest.raises(DisconnectedError):
+        await anext(stream)
+
+
+@pytest.mark.row("CC15", "MS7")
+async def test_a_query_and_what_follows_it_come_in_one_stream(client: Client, peer: Peer) -> None:
+    stream = client.sow_and_stream("orders", filter="/id > 0", sub_id="s", batch_size=50)
+
+    async def script() -> None:
+        query = await peer.answer("sow_and_subscribe")
+        assert (query.sub_id, query.query_id, query.batch_size) == ("s", "s", 50)
+        await peer.records(query, b"a", b"b")
+        await peer.ack(query, "completed")
+        await peer.publish("s", b"live")
+
+    await together(stream.open, script)
+    assert [(await anext(stream)).data for _ in range(2)] == [b"a", b"b"]
+    assert not stream.caught_up
+    assert (await anext(stream)).data == b"live"
+    assert stream.caught_up
+    await stream.wait_caught_up()
+    await together(stream.aclose, lambda: peer.answer("unsubscribe"))
+
+
+@pytest.mark.row("CC15")
+async def test_the_handler_of_a_query_sees_its_groups(client: Client, peer: Peer) -> None:
+    got: list[str] = []
+
+    async def script() -> None:
+        query = await peer.answer("sow_and_subscribe")
+        await peer.records(query, b"a")
+        await peer.publish(query.sub_id, b"b")
+
+    def handler(message: Message) -> None:
+        got.append(f"{message.command} {message.text}".strip())
+
+    await together(lambda: client.sow_and_subscribe("orders", handler=handler), script)
+    await wait_all_tasks_blocked()
+    assert got == ["group_begin", "sow a", "group_end", "publish b"]

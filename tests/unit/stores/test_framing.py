@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from haclient_stores import framing
+from haclient_stores.errors import StoreCorrupt, UsageError
+from haclient_stores.framing import Identity, Seal
+
+MAGIC = b"HATESTED"
+BOOT = bytes(range(16))
+PATH = "some.file"
+IDENTITY = Identity(MAGIC, 4096, 1 << 20, 77)
+
+
+def new_page() -> bytearray:
+    page = bytearray(4096)
+    framing.write_identity(memoryview(page), IDENTITY, BOOT)
+    return page
+
+
+def read(page: bytes | bytearray) -> Identity | None:
+    return framing.read_identity(bytes(page), magic=MAGIC, path=PATH)
+
+
+def test_a_header_is_read_as_it_was_written() -> None:
+    page = new_page()
+    assert read(page) == IDENTITY
+    assert page[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16] == BOOT
+    assert read(page[: framing.IDENTITY_BYTES]) == IDENTITY
+
+
+@pytest.mark.parametrize("page", [b"", bytes(8), bytes(4096), bytes(8) + b"rest of an old header"])
+def test_a_page_without_magic_is_not_in_use(page: bytes) -> None:
+    assert read(page) is None
+
+
+@pytest.mark.row("PS21")
+@pytest.mark.parametrize("offset", range(framing.IDENTITY_BYTES))
+def test_a_damaged_header_is_never_believed(offset: int) -> None:
+    page = new_page()
+    page[offset] ^= 0x20
+    with pytest.raises(StoreCorrupt) as caught:
+        read(page)
+    assert caught.value.offset == 0
+
+
+@pytest.mark.row("PS21")
+@pytest.mark.parametrize("size", range(1, framing.IDENTITY_BYTES))
+def test_a_header_that_ends_early_is_never_believed(size: int) -> None:
+    with pytest.raises(StoreCorrupt):
+        read(new_page()[:size])
+
+
+def test_the_file_of_another_format_is_named() -> None:
+    with pytest.raises(StoreCorrupt, match=r"some\.file.*not a HAOTHERS file.*HATESTED"):
+        framing.read_identity(bytes(new_page()), magic=b"HAOTHERS", path=PATH)
+
+
+def test_a_newer_format_says_both_versions() -> None:
+    page = bytearray(4096)
+    framing.write_identity(memoryview(page), Identity(MAGIC, 4096, version=2), BOOT)
+    with pytest.raises(StoreCorrupt, match="version 2, this library knows 1") as caught:
+        read(page)
+    assert caught.value.offset == 8
+
+
+@pytest.mark.parametrize("value", [0, 1, 2**32, 2**63, 2**64 - 1])
+def test_a_word_is_read_as_it_was_written(value: int) -> None:
+    page = bytearray(4096)
+    framing.write_word(memoryview(page), framing.SECOND_WORD, value)
+    assert framing.read_word(bytes(page), framing.SECOND_WORD) == value
+
+
+@pytest.mark.row("PS21")
+@pytest.mark.parametrize("bit", range(128))
+def test_a_damaged_word_is_as_good_as_none(bit: int) -> None:
+    page = bytearray(16)
+    framing.write_word(memoryview(page), 0, 123_456_789)
+    page[bit // 8] ^= 1 << bit % 8
+    assert framing.read_word(bytes(page), 0) == 0
+    assert framing.read_word(bytes(16), 0) == 0
+
+
+@pytest.mark.parametrize("name", ["a", "orders", "größe", "odd \udcff byte", "x" * 1024])
+def test_an_owner_is_read_as_it_was_written(name: str) -> None:
+    page = bytearray(4096)
+    assert framing.read_owner(bytes(page), path=PATH) == ""
+    framing.write_owner(memoryview(page), name)
+    assert framing.read_owner(bytes(page), path=PATH) == name
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1025, "é" * 513])
+def test_an_owner_has_a_name_that_fits(name: str) -> None:
+    page = bytearray(4096)
+    with pytest.raises(UsageError, match="1 to 1024 bytes"):
+        framing.write_owner(memoryview(page), name)
+    assert page == bytes(4096)
+
+
+@pytest.mark.row("PS21")
+@pytest.mark.parametrize("offset", range(framing.OWNER_OFFSET, framing.OWNER_OFFSET + 14))
+def test_a_damaged_owner_is_never_believed(offset: int) -> None:
+    page = bytearray(4096)
+    framing.write_owner(memoryview(page), "orders")
+    page[offset] ^= 0x41
+    with pytest.raises(StoreCorrupt) as caught:
+        framing.read_owner(bytes(page), path=PATH)
+    assert caught.value.offset == framing.OWNER_OFFSET
+
+
+def seal_table(*seals: Seal) -> bytearray:
+    table = bytearray(16 * 8)
+    for index, seal in enumerate(seals):
+        framing.write_seal(memoryview(table), index, seal)
+    return table
+
+
+def read_seals(table: bytes | bytearray) -> list[Seal]:
+    return framing.read_seals(bytes(table), begin=100, first=10, path=PATH, at=256)
+
+
+SEALS = [Seal(200, 1, 11), Seal(201, 2**32 - 1, 13), Seal(5000, zlib.crc32(b"x"), 2**63)]
+
+
+@pytest.mark.parametrize("count", range(4))
+def test_seals_are_read_in_order_up_to_the_first_empty_slot(count: int) -> None:
+    assert read_seals(seal_table(*SEALS[:count])) == SEALS[:count]
+
+
+def test_a_full_table_is_read_to_its_end() -> None:
+    table = seal_table(*SEALS)[: 3 * 16]
+    assert read_seals(table) == SEALS
+
+
+def test_a_seal_whose_last_word_was_not_written_does_not_count() -> None:
+    table = seal_table(*SEALS)
+    table[32:40] = bytes(8)
+    assert read_seals(table) == SEALS[:2]
+
+
+@pytest.mark.row("PS21")
+@pytest.mark.parametrize(
+    ("seal", "offset"),
+    [(Seal(200, 1, 12), 272), (Seal(150, 1, 12), 272), (Seal(300, 1, 11), 272)],
+)
+def test_a_table_that_goes_backwards_is_corrupt(seal: Seal, offset: int) -> None:
+    with pytest.raises(StoreCorrupt, match="goes backwards") as caught:
+        read_seals(seal_table(SEALS[0], seal))
+    assert caught.value.offset == offset

@@ -1,0 +1,57 @@
+"""What is refused before anything is sent; the rest is in tests/scenarios."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient.client import Client
+from haclient.errors import UsageError
+from haclient.protocol.commands import Command
+from haclient.subscribing import Subscriber
+from haclient.transport.core import Core, Settings
+
+
+def subscriber() -> Subscriber:
+    return Subscriber(Core(Settings(name="c")), "raise")
+
+
+@pytest.mark.row("CC18")
+@pytest.mark.parametrize("name", ["publish", "delta_publish"])
+async def test_a_publish_has_nothing_to_stream(name: str) -> None:
+    with pytest.raises(UsageError, match="no messages to stream"):
+        await subscriber().execute(Command(name, topic="t"))
+
+
+@pytest.mark.row("CC18")
+async def test_messages_need_a_handler() -> None:
+    with pytest.raises(UsageError, match="subscribe needs a handler"):
+        await subscriber().execute_async(Command("subscribe", topic="t"), None)
+
+
+@pytest.mark.row("CC17", "CC18")
+async def test_an_unsubscribe_command_has_to_say_from_what() -> None:
+    with pytest.raises(UsageError, match="sub_id"):
+        await subscriber().execute_async(Command("unsubscribe"), None)
+    await subscriber().execute_async(Command("unsubscribe", query_id="gone"), None)
+    await subscriber().unsubscribe(["gone"], timeout=1)
+
+
+@pytest.mark.row("CC11")
+async def test_a_subscription_outside_the_block_is_refused() -> None:
+    command = Command("subscribe", topic="t")
+    with pytest.raises(UsageError, match="async with"):
+        await subscriber().handle(command, print)
+    with pytest.raises(UsageError, match="async with"):
+        await subscriber().stream(command).open()
+
+
+@pytest.mark.row("CC11", "CC13")
+async def test_what_no_server_could_carry_out_is_refused() -> None:
+    async with Client("c") as client:
+        for options in ("nonsense", "rate=3"):
+            with pytest.raises(UsageError):
+                await client.stream("t", options=options + ",live,").open()
+        with pytest.raises(UsageError):
+            await client.subscribe("", handler=print)
+        with pytest.raises(UsageError):
+            await client.bookmark_stream("t", sub_id="s", bookmark="no bookmark").open()

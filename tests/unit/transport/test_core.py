@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.errors import DisconnectedError, HAClientError, StoreLocked, UsageError
+from haclient.session.states import ConnectionState
+from haclient.transport.core import Core, Settings
+from haclient_stores.memory_publish import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.custom import DictBookmarkStore, DictPublishStore
+from support.peer import Peer, Server, answering, listening, together
+
+pytestmark = in_virtual_time
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+async def log_on(core: Core, server: Server, *, seen: int = 0) -> Peer:
+    await together(lambda: core.connect(server.uri, timeout=1), trio.lowlevel.checkpoint)
+    peer = await server.accept()
+    await together(lambda: core.logon(timeout=1), lambda: peer.log_on(seen=seen))
+    return peer
+
+
+@pytest.mark.row("PS8")
+async def test_a_store_without_history_counts_from_the_clock(server: Server) -> None:
+    store = MemoryPublishStore()
+    core = Core(Settings(name="c", publish_store=store, clock_us=lambda: 1_000_000))
+    await core.enter()
+    await log_on(core, server, seen=5)
+    assert store.last_sequence == 1_000_000
+    await core.leave(None, None, None)
+
+
+@pytest.mark.row("PS12", "BS21")
+async def test_stores_belong_to_the_client_and_are_closed_with_it() -> None:
+    publishes, bookmarks = DictPublishStore(), DictBookmarkStore()
+    core = Core(Settings(name="c", publish_store=publishes, bookmark_store=bookmarks))
+    assert (publishes.client_name, bookmarks.client_name) == ("c", "c")
+    await core.enter()
+    await core.leave(None, None, None)
+    assert publishes.closed
+    assert bookmarks.closed
+
+
+@pytest.mark.row("PS12")
+def test_a_store_of_another_client_is_refused() -> None:
+    store = MemoryPublishStore()
+    store.open_for("other")
+    with pytest.raises(StoreLocked, match="other"):
+        Core(Settings(name="c", publish_store=store))
+
+
+@pytest.mark.row("CC3")
+async def test_stores_are_closed_even_when_the_block_fails() -> None:
+    store = DictPublishStore()
+    core = Core(Settings(name="c", publish_store=store))
+    await core.enter()
+    error = ZeroDivisionError()
+    await core.leave(type(error), error, None)
+    assert store.closed
+    assert core.state is ConnectionState.SHUTDOWN
+
+
+async def test_everything_needs_the_block() -> None:
+    core = Core(Settings(name="c"))
+    with pytest.raises(UsageError, match="async with"):
+        core.running()
+    await core.leave(None, None, None)
+
+
+@pytest.mark.row("CC9")
+async def test_a_lost_connection_is_told_and_what_waits_is_released(server: Server) -> None:
+    told: list[HAClientError] = []
+    core = Core(Settings(name="c", publish_store=MemoryPublishStore(), on_disconnect=told.append))
+    await core.enter()
+    peer = await log_on(core, server)
+    await core.publisher.publish("t", b"x")
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            with pytest.raises(DisconnectedError):
+                await core.flush_persisted(timeout=None)
+
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        peer.link.close()
+    assert len(told) == 1
+    assert core.state is ConnectionState.DISCONNECTED
+    with pytest.raises(DisconnectedError, match=r"closed the connection|was lost"):
+        await core.logon(timeout=1)
+    await core.leave(None, None, None)
+
+
+@pytest.mark.row("CC16", "PS3")
+async def test_a_stored_delete_has_an_id_that_no_later_command_repeats(server: Server) -> None:
+    store = MemoryPublishStore()
+    core = Core(Settings(name="c", publish_store=store))
+    await core.enter()
+    peer = await log_on(core, server)
+    async with answering(peer):
+        for _ in range(2):
+            with trio.move_on_after(1):
+                await core.sow_delete({"c": "sow_delete", "t": "t"}, "{}", timeout=None)
+    ids = [message.command_id for message in peer.heard if message.command == "sow_delete"]
+    assert ids == [f"sow_delete-{store.last_sequence - 1}", f"sow_delete-{store.last_sequence}"]
+    await core.leave(None, None, None)

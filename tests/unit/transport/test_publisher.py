@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.errors import DisconnectedError, PublishGap, UsageError, WouldBlock
+from haclient.protocol.messages import Message
+from haclient.session.custom_stores import SendingStore
+from haclient.session.logon import LoggedOn
+from haclient.transport.publisher import Publisher
+from haclient.transport.writer import FLUSH_BYTES, Writer
+from haclient_stores.interfaces import PublishStore
+from haclient_stores.memory_publish import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.custom import DictPublishStore
+from support.links import link_pair
+from support.peer import Peer
+
+pytestmark = in_virtual_time
+
+
+class Bench:
+    """A publisher and, when it is connected, its writer over a link in memory."""
+
+    def __init__(self, store: PublishStore | None = None, *, lasting: bool = False) -> None:
+        self.asked: list[str] = []
+        self.publisher = Publisher(
+            store, max_unpersisted_bytes=1 << 20, would_deadlock=self.asked.append, lasting=lasting
+        )
+
+    def log_on(self, seen: int = 0, persisted: int = 0) -> Peer:
+        near, far = link_pair()
+        self.near = near
+        self.writer = Writer(near, self.publisher.log, self.publisher.gate)
+        self.publisher.connected(self.writer)
+        server = LoggedOn(seen=seen, persisted=persisted, server_version="", reason="")
+        self.publisher.logged_on(server, 0)
+        return Peer(far)
+
+
+def failure(sequence: int) -> Message:
+    return Message(kind="ack", ack_type="persisted", sequence=sequence, reason="no")
+
+
+@pytest.fixture(params=[MemoryPublishStore, DictPublishStore], ids=["memory", "custom"])
+def store(request: pytest.FixtureRequest) -> PublishStore:
+    made: PublishStore = request.param()
+    return made
+
+
+@pytest.mark.row("PS1", "BS22")
+def test_a_store_of_our_own_is_its_own_log_and_any_other_gets_one() -> None:
+    ours, custom = MemoryPublishStore(), DictPublishStore()
+    assert Bench(ours).publisher.log is ours
+    assert isinstance(Bench(custom).publisher.log, SendingStore)
+    assert Bench().publisher.log is None
+
+
+@pytest.mark.row("CC6", "PS2", "PS4")
+async def test_a_publish_is_stored_under_the_next_number_and_sent(store: PublishStore) -> None:
+    bench = Bench(store)
+    peer = bench.log_on(seen=4, persisted=4)
+    assert [await bench.publisher.publish("t", b"x"), bench.publisher.publish_nowait("t", "y")] == [
+        5,
+        6,
+    ]
+    bench.writer.pump()
+    await peer.expect("publish", sequence=5, ack_type="persisted", data=b"x")
+    await peer.expect("publish", sequence=6, ack_type="persisted", data=b"y")
+
+
+@pytest.mark.row("PS7")
+async def test_nothing_leaves_before_the_logon_said_where_to_begin(store: PublishStore) -> None:
+    bench = Bench(store)
+    near, far = link_pair()
+    writer = Writer(near, bench.publisher.log, bench.publisher.gate)
+    bench.publisher.connected(writer)
+    for _ in range(20):
+        await bench.publisher.publish("t", bytes(FLUSH_BYTES // 8))
+    assert writer.pump()
+    assert near.sending.sent_bytes == 0
+    assert far.recv_into(memoryview(bytearray(8))) is None
+
+
+@pytest.mark.row("PS5")
+async def test_waiters_are_released_by_their_acks(store: PublishStore) -> None:
+    bench = Bench(store)
+    bench.log_on()
+    for _ in range(3):
+        await bench.publisher.publish("t", b"x")
+    done: list[int] = []
+    async with trio.open_nursery() as nursery:
+
+        async def wait(sequence: int) -> None:
+            await bench.publisher.wait_persisted(sequence, "flush")
+            done.append(sequence)
+
+        base = store.last_sequence
+        for sequence in (base - 2, base):
+            nursery.start_soon(wait, sequence)
+        await wait_all_tasks_blocked()
+        bench.publisher.acknowledged(base - 1)
+        await wait_all_tasks_blocked()
+        assert done == [base - 2]
+        bench.publisher.acknowledged(base)
+    assert set(bench.asked) == {"flush"}
+
+
+async def test_waits_end_with_the_link_unless_another_will_come(store: PublishStore) -> None:
+    bench = Bench(store)
+    bench.log_on()
+    await bench.publisher.publish("t", b"x")
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            with pytest.raises(DisconnectedError, match="1 publishes are not persisted"):
+                await bench.publisher.wait_persisted(store.last_sequence, "flush")
+
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        bench.publisher.lost()
+
+
+async def test_a_lasting_publisher_waits_through_a_lost_link(store: PublishStore) -> None:
+    bench = Bench(store, lasting=True)
+    bench.log_on()
+    await bench.publisher.publish("t", b"x")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.publisher.wait_persisted, store.last_sequence, "flush")
+        await wait_all_tasks_blocked()
+        bench.publisher.lost()
+        await wait_all_tasks_blocked()
+        bench.log_on(seen=store.last_sequence, persisted=store.last_sequence)
+
+
+@pytest.mark.row("PS6")
+async def test_a_refused_publish_is_read_back_and_forgotten(store: PublishStore) -> None:
+    bench = Bench(store)
+    bench.log_on()
+    for body in (b"a", b"b", b"c", b"d"):
+        await bench.publisher.publish_with("t", body, correlation_id="abc")
+    first = store.lowest_unpersisted
+    message = bench.publisher.refused(failure(first + 2))
+    assert (message.data, message.topic, message.correlation_id) == (b"c", "t", "abc")
+    assert (message.reason, message.sequence) == ("no", first + 2)
+    assert store.unpersisted_count == 4
+    bench.publisher.refused(failure(first + 1))
+    bench.publisher.acknowledged(first)
+    assert store.lowest_unpersisted == first + 3
+    unknown = bench.publisher.refused(failure(first + 99))
+    assert (unknown.sequence, unknown.data) == (first + 99, b"")
+    bench.publisher.acknowledged(first + 3)
+    assert store.unpersisted_count == 0
+
+
+@pytest.mark.row("PS9")
+async def test_a_gap_is_an_error_where_the_store_minds() -> None:
+    bench = Bench(MemoryPublishStore(error_on_publish_gap=True))
+    bench.log_on(seen=9, persisted=9)
+    with pytest.raises(PublishGap):
+        bench.log_on(seen=3, persisted=3)
+
+
+async def test_without_a_store_acks_and_refusals_mean_little() -> None:
+    bench = Bench()
+    bench.log_on()
+    bench.publisher.acknowledged(3)
+    assert bench.publisher.refused(failure(3)).sequence == 3
+    await bench.publisher.wait_persisted(3, "flush")
+    with pytest.raises(UsageError, match="needs a publish store"):
+        bench.publisher.append(b"", b"")
+
+
+async def test_without_a_store_publishes_stand_in_the_outbox_up_to_its_cap() -> None:
+    bench = Bench()
+    peer = bench.log_on()
+    bench.near.sending.capacity_bytes = 10
+    count = 0
+    with pytest.raises(WouldBlock):  # noqa: PT012  # until it is full
+        while True:
+            bench.publisher.publish_nowait("t", bytes(100_000))
+            count += 1
+    assert 10 <= count <= 14
+    bench.near.sending.capacity_bytes = 1 << 30
+    bench.writer.pump()
+    for _ in range(count):
+        await peer.expect("publish", ack_type="", sequence=None)
+    bench.publisher.publish_nowait("t", b"")
+
+
+@pytest.mark.row("PS20")
+async def test_with_durability_fsync_a_publish_returns_after_the_disk() -> None:
+    class Synced(DictPublishStore):
+        durability = "fsync"
+
+    store = Synced()
+    bench = Bench(store)
+    await bench.publisher.publish("t", b"a")
+    await bench.publisher.publish_with("t", b"b", expiration=3)
+    assert store.synced == 2
+    with pytest.raises(UsageError, match="durability is fsync"):
+        bench.publisher.publish_nowait("t", b"c")
+    assert store.unpersisted_count == 2
+
+
+async def test_heads_are_kept_for_many_topics_but_not_for_ever(store: PublishStore) -> None:
+    bench = Bench(store)
+    for number in range(5000):
+        bench.publisher.publish_nowait(f"t{number}", b"")
+    assert len(bench.publisher._heads) <= 4096
+
+
+@pytest.mark.row("CC6")
+async def test_a_publish_that_was_cancelled_while_it_waited_leaves_the_limit_in_force(
+    store: PublishStore,
+) -> None:
+    bench = Bench(store)
+    bench.log_on()
+    bench.publisher.publish_nowait("t", bytes(1 << 20))
+    for _ in range(2):
+        with trio.move_on_after(1) as limit:
+            await bench.publisher.publish("t", b"x")
+        assert limit.cancelled_caught
+    with pytest.raises(WouldBlock, match="too much is unpersisted"):
+        bench.publisher.publish_nowait("t", b"x")
+    assert store.unpersisted_count == 1
