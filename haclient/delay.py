@@ -113,7 +113,7 @@ class ExponentialDelayStrategy(DelayStrategy):
         UsageError: A time is negative, or the waits would shrink.
     """
 
-    def __init__(  # noqa: PLR0913  # the parameters of seed S4, all by keyword
+    def __init__(  # the parameters of seed S4, all by keyword
         self,
         *,
         initial: float = 0.2,
