@@ -320,6 +320,7 @@ class FileSpace(Space):
                 raise StoreCorrupt(segment.path, 24, "it repeats the sequences of another segment")
             kept.append(segment)
             self._dirty.append(segment)
+        for segment in kept[:-1]:  # the last one is about to be continued
             self.park(segment)
         return kept
 

@@ -127,3 +127,19 @@ def test_a_segment_of_another_space_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no segment of a file store"):
         space.park(store._segments[0])
     space.close([])
+
+
+@pytest.mark.row("PS11")
+def test_the_segment_that_is_continued_stays_mapped_however_many_follow(tmp_path: Path) -> None:
+    store_with(tmp_path / "p", 3).close()
+    store = store_with(tmp_path / "p", 600)
+    assert numbers(store) == list(range(1, 604))
+    store.close()
+
+
+def test_looking_at_single_messages_keeps_few_segments_mapped(tmp_path: Path) -> None:
+    store = store_with(tmp_path / "p", 600)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert all(store.replay_single(sequence) for sequence in range(1, 600, 20))
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 4
+    store.close()
