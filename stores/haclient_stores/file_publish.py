@@ -102,7 +102,8 @@ class FilePublishStore(PublishLog):
             self._files, window, limits=limits, error_on_publish_gap=error_on_publish_gap
         )
         self._closed = False
-        self._synced_sequence = window.last_sequence
+        # A killed process may have left what it stored in the page cache only.
+        self._synced_sequence = window.lowest - 1 if window.count else window.last_sequence
         self._sync_lock = threading.Lock()
         self._syncs_begun = 0
         self._syncs_done = 0

@@ -11,6 +11,7 @@ the head are *parked*: unmapped and closed until somebody reads them again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -140,16 +141,13 @@ class FileSpace(Space):
         self.check_usable()
         with self._lock:
             spare = self._spare.pop() if size == self._segment_bytes and self._spare else None
-        if spare is None:
-            try:
-                segment = self._made(first, size)
-            except StoreFull:
-                unused = self._unused_at_last(size)
-                if unused is None:
-                    raise
-                segment = self._reused(unused, first)
-        else:
-            segment = self._reused(spare, first)
+        try:
+            segment = self._made(first, size) if spare is None else self._reused(spare, first)
+        except StoreFull:
+            unused = self._unused_at_last(size)
+            if unused is None:
+                raise
+            segment = self._reused(unused, first)
         view = segment.view
         view[_TABLE : HEADER_BYTES + SLOT_BYTES] = bytes(HEADER_BYTES + SLOT_BYTES - _TABLE)
         identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, size, first)
@@ -292,7 +290,7 @@ class FileSpace(Space):
             if segment.released:  # persisted and removed in the meantime
                 return
             raise
-        try:
+        with contextlib.closing(file):
             end = segment.end
             segment.synced = True
             file.fsync()
@@ -301,15 +299,10 @@ class FileSpace(Space):
             with self._lock:
                 if not segment.released:
                     file.pwrite(word, framing.FIRST_WORD)
-        finally:
-            file.close()
 
     def _sync_unused(self, segment: FileSegment) -> None:
-        file = self._disk.open(segment.path)
-        try:
+        with contextlib.closing(self._disk.open(segment.path)) as file:
             file.fsync()
-        finally:
-            file.close()
 
     def close(self, segments: list[Segment]) -> None:
         """Unmap everything, the segments in use too."""

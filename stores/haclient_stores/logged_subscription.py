@@ -174,7 +174,7 @@ class LoggedSubscription(SubscriptionLog):
             return
         tracker = self.tracker
         with self._log.gate.standstill():
-            if not tracker.redelivers:
+            if not tracker.again:
                 tracker.discard_all_up_to(number)
                 self._move(Kind.DISCARDED_UP_TO, number)
                 return

@@ -141,7 +141,7 @@ def snapshot(
     yield record(Kind.NEXT, tracker.next_number)
     for publisher, sequence in tracker.seen.items():
         yield record(Kind.SEEN, sequence, publisher)
-    for aliases in (tracker.lapsed, tracker.aliases):
+    for aliases in (tracker.again.lapsed, tracker.again.aliases):
         yield record(Kind.LOST, 1)  # what is in hand now is expected by whoever reads this
         for alias in aliases.values():
             yield record(Kind.ALIAS_NUMBER, alias.number)

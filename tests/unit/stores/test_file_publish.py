@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -359,7 +360,8 @@ def test_what_was_read_back_is_not_taken_for_synced(tmp_path: Path) -> None:
     disk = WatchedDisk()
     store = FilePublishStore(tmp_path / "p", segment_bytes=MIN_SEGMENT_BYTES, disk=disk)
     fill(store, 3)
-    store._disk.rename(store.path, tmp_path / "q")  # the process is gone
+    shutil.copytree(store.path, tmp_path / "q")  # what is left when the process is killed now
+    store.close()
     again = FilePublishStore(tmp_path / "q", segment_bytes=MIN_SEGMENT_BYTES, disk=WatchedDisk())
     assert kept(again) == [1, 2, 3]
     assert again.needs_sync

@@ -234,14 +234,20 @@ def test_a_disk_that_is_full_from_the_start_is_no_store_yet(tmp_path: Path) -> N
 # -- damage -----------------------------------------------------------------------------------
 
 
-def check_damage(path: Path, whole: dict[int, bytes], caplog: pytest.LogCaptureFixture) -> str:
-    """Open a damaged store: "corrupt", "whole" or, with a warning, "torn"; all else is a failure."""
-    caplog.clear()
+def opened_or_corrupt(path: Path) -> FilePublishStore | StoreCorrupt:
     try:
-        store = FilePublishStore(path, segment_bytes=SMALL)
+        return FilePublishStore(path, segment_bytes=SMALL)
     except StoreCorrupt as error:
-        assert error.path.parent == path
-        assert 0 <= error.offset <= SMALL
+        return error
+
+
+def check_damage(path: Path, whole: dict[int, bytes], caplog: pytest.LogCaptureFixture) -> str:
+    """Open a damaged store: "corrupt", "whole" or, with a warning, "torn"; else it fails."""
+    caplog.clear()
+    store = opened_or_corrupt(path)
+    if isinstance(store, StoreCorrupt):
+        assert store.path.parent == path
+        assert 0 <= store.offset <= SMALL
         return "corrupt"
     found = dict(store.replay())
     count, last = store.unpersisted_count, store.last_sequence
@@ -313,10 +319,9 @@ def test_no_damaged_byte_of_the_control_page_loses_a_message(tmp_path: Path) -> 
         damaged = bytearray(good)
         damaged[offset] ^= 0xFF
         control.write_bytes(damaged)
-        try:
-            again = FilePublishStore(path, segment_bytes=SMALL)
-        except StoreCorrupt as error:
-            assert error.path == control
+        again = opened_or_corrupt(path)
+        if isinstance(again, StoreCorrupt):
+            assert again.path == control
             assert offset < 36 or 128 <= offset < 142
             continue
         assert wanted.items() <= dict(again.replay()).items()
@@ -480,6 +485,25 @@ def test_an_empty_segment_that_was_made_before_the_kill_is_no_hindrance(tmp_path
     assert kept(again) == list(range(1001, 1037))
     again.close()
     store.close()
+
+
+@pytest.mark.row("PS8", "PS22")
+def test_an_empty_last_segment_makes_way_for_a_jump_in_the_numbering(tmp_path: Path) -> None:
+    store = opened(tmp_path / "p")
+    fill(store, 3)
+    store.close()
+    empty = bytearray(SMALL)
+    identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, SMALL, 1004)
+    framing.write_identity(memoryview(empty), identity, b"another boot....")
+    (tmp_path / "p" / "00000002.seg").write_bytes(empty)
+    again = opened(tmp_path / "p")
+    again.reconcile(seen=2000, persisted=1001, clock_us=0)
+    assert put(again) == 2001
+    assert kept(again) == [1002, 1003, 2001]
+    again.close()
+    again = opened(tmp_path / "p")
+    assert kept(again) == [1002, 1003, 2001]
+    again.close()
 
 
 def test_a_full_seal_table_begins_another_segment(tmp_path: Path) -> None:

@@ -88,7 +88,12 @@ def test_growth_may_be_refused() -> None:
 
 def test_the_default_takes_a_mebibyte_at_a_time() -> None:
     asked: list[int] = []
-    store = MemoryPublishStore(resize_handler=lambda size: asked.append(size) is None)
+
+    def resize(size: int) -> bool:
+        asked.append(size)
+        return True
+
+    store = MemoryPublishStore(resize_handler=resize)
     put(store)
     assert asked == [DEFAULT_MEMORY_SEGMENT_BYTES]
 
