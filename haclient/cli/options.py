@@ -45,9 +45,9 @@ class PositiveNumber(click.FloatRange):
 
     @override
     def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        number = float(super().convert(value, param, ctx))
+        number: float = super().convert(value, param, ctx)  # type: ignore[arg-type]  # it takes texts
         if math.isnan(number):
             self.fail(f"{value!r} is not a number", param, ctx)
         return number

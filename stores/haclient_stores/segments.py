@@ -414,8 +414,11 @@ class SegmentLog:
             try:
                 yield from self._frames_of(segment, first)
             finally:  # also when the caller wants no more
-                if not segment.released and segment not in (self._active, self._cursor_segment):
-                    self._space.park(segment)
+                self._park_if_unused(segment)
+
+    def _park_if_unused(self, segment: Segment) -> None:
+        if not segment.released and segment not in (self._active, self._cursor_segment):
+            self._space.park(segment)
 
     def _frames_of(self, segment: Segment, first: int) -> Iterator[tuple[int, bytes]]:
         offset = segment.offset_of(first)
