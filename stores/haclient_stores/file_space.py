@@ -350,7 +350,8 @@ class FileSpace(Space):
                 raise StoreCorrupt(segment.path, 24, "it repeats the sequences of another segment")
             kept.append(segment)
             self._dirty.append(segment)
-            self.park(segment)
+        for read in kept[:-1]:  # the last one is about to be continued
+            self.park(read)
         return kept
 
     def _recovered(self, path: Path) -> FileSegment | None:

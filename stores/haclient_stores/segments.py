@@ -411,15 +411,22 @@ class SegmentLog:
             first = max(segment.first, after + 1, self._window.last_persisted + 1)
             if segment.released or first >= segment.next_sequence:
                 continue
-            offset = segment.offset_of(first)
-            for sequence in range(first, segment.next_sequence):
-                if segment.released:
-                    break
-                view = segment.view
-                end = walk(view, offset, 1)
-                if sequence > self._window.last_persisted:
-                    yield sequence, bytes(view[offset:end])
-                offset = end
-            else:
-                if segment not in (self._active, self._cursor_segment):
-                    self._space.park(segment)
+            try:
+                yield from self._frames_of(segment, first)
+            finally:  # also when the caller wants no more
+                self._park_if_unused(segment)
+
+    def _park_if_unused(self, segment: Segment) -> None:
+        if not segment.released and segment not in (self._active, self._cursor_segment):
+            self._space.park(segment)
+
+    def _frames_of(self, segment: Segment, first: int) -> Iterator[tuple[int, bytes]]:
+        offset = segment.offset_of(first)
+        for sequence in range(first, segment.next_sequence):
+            if segment.released:
+                break
+            view = segment.view
+            end = walk(view, offset, 1)
+            if sequence > self._window.last_persisted:
+                yield sequence, bytes(view[offset:end])
+            offset = end
