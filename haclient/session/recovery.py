@@ -1,8 +1,8 @@
 """The recovery plan: how a lost connection becomes a live one (design 5, rows HA3-HA8, HA22, HA23).
 
-One table. Each state names one step of the shell; a step that succeeds leads to the next state, a
-loss in any of them leads back to `CHOOSING`, and so to the same server first, unless the chooser was
-told of a failure. There is only one plan per client and it is in one state, so however many errors
+One table. Each state names one step of the shell. A step that succeeds leads to the next state; a
+loss in any of them leads back to `CHOOSING`, and so to the same server first, unless the chooser
+was told of a failure. There is one plan per client and it is in one state: however many errors
 arrive there is one recovery (HA22), and one that is lost begins anew (HA23).
 
 ==============  =============================================================

@@ -8,17 +8,7 @@ from hypothesis import strategies as st
 
 from haclient.session.recovery import NEXT, Recovery, RecoveryPlan
 
-ORDER = [
-    "choosing",
-    "waiting",
-    "dialling",
-    "logging_on",
-    "reconciling",
-    "heartbeat",
-    "replaying",
-    "resubscribing",
-    "live",
-]
+ORDER = [str(state) for state in Recovery if state is not Recovery.STOPPED]
 
 
 def plan_in(state: Recovery) -> RecoveryPlan:
