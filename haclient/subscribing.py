@@ -15,7 +15,7 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.commands import Command, CommandName
 from haclient.session.subscriptions import Marker, Subscription
 from haclient.streams import MessageStream
-from haclient.transport.commander import Fields
+from haclient.transport.commander import Fields, drop_queued
 from haclient.transport.core import TIMEOUT_S, Core
 from haclient.transport.dispatch import Delivery
 from haclient.transport.handling import Handler, HandlerErrorPolicy, serve
@@ -106,8 +106,7 @@ class Subscriber:
             found = (router.get(one_id) for one_id in wanted)
             chosen = [one for one in found if one is not None]
         for one in chosen:
-            if isinstance(one.sink, Delivery):
-                one.sink.drop()
+            drop_queued(one)
             one.sink.mark(Marker.ENDED)
         await self._leave(chosen, timeout=timeout)
 

@@ -7,18 +7,21 @@ options, whose names are the dataclass's fields.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import socket
 from collections.abc import Callable
 from typing import TypeVar
 
 import click
+from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
 
 __all__ = [
     "POSITIVE_SECONDS",
+    "PositiveNumber",
     "client_name_option",
     "default_client_name",
     "filter_option",
@@ -33,7 +36,24 @@ Request = TypeVar("Request")
 Result = TypeVar("Result")
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
-POSITIVE_SECONDS = click.FloatRange(min=0, min_open=True)
+
+class PositiveNumber(click.FloatRange):
+    """A number above zero; "nan" is none, whatever it is compared with."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True)
+
+    @override
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)  # type: ignore[arg-type]  # it takes texts
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
+POSITIVE_SECONDS = PositiveNumber()
 
 
 def _parse_servers(

@@ -20,6 +20,7 @@ from haclient.cli.connecting import CONNECT_TIMEOUT_S, Connection, open_client
 from haclient.cli.exits import ExitCode, Interrupted, complain
 from haclient.cli.lines import parse_delimiter
 from haclient.cli.options import (
+    PositiveNumber,
     client_name_option,
     default_client_name,
     json_option,
@@ -129,7 +130,7 @@ def _check(request: PublishRequest) -> None:
     help="Keep what is not persisted in this publish store; with --file, resume after a kill.",
 )
 @click.option("--from-start", is_flag=True, help="Publish every line, also those published before.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second.")
+@click.option("--rate", type=PositiveNumber(), help="Messages per second.")
 @client_name_option
 @timeout_option(help_text="How long the server may take to persist the rest. Default: 30.")
 @json_option

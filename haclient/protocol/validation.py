@@ -112,6 +112,16 @@ def _acknowledges_messages(command: Command) -> None:
         raise UsageError(f"a sow_delete acknowledges messages by their bookmarks, not {positions}")
 
 
+def _id_is_one(command: Command) -> None:
+    """Servers send several ids joined by commas, and tolerate blanks around each."""
+    for name in ("sub_id", "query_id"):
+        text: str = getattr(command, name)
+        if "," in text or text != text.strip() or text == "all":
+            raise UsageError(
+                f"a {name} has no comma and no blank at its ends and is not 'all', unlike {text!r}"
+            )
+
+
 def _needs_an_id(command: Command) -> None:
     if not (command.sub_id or command.query_id):
         raise UsageError("an unsubscribe needs a sub_id (several, or 'all') or a query_id")
@@ -141,11 +151,21 @@ _FOR_ALL: Final[tuple[Rule, ...]] = (_words_can_be_read, _numbers_are_in_range)
 _RULES: Final[dict[str, tuple[Rule, ...]]] = {
     "publish": (_needs_topic, _has_no_bookmark),
     "delta_publish": (_needs_topic, _has_no_bookmark),
-    "subscribe": (_needs_topic, _bookmark_options_need_a_bookmark, _top_n_needs_a_replay),
-    "delta_subscribe": (_needs_topic, _has_no_bookmark, _bookmark_options_need_a_bookmark),
-    "sow": (_needs_topic, _skip_n_of_a_query_needs_an_order),
-    "sow_and_subscribe": (_needs_topic,),
-    "sow_and_delta_subscribe": (_needs_topic, _has_no_bookmark),
+    "subscribe": (
+        _needs_topic,
+        _id_is_one,
+        _bookmark_options_need_a_bookmark,
+        _top_n_needs_a_replay,
+    ),
+    "delta_subscribe": (
+        _needs_topic,
+        _id_is_one,
+        _has_no_bookmark,
+        _bookmark_options_need_a_bookmark,
+    ),
+    "sow": (_needs_topic, _id_is_one, _skip_n_of_a_query_needs_an_order),
+    "sow_and_subscribe": (_needs_topic, _id_is_one),
+    "sow_and_delta_subscribe": (_needs_topic, _id_is_one, _has_no_bookmark),
     "sow_delete": (_needs_topic, _deletes_by_one_criterion, _acknowledges_messages),
     "unsubscribe": (_needs_an_id,),
     "logon": (_needs_client_name,),

@@ -9,7 +9,7 @@ an ack in `cid`. The router keeps one table from those ids to subscriptions and 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from haclient.errors import SubIdInUse
@@ -126,17 +126,25 @@ class Router:
             SubIdInUse: Another one of this connection has the same id (protocol 3.15).
         """
         ids = _ids(subscription)
+        self.check_free(ids)
+        for one_id in ids:
+            self._by_id[one_id] = subscription
+        if subscription.command_id:
+            self._by_command[subscription.command_id] = subscription
+        self._routes.clear()
+
+    def check_free(self, ids: Iterable[str]) -> None:
+        """Look whether these ids may be used.
+
+        Raises:
+            SubIdInUse: Another subscription of this connection has one of them (protocol 3.15).
+        """
         for one_id in ids:
             if one_id in self._by_id:
                 raise SubIdInUse(
                     f"the subscription id {one_id!r} is active on this connection: unsubscribe "
                     "it first, or choose another id"
                 )
-        for one_id in ids:
-            self._by_id[one_id] = subscription
-        if subscription.command_id:
-            self._by_command[subscription.command_id] = subscription
-        self._routes.clear()
 
     def remove(self, subscription: Subscription) -> None:
         """Late messages for it are nobody's; removing it again does nothing."""

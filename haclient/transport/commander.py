@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.errors import DisconnectedError, HAClientError, TimedOut
+from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
@@ -24,10 +24,11 @@ from haclient.session.custom_stores import StoreSubscription
 from haclient.session.machine import Session
 from haclient.session.subscriptions import Sink, Subscription
 from haclient.transport.connection import Connection
+from haclient.transport.dispatch import Delivery
 from haclient_stores.bookmarks import EPOCH, MOST_RECENT
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
-__all__ = ["Commander", "Fields"]
+__all__ = ["Commander", "Fields", "drop_queued", "lost_error"]
 
 Fields: TypeAlias = dict[str, str | int]
 """A command's header by wire name."""
@@ -51,6 +52,7 @@ class Commander:
         self.bookmark_store = bookmark_store
         self.connection: Connection | None = None
         self.logged_on = False
+        self._leaving: dict[str, trio.Event] = {}  # ids that the server may still send for
 
     # -- confirmation -------------------------------------------------------
 
@@ -88,6 +90,8 @@ class Commander:
         self.session.pending.add(pending)
         try:
             send()
+            if self.connection is not None:
+                self.connection.writer.flush()  # who waits has nothing to gather
             with trio.move_on_after(float("inf") if timeout is None else timeout):
                 await event.wait()
         finally:
@@ -139,16 +143,22 @@ class Commander:
         Raises:
             SubIdInUse: The id is active on this connection; nothing was sent.
         """
-        connection = self.connected()
-        subscription = self._receiver(fields, sink, markers=markers)
+        self.connected()
         what = f"{fields['c']} on {fields.get('t', '')!r}"
+        names = ("sub_id", "query_id") if fields["c"] in _LASTING | _QUERIES else ()
+        ids = [str(fields[name]) for name in names if fields.get(name)]
+        await self._until_left(ids, what, timeout=timeout)
+        connection = self.connected()
+        self.session.router.check_free(ids)  # before the bookmark store hears of it
+        subscription = self._receiver(fields, sink, markers=markers)
         self.session.router.add(subscription)
         try:
             await self.command(fields, body, what=what, timeout=timeout)
         except BaseException as error:
             self.session.router.remove(subscription)
+            drop_queued(subscription)
             if isinstance(error, TimedOut | trio.Cancelled) and connection is self.connection:
-                connection.writer.send(encode_frame(self._unsubscribe([subscription])))
+                self._leave([subscription], connection)
             raise
         return subscription
 
@@ -234,10 +244,73 @@ class Commander:
         """End these at the server; late messages for them are dropped (CC17)."""
         for one in subscriptions:
             self.session.router.remove(one)
-        if subscriptions and self.connection is not None and self.logged_on:
-            fields = self._unsubscribe(subscriptions)
-            fields["a"] = "processed"
-            await self.command(fields, what="unsubscribe", timeout=timeout)
+        connection = self.connection
+        if not subscriptions or connection is None or not self.logged_on:
+            return
+        pending, left = self._leave(subscriptions, connection)
+        connection.refuse_deadlock(pending.what)
+        pending.waiter = trio.lowlevel.current_task()
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            await left.wait()
+        if pending.error is not None:
+            raise pending.error
+        if pending.ack is None:
+            raise TimedOut(f"{pending.what}: the server did not answer within {timeout:g} s")
+
+    def _leave(
+        self, subscriptions: list[Subscription], connection: Connection
+    ) -> tuple[PendingCommand, trio.Event]:
+        """Tell the server to stop, whether anybody waits for its answer or not.
+
+        Until that has come, messages for these ids may still be on their way. A later subscription
+        must not take them for its own: they are not where its replay begins, so whatever lies in
+        between would count as seen.
+        """
+        fields = {**self._unsubscribe(subscriptions), "a": "processed"}
+        ids = {one_id for one in subscriptions for one_id in (one.sub_id, one.query_id) if one_id}
+        left = trio.Event()
+        self._leaving.update(dict.fromkeys(ids, left))
+
+        def wake() -> None:
+            left.set()
+            if isinstance(pending.error, UsageError):  # only the wait was refused
+                self.session.pending.add(
+                    PendingCommand(command_id, what, awaited="processed", wake=forget)
+                )
+            else:
+                forget()
+
+        def forget() -> None:
+            for one_id in ids:
+                if self._leaving.get(one_id) is left:
+                    del self._leaving[one_id]
+
+        command_id, what = str(fields["cid"]), "unsubscribe"
+        pending = PendingCommand(command_id, what, awaited="processed", wake=wake)
+        self.session.pending.add(pending)
+        connection.writer.send(encode_frame(fields))
+        return pending, left
+
+    async def _until_left(self, ids: list[str], what: str, *, timeout: float | None) -> None:
+        """Wait until the server has confirmed the end of earlier subscriptions with these ids."""
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            for one_id in ids:
+                while (left := self._leaving.get(one_id)) is not None:
+                    self.connected().refuse_deadlock(what)
+                    await left.wait()
+            return
+        raise TimedOut(
+            f"{what}: the server has not confirmed within {timeout:g} s that the earlier "
+            f"subscription with this id has ended"
+        )
+
+
+def drop_queued(subscription: Subscription) -> None:
+    """Forget what was not handed out yet; it comes again when somebody resumes."""
+    sink, log = subscription.sink, subscription.log
+    first = sink.drop() if isinstance(sink, Delivery) else 0
+    if first and log is not None:
+        log.link_lost(first)
 
 
 def subscription_log(store: BookmarkStore, sub_id: str) -> SubscriptionLog:

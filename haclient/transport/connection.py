@@ -214,10 +214,9 @@ class Connection:
                 if self.reading_stopped_by is not None:
                     await self._drain()
             tiny_reads = tiny_reads + 1 if count < _TINY_READ_BYTES else 0
+            await trio.lowlevel.checkpoint()  # whoever was woken may begin to wait again
             if tiny_reads > _TINY_READ_STORM and not self._hurried():
                 await trio.sleep(_TINY_READ_PAUSE_S)  # gather acks that come one by one
-            else:
-                await trio.lowlevel.checkpoint()
 
     def _end_of_stream(self) -> str:
         why = f": {self._farewell}" if self._farewell else ""

@@ -106,6 +106,10 @@ class Core:
         self._stores = [store for store in stores if store is not None]
         for store in self._stores:
             store.open_for(self.name)
+        if settings.publish_store is not None and not settings.publish_store.last_sequence:
+            # What is published before the first logon must not be numbered below what a former
+            # run of this client has published: a store without history begins at the clock.
+            settings.publish_store.reconcile(seen=0, persisted=0, clock_us=settings.clock_us())
 
     # -- life -----------------------------------------------------------------
 

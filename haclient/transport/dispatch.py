@@ -93,11 +93,8 @@ class Delivery(Sink):
 
     def drop(self) -> int:
         """Forget what was not handed out; the bookmark number of the first of it, 0 if none."""
-        first = 0
-        for batch, _ in self._batches:
-            if isinstance(batch, list) and batch:
-                first = batch[0].number
-                break
+        queued = (batch for batch, _ in self._batches if isinstance(batch, list))
+        first = next((each.number for batch in queued for each in batch if each.number > 0), 0)
         self._batches.clear()
         self._took(self.held_bytes)
         return first

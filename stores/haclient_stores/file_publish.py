@@ -15,6 +15,7 @@ The store itself never waits: `needs_sync` and `synced_sequence` tell the client
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -101,7 +102,11 @@ class FilePublishStore(PublishLog):
             self._files, window, limits=limits, error_on_publish_gap=error_on_publish_gap
         )
         self._closed = False
-        self._synced_sequence = window.last_sequence
+        # A killed process may have left what it stored in the page cache only.
+        self._synced_sequence = window.lowest - 1 if window.count else window.last_sequence
+        self._sync_lock = threading.Lock()
+        self._syncs_begun = 0
+        self._syncs_done = 0
         self.restore(segments)
 
     def _lock_control(self) -> File:
@@ -182,16 +187,21 @@ class FilePublishStore(PublishLog):
 
     @override
     def sync(self) -> None:
-        """Write everything stored so far through to the disk; may run in a thread of its own.
+        """Write everything stored so far through to the disk; may run in any number of threads.
 
         Raises:
             StoreError: The disk reports an error; nothing may be assumed of what is not synced.
         """
         self._files.check_usable()
-        active = self._active
-        sequence = self.checkpoint()
-        self._files.sync(active)
-        self._synced_sequence = max(self._synced_sequence, sequence)
+        begun = self._syncs_begun
+        with self._sync_lock:
+            if self._syncs_done > begun:  # somebody's sync began after this call, and is done
+                return
+            self._syncs_begun += 1
+            sequence = self.checkpoint()
+            self._files.sync()
+            self._synced_sequence = max(self._synced_sequence, sequence)
+            self._syncs_done = self._syncs_begun
 
     @override
     def close(self) -> None:

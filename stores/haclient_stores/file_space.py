@@ -11,23 +11,23 @@ the head are *parked*: unmapped and closed until somebody reads them again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
 from haclient_stores import framing
-from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.segment import PAGE_BYTES, SLOT_BYTES, Segment, Space, frame_length
 from haclient_stores.window import PublishWindow
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from haclient_stores.files import Disk, File, Region
+    from haclient_stores.files import Disk, File, Region, Writable
 
 __all__ = ["HEADER_BYTES", "SEGMENT_MAGIC", "FileSegment", "FileSpace"]
 
@@ -35,6 +35,7 @@ SEGMENT_MAGIC: Final = b"HAPUBSEG"
 HEADER_BYTES: Final = 16 * 1024
 _TABLE: Final = 256  # where the seal table begins
 _SEALS: Final = (HEADER_BYTES - _TABLE) // framing.SEAL_BYTES
+_LATE_SEALS: Final = 4  # for frames that were appended while the last seal was written
 _SPARE_SEGMENTS: Final = 2
 _MAPPED_SEGMENTS: Final = 8  # of those that nobody is writing or sending
 _SUFFIX: Final = ".seg"
@@ -65,10 +66,18 @@ class FileSegment(Segment):
     @property
     @override
     def view(self) -> memoryview:
+        return self._mapped().view
+
+    @property
+    @override
+    def writable(self) -> Writable:
+        return self._mapped().writable
+
+    def _mapped(self) -> Region:
         if self._region is None:
             self._file = self._disk.open(self.path)
             self._region = self._file.map(0, self.size)
-        return self._region.view
+        return self._region
 
     def adopt(self, file: File) -> None:
         """Use a file that is open already."""
@@ -132,7 +141,13 @@ class FileSpace(Space):
         self.check_usable()
         with self._lock:
             spare = self._spare.pop() if size == self._segment_bytes and self._spare else None
-        segment = self._made(first, size) if spare is None else self._reused(spare, first)
+        try:
+            segment = self._made(first, size) if spare is None else self._reused(spare, first)
+        except StoreFull:
+            unused = self._unused_at_last(size)
+            if unused is None:
+                raise
+            segment = self._reused(unused, first)
         view = segment.view
         view[_TABLE : HEADER_BYTES + SLOT_BYTES] = bytes(HEADER_BYTES + SLOT_BYTES - _TABLE)
         identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, size, first)
@@ -145,6 +160,15 @@ class FileSpace(Space):
     def _reused(self, spare: FileSegment, first: int) -> FileSegment:
         segment = FileSegment(self._disk, spare.path, first=first, size=spare.size)
         segment.take_over(spare)
+        return segment
+
+    def _unused_at_last(self, size: int) -> FileSegment | None:
+        """On a full disk it is worth waiting for the disk to know that a segment is unused."""
+        with self._lock:
+            if size != self._segment_bytes or not self._stale:
+                return None
+            segment = self._stale.pop()
+        self._sync_unused(segment)
         return segment
 
     def _made(self, first: int, size: int) -> FileSegment:
@@ -216,9 +240,9 @@ class FileSpace(Space):
         self.check_usable()
         view = segment.view
         index = len(segment.mark_offsets) - 1
-        crc = zlib.crc32(view[segment.end : end])
+        crc = framing.seal_checksum(view[segment.end : end], next_sequence)
         framing.write_seal(view[_TABLE:HEADER_BYTES], index, framing.Seal(end, crc, next_sequence))
-        return index + 1 < _SEALS
+        return index + 1 + _LATE_SEALS < _SEALS
 
     @override
     def note(self, window: PublishWindow, *, numbering: bool) -> None:
@@ -229,8 +253,8 @@ class FileSpace(Space):
         framing.write_word(self._control, framing.THIRD_WORD, int(window.reconciled))
         self._control_dirty = self._control_dirty or numbering
 
-    def sync(self, active: Segment | None) -> None:
-        """Sync all files that were written since the last time; any thread may call this.
+    def sync(self) -> None:
+        """Sync all files that were written since the last time; one thread at a time may call this.
 
         Files are opened anew, so that a segment may be recycled or removed meanwhile.
         """
@@ -239,16 +263,25 @@ class FileSpace(Space):
             stale = list(self._stale)
             new_names, self._new_names = self._new_names, False
             control_dirty, self._control_dirty = self._control_dirty, False
-        for segment in dirty:
-            self._sync_file(segment)
-        for segment in stale:
-            self._sync_unused(segment)
-        if control_dirty:
-            self._control_file.fsync()
-        if new_names:
-            self._disk.fsync_dir(self._directory)
+        try:
+            for segment in dirty:
+                self._sync_file(segment)
+            for segment in stale:
+                self._sync_unused(segment)
+            with self._lock:
+                self._spare += [one for one in stale if one in self._stale]
+                self._stale = [one for one in self._stale if one not in stale]
+            if control_dirty:
+                self._control_file.fsync()
+            if new_names:
+                self._disk.fsync_dir(self._directory)
+        except BaseException:
+            self._control_dirty = self._control_dirty or control_dirty
+            self._new_names = self._new_names or new_names
+            raise
+        finished = dirty[:-1]  # the last one made may have been written to meanwhile
         with self._lock:
-            self._dirty = [one for one in self._dirty if one not in dirty or one is active]
+            self._dirty = [one for one in self._dirty if one not in finished]
 
     def _sync_file(self, segment: FileSegment) -> None:
         try:
@@ -257,7 +290,7 @@ class FileSpace(Space):
             if segment.released:  # persisted and removed in the meantime
                 return
             raise
-        try:
+        with contextlib.closing(file):
             end = segment.end
             segment.synced = True
             file.fsync()
@@ -266,18 +299,10 @@ class FileSpace(Space):
             with self._lock:
                 if not segment.released:
                     file.pwrite(word, framing.FIRST_WORD)
-        finally:
-            file.close()
 
     def _sync_unused(self, segment: FileSegment) -> None:
-        file = self._disk.open(segment.path)
-        try:
+        with contextlib.closing(self._disk.open(segment.path)) as file:
             file.fsync()
-        finally:
-            file.close()
-        with self._lock:
-            self._stale.remove(segment)
-            self._spare.append(segment)
 
     def close(self, segments: list[Segment]) -> None:
         """Unmap everything, the segments in use too."""
@@ -297,17 +322,22 @@ class FileSpace(Space):
             StoreCorrupt: Something that was sealed is damaged.
         """
         found: list[FileSegment] = []
-        for name in self._disk.listdir(self._directory):
-            if not name.endswith(_SUFFIX):
-                continue
-            number = name.removesuffix(_SUFFIX)
-            if number.isdigit():
-                self._next_name = max(self._next_name, int(number) + 1)
-            segment = self._recovered(self._directory / name)
-            if segment is not None:
-                found.append(segment)
-        found.sort(key=lambda segment: (segment.first, segment.next_sequence))
-        return self._ordered(found)
+        try:
+            for name in self._disk.listdir(self._directory):
+                if not name.endswith(_SUFFIX):
+                    continue
+                number = name.removesuffix(_SUFFIX)
+                if number.isdigit():
+                    self._next_name = max(self._next_name, int(number) + 1)
+                segment = self._recovered(self._directory / name)
+                if segment is not None:
+                    found.append(segment)
+            found.sort(key=lambda segment: (segment.first, segment.next_sequence))
+            return self._ordered(found)
+        except BaseException:
+            for segment in [*found, *self._spare, *self._stale]:
+                segment.let_go()
+            raise
 
     def _ordered(self, found: list[FileSegment]) -> list[Segment]:
         kept: list[Segment] = []
@@ -320,26 +350,35 @@ class FileSpace(Space):
                 raise StoreCorrupt(segment.path, 24, "it repeats the sequences of another segment")
             kept.append(segment)
             self._dirty.append(segment)
-            self.park(segment)
+        for read in kept[:-1]:  # the last one is about to be continued
+            self.park(read)
         return kept
 
     def _recovered(self, path: Path) -> FileSegment | None:
         file = self._disk.open(path)
-        size = file.size()
+        try:
+            segment = self._read(file)
+        except BaseException:
+            file.close()
+            raise
+        if segment is None:
+            file.close()
+        return segment
+
+    def _read(self, file: File) -> FileSegment | None:
+        path, size = file.path, file.size()
         header = file.pread(HEADER_BYTES, 0)
         identity = framing.read_identity(header, magic=SEGMENT_MAGIC, path=str(path))
-        if identity is not None and size < HEADER_BYTES:
-            raise StoreCorrupt(path, size, "the file ends within its header")
         if identity is None:  # made or taken back by a process that was killed then
-            file.close()
-            self._keep_unused(path, size)
+            self._keep_unused(file, size)
             return None
+        if size < HEADER_BYTES:
+            raise StoreCorrupt(path, size, "the file ends within its header")
         seals = framing.read_seals(
             header[_TABLE:], begin=HEADER_BYTES, first=identity.first, path=str(path), at=_TABLE
         )
         sealed = seals[-1].end if seals else HEADER_BYTES
         if size < sealed:
-            file.close()
             raise StoreCorrupt(path, size, f"the file ends, but was sealed up to byte {sealed}")
         file.allocate(identity.file_bytes)
         segment = FileSegment(self._disk, path, first=identity.first, size=identity.file_bytes)
@@ -351,11 +390,12 @@ class FileSpace(Space):
         self._take_unsealed(segment, limit=size, trusted=same_boot)
         return segment
 
-    def _keep_unused(self, path: Path, size: int) -> None:
+    def _keep_unused(self, file: File, size: int) -> None:
         if size == self._segment_bytes and len(self._spare) < _SPARE_SEGMENTS:
-            self._spare.append(FileSegment(self._disk, path, first=0, size=size))
+            file.fsync()  # on the disk it may still be in use, and must not be overwritten then
+            self._spare.append(FileSegment(self._disk, file.path, first=0, size=size))
         else:
-            self._disk.remove(path)
+            self._disk.remove(file.path)
 
     def _verify(self, segment: FileSegment, seals: list[framing.Seal], *, safe: int | None) -> None:
         """Check what is sealed.
@@ -368,7 +408,7 @@ class FileSpace(Space):
             begin = segment.end
             if seal.end + SLOT_BYTES > segment.size:
                 raise StoreCorrupt(segment.path, _TABLE + 16 * index, "a seal beyond the file")
-            if zlib.crc32(view[begin : seal.end]) == seal.crc:
+            if framing.seal_checksum(view[begin : seal.end], seal.next_sequence) == seal.crc:
                 segment.mark(seal.end, seal.next_sequence)
                 continue
             if safe is None or begin < safe:

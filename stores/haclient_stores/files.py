@@ -24,7 +24,7 @@ import mmap
 import os
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from typing_extensions import override
 
@@ -33,12 +33,15 @@ from haclient_stores.errors import StoreError, StoreFull, StoreLocked
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["Disk", "File", "MappedRegion", "RealDisk", "Region", "anonymous_region"]
+__all__ = ["Disk", "File", "MappedRegion", "RealDisk", "Region", "Writable", "anonymous_region"]
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ZEROS: Final = bytes(64 * 1024)
 _LOCK_ATTEMPTS: Final = 100  # each retry means that somebody renamed the file in between
+
+
+Writable: TypeAlias = mmap.mmap | memoryview  # slices of it may be assigned
 
 
 class Region(Protocol):
@@ -49,6 +52,11 @@ class Region(Protocol):
     def view(self) -> memoryview:
         """All bytes of the region; valid until `close`."""
         ...
+
+    @property
+    def writable(self) -> Writable:
+        """The same bytes, in the form that is fastest to write."""
+        return self.view
 
     @abstractmethod
     def close(self) -> None:
@@ -202,6 +210,11 @@ class MappedRegion(Region):
     @override
     def view(self) -> memoryview:
         return self._view
+
+    @property
+    @override
+    def writable(self) -> Writable:
+        return self._map
 
     @override
     def close(self) -> None:

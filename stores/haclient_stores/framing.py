@@ -60,6 +60,7 @@ __all__ = [
     "read_owner",
     "read_seals",
     "read_word",
+    "seal_checksum",
     "write_identity",
     "write_owner",
     "write_seal",
@@ -119,7 +120,9 @@ def write_identity(page: memoryview, identity: Identity, boot_id: bytes) -> None
     page[:8] = identity.magic
 
 
-def read_identity(page: bytes | memoryview, *, magic: bytes, path: str) -> Identity | None:
+def read_identity(
+    page: bytes | bytearray | memoryview, *, magic: bytes, path: str
+) -> Identity | None:
     """Read a header back; None when the file is not in use.
 
     Raises:
@@ -145,7 +148,7 @@ def write_word(page: memoryview, offset: int, value: int) -> None:
     page[offset : offset + 16] = _word.pack(value, value ^ _MASK)
 
 
-def read_word(page: bytes | memoryview, offset: int) -> int:
+def read_word(page: bytes | bytearray | memoryview, offset: int) -> int:
     """Read a checked word; 0 when it was never written, or not wholly."""
     value, complement = _word.unpack_from(page, offset)
     return int(value) if value ^ complement == _MASK else 0
@@ -167,7 +170,7 @@ def write_owner(page: memoryview, name: str) -> None:
     page[OWNER_OFFSET : OWNER_OFFSET + 4] = _crc.pack(len(data))
 
 
-def read_owner(page: bytes | memoryview, *, path: str) -> str:
+def read_owner(page: bytes | bytearray | memoryview, *, path: str) -> str:
     """The client that a file belongs to; empty when nobody has used it.
 
     Raises:
@@ -186,13 +189,18 @@ class Seal:
 
     Attributes:
         end: Offset behind the sealed bytes; they begin where the seal before ended.
-        crc: Their crc32.
+        crc: `seal_checksum` of them.
         next_sequence: The sequence of the frame behind them.
     """
 
     end: int
     crc: int
     next_sequence: int
+
+
+def seal_checksum(sealed: bytes | memoryview, next_sequence: int) -> int:
+    """The crc32 of the sealed bytes and, behind them, of the next sequence in 8 bytes."""
+    return zlib.crc32(_quad.pack(next_sequence), zlib.crc32(sealed))
 
 
 def pack_seal(seal: Seal) -> bytes:
@@ -209,7 +217,7 @@ def write_seal(table: memoryview, index: int, seal: Seal) -> None:
 
 
 def read_seals(
-    table: bytes | memoryview, *, begin: int, first: int, path: str, at: int
+    table: bytes | bytearray | memoryview, *, begin: int, first: int, path: str, at: int
 ) -> list[Seal]:
     """The seals of a segment, in order.
 

@@ -12,7 +12,7 @@ logged, so a full disk stops new messages and never a discard.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from typing_extensions import override
 
@@ -29,7 +29,6 @@ from haclient_stores.tracking import SubscriptionTracker
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Iterator
 
     from haclient_stores.file_publish import Durability
     from haclient_stores.files import File
@@ -254,7 +253,7 @@ class LoggedBookmarkStore(BookmarkStore):
         try:
             pruned = record_file.create(file, boot_id=self._disk.boot_id(), owner=self._client_name)
             with self._log.gate.standstill():
-                records = list(self._snapshot())
+                records = self._snapshot()
                 mark = self._log.file.end
             pruned.put_all(records)
             pruned.seal()
@@ -267,12 +266,13 @@ class LoggedBookmarkStore(BookmarkStore):
             raise
         self._disk.fsync_dir(self._path.parent)
 
-    def _snapshot(self) -> Iterator[tuple[int, int]]:
-        for index, publisher_id in enumerate(self._publishers.ids):
-            yield publisher_record(index, publisher_id)
+    def _snapshot(self) -> list[tuple[int, int]]:
+        subscriptions: list[tuple[int, int]] = []
         for index, (sub_id, handle) in enumerate(self._subscriptions.items()):
-            yield from name_records(index, sub_id)
-            yield from snapshot(index, handle.tracker, self._publishers)
+            subscriptions += name_records(index, sub_id)
+            subscriptions += snapshot(index, handle.tracker, self._publishers)
+        publishers = [publisher_record(*each) for each in enumerate(self._publishers.ids)]
+        return publishers + subscriptions
 
     def _replace(self, file: File, pruned: RecordFile, mark: int) -> None:
         """Add what was written meanwhile, and exchange the files."""
@@ -294,4 +294,15 @@ class LoggedBookmarkStore(BookmarkStore):
         self.sync()
         self._closed = True
         self._log.file.close()
+        self._log.file = cast("RecordFile", _Closed(self._path))
         self._file.close()
+
+
+class _Closed:
+    """In place of the log of a closed store: whoever still holds a message and discards it now."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __getattr__(self, _: str) -> NoReturn:
+        raise UsageError(f"{self._path}: the store is closed; open it again")

@@ -172,9 +172,15 @@ class LoggedSubscription(SubscriptionLog):
     def discard_up_to(self, number: int) -> None:
         if number < 1:
             return
+        tracker = self.tracker
         with self._log.gate.standstill():
-            self.tracker.discard_up_to(number)
-            self._move(Kind.DISCARDED_UP_TO, number)
+            if not tracker.again:
+                tracker.discard_all_up_to(number)
+                self._move(Kind.DISCARDED_UP_TO, number)
+                return
+            for current in tracker.given_up_to(number):  # who reads this may expect other entries
+                if tracker.discard_slowly(current):
+                    self._move(Kind.DISCARDED, current)
 
     @override
     def persisted(self, bookmark: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from haclient_stores.errors import StoreLocked
-from haclient_stores.files import anonymous_region
+from haclient_stores.files import Region, Writable, anonymous_region
 from haclient_stores.publish_log import PublishLog, owned_text
 from haclient_stores.segment import Limits, Segment, Space
 from haclient_stores.window import PublishWindow
@@ -26,16 +26,21 @@ _SPARE_SEGMENTS: Final = 4  # enough to roll without new memory while acks keep 
 
 
 class _MemorySegment(Segment):
-    __slots__ = ("_view",)
+    __slots__ = ("region",)
 
-    def __init__(self, view: memoryview, *, first: int) -> None:
-        super().__init__(first=first, begin=0, size=len(view))
-        self._view = view
+    def __init__(self, region: Region, *, first: int) -> None:
+        super().__init__(first=first, begin=0, size=len(region.view))
+        self.region = region
 
     @property
     @override
     def view(self) -> memoryview:
-        return self._view
+        return self.region.view
+
+    @property
+    @override
+    def writable(self) -> Writable:
+        return self.region.writable
 
 
 class _MemorySpace(Space):
@@ -43,22 +48,23 @@ class _MemorySpace(Space):
 
     def __init__(self, segment_bytes: int) -> None:
         self._segment_bytes = segment_bytes
-        self._spare: list[memoryview] = []
+        self._spare: list[Region] = []
 
     @override
     def create(self, first: int, size: int) -> Segment:
         if size == self._segment_bytes and self._spare:
-            view = self._spare.pop()
-            view[:4] = bytes(4)
+            region = self._spare.pop()
+            region.view[:4] = bytes(4)
         else:
-            view = anonymous_region(size).view
-        return _MemorySegment(view, first=first)
+            region = anonymous_region(size)
+        return _MemorySegment(region, first=first)
 
     @override
     def release(self, segment: Segment) -> None:
         # What is not kept is unmapped as soon as nobody looks at it any more.
-        if segment.size == self._segment_bytes and len(self._spare) < _SPARE_SEGMENTS:
-            self._spare.append(segment.view)
+        standard = segment.size == self._segment_bytes
+        if standard and len(self._spare) < _SPARE_SEGMENTS and isinstance(segment, _MemorySegment):
+            self._spare.append(segment.region)
 
     @override
     def park(self, segment: Segment) -> None:

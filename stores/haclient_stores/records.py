@@ -141,10 +141,11 @@ def snapshot(
     yield record(Kind.NEXT, tracker.next_number)
     for publisher, sequence in tracker.seen.items():
         yield record(Kind.SEEN, sequence, publisher)
-    yield record(Kind.LOST, 1)  # what is in hand now is expected by whoever reads this
-    for alias in tracker.aliases.values():
-        yield record(Kind.ALIAS_NUMBER, alias.number)
-        yield record(Kind.ALIAS_OF, alias.old)
+    for aliases in (tracker.again.lapsed, tracker.again.aliases):
+        yield record(Kind.LOST, 1)  # what is in hand now is expected by whoever reads this
+        for alias in aliases.values():
+            yield record(Kind.ALIAS_NUMBER, alias.number)
+            yield record(Kind.ALIAS_OF, alias.old)
     if tracker.at_end:
         yield record(Kind.COMPLETED_SOMEWHERE, 1)
 
@@ -377,7 +378,7 @@ def _alias_of(reader: LogReader, tracker: SubscriptionTracker, _: int, old: int)
 
 
 _MOVES: Final[dict[int, Callable[[LogReader, SubscriptionTracker, int, int], None]]] = {
-    Kind.DISCARDED_UP_TO: lambda _, tracker, __, number: tracker.discard_up_to(number),
+    Kind.DISCARDED_UP_TO: lambda _, tracker, __, number: tracker.discard_all_up_to(number),
     Kind.ALIAS: lambda _, tracker, __, old: tracker.redeliver_number(old),
     Kind.PERSISTED: lambda _, tracker, publisher, value: tracker.persisted_at(publisher, value),
     Kind.PERSISTED_WHILE_PAUSED: _persisted_while_paused,

@@ -13,6 +13,7 @@ from haclient_stores.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from haclient_stores.files import Writable
     from haclient_stores.window import PublishWindow
 
 __all__ = [
@@ -98,6 +99,11 @@ class Segment:
     @abstractmethod
     def view(self) -> memoryview:
         """The memory, mapped again if it was parked."""
+
+    @property
+    def writable(self) -> Writable:
+        """The same memory, in the form that is fastest to write."""
+        return self.view
 
     def mark(self, end: int, next_sequence: int) -> None:
         """Note a frame boundary."""

@@ -41,6 +41,7 @@ from haclient_stores.segment import PAGE_BYTES, SLOT_BYTES, frame_length, walk
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from haclient_stores.files import Writable
     from haclient_stores.segment import Limits, Segment, Space
     from haclient_stores.window import PublishWindow
 
@@ -62,21 +63,21 @@ class SegmentLog:
 
     __slots__ = (
         "_active",
+        "_at",
         "_boundary",
         "_closed_bytes",
         "_cursor",
         "_cursor_segment",
-        "_end",
         "_granted_bytes",
         "_held_bytes",
         "_jumped",
         "_limit",
         "_limits",
         "_lock",
+        "_memory",
         "_segments",
         "_space",
         "_tail_bytes",
-        "_view",
         "_window",
         "unsent_bytes",
     )
@@ -92,8 +93,8 @@ class SegmentLog:
         self._closed_bytes = 0  # frames in all segments but the active one
         self._tail_bytes = 0  # frames at the front that are known to be persisted
         self._active: Segment | None = None
-        self._view = _EMPTY
-        self._end = 0
+        self._memory: Writable = _EMPTY
+        self._at = SLOT_BYTES  # where the next frame goes, behind its length
         self._limit = 0  # an append that would end beyond takes the slow way
         self._jumped = False  # the next number does not follow the last frame
         self._cursor_segment: Segment | None = None
@@ -126,18 +127,23 @@ class SegmentLog:
         sequence = window.last_sequence + 1
         rest = b"%b%d%b%b\0\0\0\0" % (head, sequence, tail, body)  # type: ignore[str-format]  # any buffer will do
         length = len(rest)  # of the frame too: its own slot is as long as the next one
-        start = self._end
-        end = start + length
-        if end > self._limit:
+        at = self._at
+        after = at + length
+        if after > self._limit:
             self._make_room(length)
             return self.append(head, tail, body)
-        view = self._view
-        view[start + 4 : end + 4] = rest
-        view[start : start + 4] = _pack_length(length - 4)
-        self._end = end
+        memory = self._memory
+        memory[at:after] = rest
+        memory[at - 4 : at] = _pack_length(length - 4)
+        self._at = after
         window.last_sequence = sequence
         self.unsent_bytes += length
         return sequence
+
+    @property
+    def _end(self) -> int:
+        """Where the length of the next frame goes."""
+        return self._at - SLOT_BYTES
 
     def _make_room(self, length: int) -> None:
         """Let `append` write a frame of `length` bytes: mark, and roll if it must."""
@@ -153,9 +159,8 @@ class SegmentLog:
                     active = None
             if active is None or self._jumped:
                 active = self._roll(length)
-            self._limit = min(
-                active.size - SLOT_BYTES, max(self._end + length, active.end + MARK_BYTES)
-            )
+            most = max(self._at + length, active.end + MARK_BYTES)
+            self._limit = min(active.size, most)
 
     def _mark(self, active: Segment, end: int, next_sequence: int) -> None:
         """Seal what was appended since the last mark."""
@@ -178,7 +183,7 @@ class SegmentLog:
                 return self._window.last_sequence
             offset, end, next_sequence = active.end, self._end, active.next_sequence
             while offset < end:
-                offset += SLOT_BYTES + int(frame_length(self._view, offset)[0])
+                offset += SLOT_BYTES + int(frame_length(self._memory, offset)[0])
                 next_sequence += 1
             self._mark(active, end, next_sequence)
             return self._window.last_sequence if self._jumped else next_sequence - 1
@@ -205,8 +210,9 @@ class SegmentLog:
             return
         self._drop(self._segments.pop())
         self._active = self._cursor_segment = None
-        self._view = _EMPTY
-        self._end = self._limit = self._cursor = self._boundary = self._tail_bytes = 0
+        self._memory = _EMPTY
+        self._at = SLOT_BYTES
+        self._limit = self._cursor = self._boundary = self._tail_bytes = 0
 
     def _roll(self, length: int) -> Segment:
         self._leave_persisted()
@@ -249,8 +255,8 @@ class SegmentLog:
 
     def _activate(self, segment: Segment) -> None:
         self._active = segment
-        self._view = segment.view
-        self._end = segment.end
+        self._memory = segment.writable
+        self._at = segment.end + SLOT_BYTES
         self._limit = 0
         self._jumped = segment.next_sequence != self._window.last_sequence + 1
 
@@ -347,8 +353,9 @@ class SegmentLog:
             segments = list(self._segments)
             self._segments.clear()
             self._active = self._cursor_segment = None
-            self._view = _EMPTY
-            self._limit = self._end = self._cursor = self._boundary = self.unsent_bytes = 0
+            self._memory = _EMPTY
+            self._at = SLOT_BYTES
+            self._limit = self._cursor = self._boundary = self.unsent_bytes = 0
             return segments
 
     def _set_cursor(self, segment: Segment, offset: int) -> None:
@@ -404,15 +411,22 @@ class SegmentLog:
             first = max(segment.first, after + 1, self._window.last_persisted + 1)
             if segment.released or first >= segment.next_sequence:
                 continue
-            offset = segment.offset_of(first)
-            for sequence in range(first, segment.next_sequence):
-                if segment.released:
-                    break
-                view = segment.view
-                end = walk(view, offset, 1)
-                if sequence > self._window.last_persisted:
-                    yield sequence, bytes(view[offset:end])
-                offset = end
-            else:
-                if segment not in (self._active, self._cursor_segment):
-                    self._space.park(segment)
+            try:
+                yield from self._frames_of(segment, first)
+            finally:  # also when the caller wants no more
+                self._park_if_unused(segment)
+
+    def _park_if_unused(self, segment: Segment) -> None:
+        if not segment.released and segment not in (self._active, self._cursor_segment):
+            self._space.park(segment)
+
+    def _frames_of(self, segment: Segment, first: int) -> Iterator[tuple[int, bytes]]:
+        offset = segment.offset_of(first)
+        for sequence in range(first, segment.next_sequence):
+            if segment.released:
+                break
+            view = segment.view
+            end = walk(view, offset, 1)
+            if sequence > self._window.last_persisted:
+                yield sequence, bytes(view[offset:end])
+            offset = end

@@ -39,6 +39,7 @@ from haclient_stores.bookmarks import Bookmark, BookmarkList
 from haclient_stores.entries import LARGEST, MIXED, Alias, Chunk, Holes, Publishers
 from haclient_stores.finished import Finished
 from haclient_stores.interfaces import SubscriptionLog
+from haclient_stores.redelivery import Redelivery
 from haclient_stores.start import Start
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class SubscriptionTracker(SubscriptionLog):
         finished: How far it has got.
         start: Where it began.
         seen: The highest sequence seen of each publisher.
-        aliases: Entries that were delivered a second time and are not discarded, by new number.
+        again: Entries that are expected or were delivered a second time.
         first_number, next_number: The numbers given away since the start, if they differ.
         at_end: Whether the replay of this link is over.
         fresh: What the last `log_batch` has added, for whoever writes it down.
@@ -82,9 +83,7 @@ class SubscriptionTracker(SubscriptionLog):
         self._chunks: deque[Chunk] = deque()  # not wholly discarded yet
         self._ahead: set[int] = set()  # discarded numbers above the head
         self._holes = Holes()  # numbers of aliases
-        self.aliases: dict[int, Alias] = {}
-        self._expected: dict[tuple[int, int], int] = {}
-        self._expected_numbers: dict[int, tuple[int, int]] = {}
+        self.again = Redelivery()
         self.seen: dict[int, int] = {}
         self.finished = Finished(self.next_number, acked=False)
         self.at_end = False
@@ -121,26 +120,21 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def link_lost(self, first_queued: int) -> None:
-        for alias in [each for each in self.aliases.values() if each.number >= first_queued]:
-            del self.aliases[alias.number]
-            self._expect(alias.old, alias.publisher, alias.sequence)
-        held = {alias.old for alias in self.aliases.values()}
+        held = self.again.lose(first_queued, is_open=self._is_open)
         for chunk in self._chunks:
             if chunk.numbers[-1] < first_queued:
                 continue
             for number, publisher, sequence in chunk.entries():
-                if number >= max(first_queued, self._head) and number not in held:
-                    self._expect(number, publisher, sequence)
+                if number >= first_queued and number not in held and self._is_open(number):
+                    self.again.expect(number, publisher, sequence)
         self._set_turn()
 
     @override
     def ended(self) -> None:
         self.link_lost(0)
 
-    def _expect(self, number: int, publisher: int, sequence: int) -> None:
-        if number >= self._head and number not in self._ahead:
-            self._expected[publisher, sequence] = number
-            self._expected_numbers[number] = (publisher, sequence)
+    def _is_open(self, number: int) -> bool:
+        return number >= self._head and number not in self._ahead
 
     # -- arrival ------------------------------------------------------------------------------
 
@@ -203,7 +197,7 @@ class SubscriptionTracker(SubscriptionLog):
                 sequences.append(sequence)
             elif not 0 < sequence <= LARGEST:
                 numbers.append(_untracked(bookmark))
-            elif (publisher, sequence) in self._expected:
+            elif self.again.expects(publisher, sequence):
                 self._add(publishers, sequences)
                 publishers, sequences = [], []
                 numbers.append(self.redeliver(publisher, sequence))
@@ -223,13 +217,10 @@ class SubscriptionTracker(SubscriptionLog):
 
     def redeliver(self, publisher: int, sequence: int) -> int:
         """An expected entry came again: its new number."""
-        old = self._expected.pop((publisher, sequence))
-        del self._expected_numbers[old]
         number = self.next_number
         self.next_number = number + 1
-        self.aliases[number] = alias = Alias(number, old, publisher, sequence)
         self._holes.add(number, number + 1)  # the old entry is the one that counts
-        self.fresh.append(alias)
+        self.fresh.append(self.again.give(number, publisher, sequence))
         self._set_turn()
         return number
 
@@ -240,10 +231,8 @@ class SubscriptionTracker(SubscriptionLog):
     @override
     def is_discarded(self, bookmark: str) -> bool:
         publisher, sequence = self._publishers.parse(bookmark)
-        return (
-            0 < sequence <= self.seen.get(publisher, 0)
-            and (publisher, sequence) not in self._expected
-        )
+        seen = 0 < sequence <= self.seen.get(publisher, 0)
+        return seen and not self.again.expects(publisher, sequence)
 
     # -- discarding ---------------------------------------------------------------------------
 
@@ -263,17 +252,14 @@ class SubscriptionTracker(SubscriptionLog):
 
     def discard_slowly(self, number: int) -> bool:
         """Discard out of order, at the end of a chunk, or of an entry that was delivered twice."""
-        alias = self.aliases.pop(number, None)
-        if alias is not None:
-            number = alias.old
+        number = self.again.settle(number)
         if (
             not self._head <= number < self.next_number
             or number in self._ahead
             or number in self._holes
         ):
             return False
-        if number in self._expected_numbers:  # the holder of the first delivery is back
-            del self._expected[self._expected_numbers.pop(number)]
+        self.again.forget(number)
         if number == self._head:
             self._move_head()
         else:
@@ -283,21 +269,26 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def discard_up_to(self, number: int) -> None:
-        given = {alias.old: alias.number for alias in self.aliases.values()}
-        if given or self._expected:  # some old numbers are not what anybody holds now
-            for entry, _, _, discarded in list(self.entries()):
-                if not discarded and entry not in self._expected_numbers:
-                    current = given.get(entry, entry)
-                    if current <= number:
-                        self.discard_slowly(current)
-            return
+        if self.again:
+            for current in self.given_up_to(number):
+                self.discard_slowly(current)
+        else:
+            self.discard_all_up_to(number)
+
+    def given_up_to(self, number: int) -> list[int]:
+        """What is held under numbers up to this one, by the number that it has now."""
+        undiscarded = (entry for entry, _, _, discarded in self.entries() if not discarded)
+        return [current for current in self.again.current(undiscarded) if current <= number]
+
+    def discard_all_up_to(self, number: int) -> None:
+        """Discard every entry up to this one, whoever holds it."""
         while self._head <= number and self._head < self.next_number:
             self.discard_slowly(self._head)
 
     def discard_run(self, numbers: array[int]) -> bool:
         """Discard at once what comes next in order; False, and nothing done, if it is not that."""
         begin, end = numbers[0], numbers[-1] + 1
-        if begin != self._head or self._ahead or self._expected or self._holes.count:
+        if begin != self._head or self._ahead or self.again.places or self._holes.count:
             return False
         if end > self.next_number or numbers != array("Q", range(begin, end)):
             return False
@@ -322,7 +313,7 @@ class SubscriptionTracker(SubscriptionLog):
             self.finished.take(chunks.popleft())
 
     def _set_turn(self) -> None:
-        if self._ahead or self._expected or not self._chunks:
+        if self._ahead or self.again.places or not self._chunks:
             self._turn = self._head
         else:
             self._turn = self._chunks[0].numbers[-1]
@@ -422,17 +413,15 @@ class SubscriptionTracker(SubscriptionLog):
 
     def redeliver_number(self, old: int) -> None:
         """An expected entry came again, as it was written down."""
-        if old in self._expected_numbers:
-            self.redeliver(*self._expected_numbers[old])
+        if old in self.again.places:
+            self.redeliver(*self.again.places[old])
         else:  # discarded under its old number meanwhile
             self.skip_numbers(self.next_number + 1)
 
     def add_alias(self, number: int, old: int) -> None:
         """A number that is in use already stands for an expected entry."""
-        if old in self._expected_numbers:
-            place = self._expected_numbers.pop(old)
-            del self._expected[place]
-            self.aliases[number] = Alias(number, old, *place)
+        if old in self.again.places:
+            self.again.give(number, *self.again.places[old])
             self._set_turn()
 
 

@@ -307,3 +307,15 @@ async def test_who_waits_for_one_publish_gives_up_in_time(store: PublishStore) -
         with pytest.raises(TimedOut, match="wait_persisted"):
             await client.wait_persisted(sequence, timeout=1)
         await peer.persisted(sequence)
+
+
+@pytest.mark.row("PS8", "HA17")
+async def test_what_is_published_before_the_first_logon_is_not_taken_for_a_duplicate() -> None:
+    async with listening() as server, Client("pub", publish_store=MemoryPublishStore()) as client:
+        early = await client.publish("orders", b"early")
+        assert early is not None
+        # A former run of this client, whose store was memory too, published up to here.
+        peer = await server.log_on(client, seen=early - 1_000_000)
+        heard = await peer.expect("publish")
+        assert (heard.data, heard.sequence) == (b"early", early)
+        await peer.persisted(early)

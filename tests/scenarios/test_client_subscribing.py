@@ -144,7 +144,8 @@ async def test_a_subscription_that_is_not_answered_is_taken_back(
     with pytest.raises(TimedOut, match="did not answer within 3 s"):
         await client.subscribe("orders", handler=print, sub_id="s", timeout=3)
     await peer.expect("subscribe")
-    await peer.expect("unsubscribe", sub_id="s")
+    await peer.ack(await peer.expect("unsubscribe", sub_id="s"))
+    await wait_all_tasks_blocked()
     assert residue(client) == (0, 0)
 
 
@@ -154,8 +155,9 @@ async def test_a_cancelled_subscribe_is_taken_back_and_a_late_ack_is_nobodys(
     with trio.move_on_after(1):
         await client.subscribe("orders", handler=print, sub_id="s")
     command = await peer.expect("subscribe")
-    await peer.expect("unsubscribe", sub_id="s")
+    leaving = await peer.expect("unsubscribe", sub_id="s")
     await peer.ack(command)
+    await peer.ack(leaving)
     await wait_all_tasks_blocked()
     assert residue(client) == (0, 0)
 
@@ -164,7 +166,8 @@ async def test_a_cancelled_query_is_stopped_at_the_server(client: Client, peer: 
     with trio.move_on_after(1):
         await client.sow("orders").open()
     query = await peer.expect("sow")
-    await peer.expect("unsubscribe", query_id=query.query_id)
+    await peer.ack(await peer.expect("unsubscribe", query_id=query.query_id))
+    await wait_all_tasks_blocked()
     assert residue(client) == (0, 0)
 
 

@@ -83,6 +83,10 @@ class WatchedDisk(RealDisk):
     def process_id(self) -> int:
         return super().process_id() if self.process is None else self.process
 
+    def write_back(self, directory: Path) -> None:
+        """The kernel has found time to write everything to the disk."""
+        self.synced |= {path: path.read_bytes() for path in directory.iterdir()}
+
     def lose_power(self, source: Path, target: Path, *, pages: Callable[[str, int], bool]) -> None:
         """What is on the disk of `source` when power fails now, in another directory.
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from haclient.cli.options import (
+    POSITIVE_SECONDS,
     client_name_option,
     default_client_name,
     server_option,
@@ -65,3 +66,10 @@ def test_no_server_at_all_is_a_mistake() -> None:
 
 def test_the_default_name_is_of_this_process() -> None:
     assert str(os.getpid()) in default_client_name()
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "-nan", "0", "-1", "x"])
+def test_a_positive_number_is_a_number(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        POSITIVE_SECONDS.convert(text, None, None)
+    assert POSITIVE_SECONDS.convert("2", None, None) == float("2")

@@ -62,7 +62,7 @@ def test_every_option_is_read_by_its_type(option: str, expected: dict[str, Any])
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("unix://localhost:0/amps/json?path=/tmp/a%20b.sock", "/tmp/a b.sock"),  # noqa: S108
+        ("unix://localhost:0/amps/json?path=/tmp/a%20b.sock", "/tmp/a b.sock"),  # noqa: S108  # a name in a text, no file is made
         ("unix:///amps/json?path=amps.sock", "amps.sock"),
         ("unix:///run/amps.sock", "/run/amps.sock"),
     ],

@@ -70,7 +70,7 @@ def test_a_newer_format_says_both_versions() -> None:
 def test_a_word_is_read_as_it_was_written(value: int) -> None:
     page = bytearray(4096)
     framing.write_word(memoryview(page), framing.SECOND_WORD, value)
-    assert framing.read_word(page, framing.SECOND_WORD) == value
+    assert framing.read_word(bytes(page), framing.SECOND_WORD) == value
 
 
 @pytest.mark.row("PS21")
@@ -79,16 +79,16 @@ def test_a_damaged_word_is_as_good_as_none(bit: int) -> None:
     page = bytearray(16)
     framing.write_word(memoryview(page), 0, 123_456_789)
     page[bit // 8] ^= 1 << bit % 8
-    assert framing.read_word(page, 0) == 0
+    assert framing.read_word(bytes(page), 0) == 0
     assert framing.read_word(bytes(16), 0) == 0
 
 
 @pytest.mark.parametrize("name", ["a", "orders", "größe", "odd \udcff byte", "x" * 1024])
 def test_an_owner_is_read_as_it_was_written(name: str) -> None:
     page = bytearray(4096)
-    assert framing.read_owner(page, path=PATH) == ""
+    assert framing.read_owner(bytes(page), path=PATH) == ""
     framing.write_owner(memoryview(page), name)
-    assert framing.read_owner(page, path=PATH) == name
+    assert framing.read_owner(bytes(page), path=PATH) == name
 
 
 @pytest.mark.parametrize("name", ["", "x" * 1025, "é" * 513])
@@ -106,7 +106,7 @@ def test_a_damaged_owner_is_never_believed(offset: int) -> None:
     framing.write_owner(memoryview(page), "orders")
     page[offset] ^= 0x41
     with pytest.raises(StoreCorrupt) as caught:
-        framing.read_owner(page, path=PATH)
+        framing.read_owner(bytes(page), path=PATH)
     assert caught.value.offset == framing.OWNER_OFFSET
 
 
@@ -118,7 +118,7 @@ def seal_table(*seals: Seal) -> bytearray:
 
 
 def read_seals(table: bytes | bytearray) -> list[Seal]:
-    return framing.read_seals(table, begin=100, first=10, path=PATH, at=256)
+    return framing.read_seals(bytes(table), begin=100, first=10, path=PATH, at=256)
 
 
 SEALS = [Seal(200, 1, 11), Seal(201, 2**32 - 1, 13), Seal(5000, zlib.crc32(b"x"), 2**63)]

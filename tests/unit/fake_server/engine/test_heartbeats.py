@@ -24,7 +24,7 @@ def test_a_heartbeat_is_sent_once_per_interval() -> None:
     assert not peer.closed
 
 
-@pytest.mark.row("AD9")
+@pytest.mark.row("AD9", "HB4")
 def test_two_intervals_of_silence_end_the_connection() -> None:
     world = World()
     peer = world.client()

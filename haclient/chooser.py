@@ -1,0 +1,172 @@
+"""Which server next (seed S4; rows SC1-SC7).
+
+A chooser is asked before each attempt and told of each result. It never calls the client and never
+waits; an empty URI says that there is no server to try, and its `error` then says why.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from typing_extensions import override
+
+from haclient.auth import Authenticator, DefaultAuthenticator
+from haclient.errors import UsageError
+from haclient.protocol.uri import Uri
+
+__all__ = ["ConnectionInfo", "DefaultServerChooser", "FailureCountServerChooser", "ServerChooser"]
+
+ConnectionInfo = Mapping[str, str]
+"""What is known of an attempt: `uri` (without its password), `client_name`, `server_version`."""
+
+
+class ServerChooser(Protocol):
+    """Chooses the server of the next attempt."""
+
+    @abstractmethod
+    def current_uri(self) -> str:
+        """The server to try now; empty when there is none (SC1)."""
+
+    @abstractmethod
+    def current_authenticator(self) -> Authenticator:
+        """Who authenticates at that server; asked on each attempt (SC2)."""
+
+    @abstractmethod
+    def report_success(self, info: ConnectionInfo) -> None:
+        """The attempt led to a logon (SC3)."""
+
+    @abstractmethod
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        """The attempt failed, or the server was found unfit (SC3)."""
+
+    @abstractmethod
+    def error(self) -> str:
+        """Why there is no server to try (SC4)."""
+
+
+class DefaultServerChooser(ServerChooser):
+    """Servers in order: stay after a success, move on after a failure (SC6).
+
+    After a lost connection the server that was connected last is tried first (HA7).
+
+    Args:
+        uris: The servers, best first.
+
+    Raises:
+        UsageError: A URI is wrong.
+    """
+
+    def __init__(self, uris: Iterable[str] = ()) -> None:
+        self._servers: list[tuple[str, Authenticator]] = []
+        self._current = 0
+        self._last_error = ""
+        for uri in uris:
+            self.add(uri)
+
+    def add(self, uri: str, authenticator: Authenticator | None = None) -> None:
+        """Append a server, with its own authenticator if it needs one."""
+        Uri.parse(uri)
+        self._servers.append((uri, authenticator or DefaultAuthenticator()))
+
+    def remove(self, uri: str) -> None:
+        """Take a server out; an unknown one is refused."""
+        known = [each for each, _ in self._servers]
+        if uri not in known:
+            raise UsageError(f"{Uri.parse(uri).safe} is not one of this chooser's servers")
+        index = known.index(uri)
+        del self._servers[index]
+        if index < self._current:
+            self._current -= 1
+        self._current = self._current % len(self._servers) if self._servers else 0
+
+    @override
+    def current_uri(self) -> str:
+        return self._servers[self._current][0] if self._servers else ""
+
+    @override
+    def current_authenticator(self) -> Authenticator:
+        return self._servers[self._current][1] if self._servers else DefaultAuthenticator()
+
+    @override
+    def report_success(self, info: ConnectionInfo) -> None:
+        self._last_error = ""
+
+    @override
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        self._last_error = str(error)
+        if self._servers:
+            self._current = (self._current + 1) % len(self._servers)
+
+    @override
+    def error(self) -> str:
+        if not self._servers:
+            return "no servers configured: give servers=[...] or add one to the chooser"
+        return self._last_error or "every server was given up"
+
+
+class FailureCountServerChooser(ServerChooser):
+    """Servers in order, passing over those that failed too often in a row (SC7).
+
+    A server is passed over once it has failed more than `limit` times in a row. When all of them
+    have, there is no server to try.
+
+    Args:
+        uris: The servers, best first.
+        limit: Failures in a row that are forgiven.
+
+    Raises:
+        UsageError: A URI is wrong, or the limit is negative.
+    """
+
+    def __init__(self, uris: Iterable[str] = (), *, limit: int = 5) -> None:
+        if limit < 0:
+            raise UsageError(f"the limit of failures in a row cannot be {limit}")
+        self._limit = limit
+        self._ring = DefaultServerChooser()
+        self._failures: dict[str, int] = {}
+        self._last_error = ""
+        for uri in uris:
+            self.add(uri)
+
+    def add(self, uri: str, authenticator: Authenticator | None = None) -> None:
+        """Append a server, with its own authenticator if it needs one."""
+        self._ring.add(uri, authenticator)
+        self._failures[uri] = 0
+
+    @override
+    def current_uri(self) -> str:
+        return self._ring.current_uri() if self._fit(self._ring.current_uri()) else ""
+
+    @override
+    def current_authenticator(self) -> Authenticator:
+        return self._ring.current_authenticator()
+
+    @override
+    def report_success(self, info: ConnectionInfo) -> None:
+        self._failures[self._ring.current_uri()] = 0
+        self._ring.report_success(info)
+
+    @override
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        self._last_error = str(error)
+        if not self._failures:
+            return
+        self._failures[self._ring.current_uri()] += 1
+        for _ in self._failures:
+            self._ring.report_failure(error, info)
+            if self._fit(self._ring.current_uri()):
+                break
+
+    @override
+    def error(self) -> str:
+        if not self._failures:
+            return self._ring.error()
+        return (
+            f"each of {len(self._failures)} servers failed more than {self._limit} times in a row; "
+            f"the last error: {self._last_error}"
+        )
+
+    def _fit(self, uri: str) -> bool:
+        return bool(uri) and self._failures[uri] <= self._limit

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from haclient_stores.logged_bookmark import LoggedBookmarkStore
+from haclient_stores.logged_subscription import LoggedSubscription
+
+
+class Restarting:
+    """A store that is closed and opened again whenever its subscription is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store = LoggedBookmarkStore(path)
+
+    def again(self) -> LoggedSubscription:
+        self.store.close()
+        self.store = LoggedBookmarkStore(self.path)
+        return self.store.subscription("s")
+
+
+@pytest.fixture
+def restarting(tmp_path: Path) -> Restarting:
+    return Restarting(tmp_path / "s.bm")
+
+
+def test_the_handle_is_the_same_for_the_same_id(restarting: Restarting) -> None:
+    log = restarting.again()
+    assert restarting.store.subscription("s") is log
+    assert restarting.again() is not log
+    restarting.store.close()
+
+
+@pytest.mark.row("BS2", "BS3", "BS11")
+def test_interleaved_publishers_read_back(restarting: Restarting) -> None:
+    log = restarting.again()
+    assert list(log.log_batch(["7|1|", "8|1|", "7|2|", "8|1|", "", "8|2|"])) == [1, 2, 3, 0, -1, 4]
+    log.discard(1)
+    log.discard(3)
+    log.discard(3)
+    log = restarting.again()
+    assert str(log.recovery_point()) == "7|1|"
+    assert list(log.log_batch(["8|1|", "7|2|", "8|2|", "7|3|"])) == [5, 0, 6, 7]
+    log.discard(6)
+    log = restarting.again()
+    assert log.is_discarded("8|2|")
+    assert (log.oldest_undiscarded, log.undiscarded_count) == (2, 2)
+    restarting.store.close()
+
+
+@pytest.mark.row("BS9")
+def test_an_explicit_start_and_what_it_forgets_read_back(restarting: Restarting) -> None:
+    log = restarting.again()
+    log.begin(acked=True, start="7|5|,20240131T120000Z")
+    assert restarting.again().resume() == "7|5|,20240131T120000Z"
+    log = restarting.again()
+    log.discard(log.log("7|6|"))
+    log.begin(acked=False, start="0|1|", entered_us=1_000_000)
+    assert restarting.again().resume() == "19700101T000001Z"
+    log = restarting.again()
+    log.completed("9|3|")
+    assert restarting.again().resume() == "9|3|"
+    restarting.store.close()
+
+
+@pytest.mark.row("BS10")
+def test_acks_and_what_they_cover_read_back(restarting: Restarting) -> None:
+    log = restarting.again()
+    log.begin(acked=True, start=None)
+    log.log_batch(["7|1|", "7|2|", "7|3|"])
+    log.discard_up_to(3)
+    log.persisted("7|2|,nonsense")
+    assert str(restarting.again().recovery_point()) == "7|2|"
+    log = restarting.again()
+    log.begin(acked=True, start=None)
+    log.completed("")
+    log.paused = True
+    assert log.paused
+    log.persisted("8|9|")
+    assert str(restarting.again().recovery_point()) == "7|2|"
+    log = restarting.again()
+    log.persisted("8|9|")
+    assert str(restarting.again().recovery_point()) == "7|3|,8|9|"  # 3 came on an earlier link
+    restarting.store.close()
+
+
+def test_a_lost_link_reads_back(restarting: Restarting) -> None:
+    log = restarting.again()
+    log.log_batch(["7|1|", "7|2|"])
+    log.link_lost(2)
+    assert list(log.log_batch(["7|1|", "7|2|"])) == [0, 3]
+    log.discard(3)
+    log.purge()
+    log.log("7|1|")
+    log.ended()
+    log = restarting.again()
+    assert (log.oldest_undiscarded, log.undiscarded_count) == (4, 1)
+    restarting.store.close()

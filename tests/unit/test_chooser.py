@@ -1,0 +1,111 @@
+"""Which server next."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient.auth import DefaultAuthenticator
+from haclient.chooser import DefaultServerChooser, FailureCountServerChooser
+from haclient.errors import DisconnectedError, UsageError
+
+A, B, C = (f"tcp://{host}:9007/amps/json" for host in "abc")
+ERROR = DisconnectedError("connection refused")
+
+
+def tried(chooser: DefaultServerChooser | FailureCountServerChooser, times: int) -> str:
+    """The hosts of so many attempts that all fail; a dot where there is no server."""
+    hosts = ""
+    for _ in range(times):
+        uri = chooser.current_uri()
+        hosts += uri[6] if uri else "."
+        if uri:
+            chooser.report_failure(ERROR, {"uri": uri})
+    return hosts
+
+
+@pytest.mark.row("SC6", "HA7")
+def test_a_failure_moves_on_and_a_success_stays() -> None:
+    chooser = DefaultServerChooser([A, B, C])
+    assert tried(chooser, 5) == "abcab"
+    chooser.report_success({"uri": C})
+    assert (chooser.current_uri(), chooser.current_uri()) == (C, C)
+
+
+@pytest.mark.row("SC1", "SC4")
+def test_a_chooser_without_servers_has_an_empty_uri_and_says_why() -> None:
+    chooser = DefaultServerChooser()
+    assert chooser.current_uri() == ""
+    assert "no servers configured" in chooser.error()
+    chooser.report_failure(ERROR, {})
+    chooser.report_success({})
+    assert isinstance(chooser.current_authenticator(), DefaultAuthenticator)
+
+
+@pytest.mark.row("SC3", "SC4")
+def test_the_error_is_that_of_the_last_failure() -> None:
+    chooser = DefaultServerChooser([A])
+    assert chooser.error() == "every server was given up"
+    chooser.report_failure(ERROR, {"uri": A})
+    assert chooser.error() == "connection refused"
+
+
+@pytest.mark.row("SC2")
+def test_each_server_has_its_own_authenticator() -> None:
+    mine = DefaultAuthenticator()
+    chooser = DefaultServerChooser([A])
+    chooser.add(B, mine)
+    assert chooser.current_authenticator() is not mine
+    chooser.report_failure(ERROR, {})
+    assert chooser.current_authenticator() is mine
+
+
+@pytest.mark.row("SC6")
+@pytest.mark.parametrize(
+    ("removed", "failures", "current"),
+    [(A, 0, B), (A, 1, B), (C, 2, A), (B, 2, C), (B, 0, A)],
+)
+def test_a_removed_server_leaves_the_order_of_the_others(
+    removed: str, failures: int, current: str
+) -> None:
+    chooser = DefaultServerChooser([A, B, C])
+    for _ in range(failures):
+        chooser.report_failure(ERROR, {})
+    chooser.remove(removed)
+    assert chooser.current_uri() == current
+
+
+def test_the_last_server_can_be_removed() -> None:
+    chooser = DefaultServerChooser([A])
+    chooser.remove(A)
+    assert chooser.current_uri() == ""
+
+
+def test_an_unknown_or_malformed_server_is_refused_and_no_password_is_shown() -> None:
+    chooser = DefaultServerChooser([A])
+    with pytest.raises(UsageError, match="not one of this chooser's servers") as refused:
+        chooser.remove("tcp://user:secret@z:9007/amps/json")
+    assert "secret" not in str(refused.value)
+    with pytest.raises(UsageError):
+        chooser.add("nonsense")
+    with pytest.raises(UsageError):
+        FailureCountServerChooser([A], limit=-1)
+
+
+@pytest.mark.row("SC7")
+def test_a_server_that_failed_too_often_is_passed_over_until_all_have() -> None:
+    chooser = FailureCountServerChooser([A, B], limit=1)
+    assert tried(chooser, 2) == "ab"
+    chooser.report_success({"uri": A})  # the first one answers, once
+    assert chooser.current_uri() == A
+    assert tried(chooser, 6) == "aba..."
+    assert "each of 2 servers failed more than 1 times in a row" in chooser.error()
+    assert "connection refused" in chooser.error()
+
+
+@pytest.mark.row("SC4", "SC7")
+def test_counting_without_servers() -> None:
+    chooser = FailureCountServerChooser()
+    chooser.report_failure(ERROR, {})
+    assert chooser.current_uri() == ""
+    assert "no servers configured" in chooser.error()
+    assert isinstance(chooser.current_authenticator(), DefaultAuthenticator)
