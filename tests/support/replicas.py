@@ -9,6 +9,7 @@ each other; `settle` lets everything happen that can.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 
 from typing_extensions import override
 
@@ -119,7 +120,7 @@ class Group:
 
     def __init__(
         self,
-        links: dict[str, tuple[str, ...]],
+        links: Mapping[str, tuple[str, ...]],
         *,
         downgrade_after_s: float | None = None,
         log_topics: tuple[LogTopic, ...] = (LogTopic(".*"),),

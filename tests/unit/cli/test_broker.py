@@ -82,8 +82,8 @@ def test_a_broker_says_where_it_listens_and_ends_on_a_signal(
     users.write_text("me:secret\n")
     words = ("--listen", "tcp://127.0.0.1:0", "--data", str(tmp_path / "log"))
     more = ("--sow", "people:/id", "--log-topic", "^a", "--user-file", str(users))
-    more += ("--replicate-to", "tcp://127.0.0.1:1,async")
-    assert run(["broker", "run", *words, *more]) == code
+    to = ("--replicate-to", "tcp://127.0.0.1:1,async")
+    assert run(["broker", "run", *words, *more, *to]) == code
     [line] = told
     assert line.startswith("listening tcp://127.0.0.1:")
 

@@ -9,7 +9,7 @@ import trio
 from typing_extensions import override
 
 from haclient.errors import StoreFull, StoreLocked, UsageError
-from haclient_fake_server.config import BrokerConfig, FsyncPolicy
+from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.journal_format import segment_name
 from haclient_fake_server.server import BrokerServer, serve
 from haclient_stores.files import RealDisk
@@ -149,3 +149,23 @@ async def test_connections_of_one_broker_see_each_others_messages() -> None:
         await writer.send(b"hello", c="p", t="orders")
         (message,) = await reader.publishes(1)
         assert message.data == b"hello"
+
+
+@pytest.mark.row("RE5", "RE11")
+async def test_destinations_are_told_of_and_can_be_downgraded(tmp_path: Path) -> None:
+    to = ReplicateTo("tcp://127.0.0.1:1")
+    config = BrokerConfig(data_dir=tmp_path, segment_bytes=1 << 20, replicate_to=(to,))
+    for expected in (0, 1):
+        async with running_broker(config) as server:
+            (status,) = server.destinations
+            assert (status.is_sync, status.behind) == (True, expected)
+            async with RawClient.connect(server.uris[0]) as client:
+                answer = await client.logon("pubber", opts="ack_conflation=0s")
+                assert answer.bookmark == f"{PUBBER}|{expected}|"
+                server.downgrade(to.address)
+                assert not server.destinations[0].is_sync
+                await client.send(b"{}", c="p", t="orders", s=1, a="persisted")
+                assert (await client.ack("persisted")).sequence == 1
+            server.upgrade(to.address)
+            with pytest.raises(UsageError, match="no synchronous destination"):
+                server.upgrade("tcp://elsewhere:1")

@@ -9,7 +9,7 @@ import pytest
 from haclient.errors import ProtocolError
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.batch import NO_EXTRAS
-from haclient_fake_server.engine.destinations import FRAME_BYTES, Destination
+from haclient_fake_server.engine.destinations import CHUNK_BYTES, FRAME_BYTES, Destination
 from haclient_fake_server.engine.identity import Publisher
 from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.engine.settings import EngineSettings, ReplicateTo
@@ -76,6 +76,18 @@ def test_only_what_the_other_side_lacks_is_sent() -> None:
     assert log.feed() == []
     log.write((7, 4))
     assert log.feed() == [[4]]
+
+
+@pytest.mark.row("RE3")
+def test_records_that_the_other_side_has_are_acknowledged_without_being_sent() -> None:
+    log = Log()
+    log.write((7, 1), body=bytes(CHUNK_BYTES))
+    log.write((7, 2))
+    log.link({7: 1})
+    assert (log.destination.position, log.destination.acked) == (1, 0)
+    assert log.feed() == []
+    assert (log.destination.position, log.destination.acked) == (2, 1)
+    assert log.feed() == [[2]]
 
 
 @pytest.mark.row("RE3")

@@ -20,9 +20,8 @@ from support.replicas import Group
 TOPIC = encode_record(Record(0, 0, 0, 0, 9, RecordCommand.TOPIC, key=b"json", payload=b"orders"))
 
 
-def record(sequence: int, payload: bytes = b"{}", **fields: object) -> bytes:
-    made = Record(1, 77, sequence, 5, 9, payload=payload)
-    return encode_record(made._replace(**fields))
+def record(sequence: int, payload: bytes = b"{}", *, command: int = RecordCommand.PUBLISH) -> bytes:
+    return encode_record(Record(1, 77, sequence, 5, 9, command, payload=payload))
 
 
 def source(world: World, name: str = "east") -> Peer:
@@ -44,9 +43,11 @@ def test_a_record_keeps_its_bookmark_and_gets_a_place_and_a_time_of_its_own() ->
     reader = world.client("reader")
     reader.subscribe(bm="0|1|", opts="timestamp", a="")
     peer = source(world)
-    details = {"key": b"k", "correlation_id": b"x", "expiration_s": 9}
     flags = RecordFlag.ASSIGNED | RecordFlag.USER_KEY
-    peer.send_all([wire.records([TOPIC, record(5, b"body", flags=flags, **details)], 41)])
+    sent = Record(
+        1, 77, 5, 5, 9, flags=flags, key=b"k", correlation_id=b"x", expiration_s=9, payload=b"body"
+    )
+    peer.send_all([wire.records([TOPIC, encode_record(sent)], 41)])
     (ack,) = peer.take()
     assert (ack.ack_type, ack.sequence) == ("replicated", 41)
     (message,) = reader.take()
@@ -181,7 +182,7 @@ def test_a_newer_connection_of_an_instance_replaces_the_older() -> None:
     newer.send_all([wire.records([TOPIC, record(1)], 1)])
     assert [ack.sequence for ack in newer.take()] == [1]
     newer.close()
-    assert source(world)
+    assert not source(world).closed
 
 
 def test_neither_can_be_mistaken_for_the_other() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from haclient.errors import UsageError
@@ -12,11 +14,11 @@ from haclient_fake_server.engine.settings import LogTopic, ReplicateTo
 from support.engine import Peer, World
 from support.replicas import Group, address
 
-ONE_WAY = {"a": ("b",), "b": ()}
-PAIR = {"a": ("b",), "b": ("a",)}
+ONE_WAY: Mapping[str, tuple[str, ...]] = {"a": ("b",), "b": ()}
+PAIR: Mapping[str, tuple[str, ...]] = {"a": ("b",), "b": ("a",)}
 
 
-def linked(links: dict[str, tuple[str, ...]], downgrade_after_s: float | None = None) -> Group:
+def linked(links: Mapping[str, tuple[str, ...]], downgrade_after_s: float | None = None) -> Group:
     group = Group(links, downgrade_after_s=downgrade_after_s)
     group.settle()
     return group
@@ -113,7 +115,7 @@ def test_a_logon_tells_what_was_seen_and_what_is_safe_everywhere() -> None:
     assert group["a"].engine.confirmed == 2, "what was never waited for is taken as it is"
 
 
-@pytest.mark.row("RE8")
+@pytest.mark.row("RE4", "ID8")
 def test_what_came_from_an_instance_that_died_is_safe_on_both() -> None:
     group = linked(PAIR)
     publisher = group["a"].client("p")
@@ -154,8 +156,8 @@ def test_fully_durable_delivers_what_is_safe_everywhere() -> None:
         publisher.publish(sequence, b"%d" % sequence)
     assert reader.take() == []
     group.settle()
-    taken = [(each.sids, each.data) for each in reader.take() if each.kind == "p"]
-    assert sorted(taken) == [("all", b"2"), ("all", b"3"), ("new", b"2"), ("new", b"3")]
+    pairs = [(each.sids, each.data) for each in reader.take() if each.kind == "p"]
+    assert sorted(pairs) == [("all", b"2"), ("all", b"3"), ("new", b"2"), ("new", b"3")]
 
 
 @pytest.mark.row("OP12", "RE5")
