@@ -7,11 +7,11 @@ is decided in `haclient.transport.commander`.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Iterable
 from typing import Final
 
-from haclient.errors import DisconnectedError, UsageError
+from haclient.errors import DisconnectedError, TimedOut, UsageError
 from haclient.protocol.commands import Command, CommandName
 from haclient.session.subscriptions import Marker, Subscription
 from haclient.streams import MessageStream
@@ -24,6 +24,7 @@ from haclient_stores.bookmarks import EPOCH, MOST_RECENT
 __all__ = ["Subscriber"]
 
 _PUBLISHES: Final = frozenset({CommandName.PUBLISH, CommandName.DELTA_PUBLISH})
+_logger = logging.getLogger(__name__)
 
 
 class Subscriber:
@@ -49,8 +50,13 @@ class Subscriber:
             closing, opened[:] = opened[:], []  # once: a later stream may have the same id
             for subscription in closing:
                 _released(subscription)
-            with contextlib.suppress(DisconnectedError):  # then it is over without our word
+            try:
                 await self._leave(closing)
+            except DisconnectedError:
+                pass  # then it is over without our word
+            except (TimedOut, UsageError) as error:
+                # The server was told. Its answer stands behind what another full stream holds.
+                _logger.warning("a stream was closed without an answer: %s", error)
 
         return MessageStream(delivery, open_=open_stream, close=close_stream)
 

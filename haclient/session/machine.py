@@ -33,8 +33,7 @@ class Received:
     Attributes:
         deliveries: Batches and markers in the order of arrival.
         persisted: The highest publish sequence acknowledged in this chunk, 0 when none was.
-        failed: Failure acks for single publishes, in order, each with the sequence up to which
-            everything before it was acknowledged.
+        failed: Failure acks for single publishes, in order.
         duplicates: Messages that the bookmark stores have seen before.
         unrouted: Messages for nobody.
         beat: Whether the server's heartbeat wants an answer.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
@@ -27,7 +27,7 @@ from haclient.session.heartbeat import Heartbeat
 from haclient.session.logon import LoggedOn
 from haclient.session.machine import Received, Session
 from haclient.session.states import ConnectionState
-from haclient.transport.commander import Commander, Fields, lost_error
+from haclient.transport.commander import Commander, Fields, drop_queued, lost_error
 from haclient.transport.connection import Connection
 from haclient.transport.dial import dial
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES, Delivery
@@ -106,10 +106,7 @@ class Core:
         self._stores = [store for store in stores if store is not None]
         for store in self._stores:
             store.open_for(self.name)
-        if settings.publish_store is not None and not settings.publish_store.last_sequence:
-            # What is published before the first logon must not be numbered below what a former
-            # run of this client has published: a store without history begins at the clock.
-            settings.publish_store.reconcile(seen=0, persisted=0, clock_us=settings.clock_us())
+        self.publisher.number_from_clock(settings.clock_us())
 
     # -- life -----------------------------------------------------------------
 
@@ -146,8 +143,9 @@ class Core:
         try:
             await self._stack.__aexit__(kind, error, traceback)
         finally:
-            for store in self._stores:
-                store.close()
+            with ExitStack() as closing:  # each of them, whatever happens to another
+                for store in reversed(self._stores):
+                    closing.callback(store.close)
 
     async def connect(self, uri: str | Uri, *, timeout: float | None) -> None:
         """Open a connection (CC2); `logon` comes next.
@@ -250,6 +248,10 @@ class Core:
         reason: HAClientError = DisconnectedError("the client was closed")
         try:
             reason = await connection.run()
+        except Exception as error:  # our own failure, such as a full store: it leaves the block
+            reason = DisconnectedError("the connection was closed by an error of this client")
+            reason.__cause__ = error
+            raise
         finally:
             self._lost(reason)
 
@@ -280,6 +282,7 @@ class Core:
         publisher, connection = self.publisher, self._connection
         if connection is None or not self.commander.logged_on:
             return
+        self._let_go()
         with trio.move_on_after(_DRAIN_S):
             while publisher.log is None and publisher.writer and connection.writer.outbox_bytes:
                 await connection.writer.room()
@@ -287,6 +290,14 @@ class Core:
             await self.flush_persisted(timeout=_DRAIN_S)
         except (TimedOut, DisconnectedError) as error:
             _logger.warning("client %s leaves with publishes not persisted: %s", self.name, error)
+
+    def _let_go(self) -> None:
+        """Who leaves takes no more messages: its full streams must not hold back the last acks."""
+        for subscription in self.session.router.all():
+            sink = subscription.sink
+            if isinstance(sink, Delivery) and sink.consumer in {trio.lowlevel.current_task(), None}:
+                drop_queued(subscription)
+                sink.end()
 
     async def flush_persisted(self, *, timeout: float | None) -> None:
         """Wait until everything published so far is persisted (CC9, PS15).

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.errors import DisconnectedError, UsageError, WouldBlock
+from haclient.errors import DisconnectedError, StoreError, UsageError, WouldBlock
 from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
@@ -75,9 +75,20 @@ class Publisher:
         self._lasting = lasting
         self.refusals: dict[int, str] = {}
         self._heads: dict[str, bytes] = {}
+        self._unasked = False  # numbered from the clock, and no server knows better yet
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
 
     # -- the connection's life ---------------------------------------------
+
+    def number_from_clock(self, clock_us: int) -> None:
+        """Let a store without history number what is published before the first logon.
+
+        It must not be numbered below what a former run of this client has published.
+        """
+        store = self.store
+        if store is not None and not store.last_sequence:
+            store.reconcile(seen=0, persisted=0, clock_us=clock_us)
+            self._unasked = True
 
     def connected(self, writer: Writer) -> None:
         """A link is up; the log stays shut until the logon has said where to begin."""
@@ -88,9 +99,19 @@ class Publisher:
 
         Raises:
             PublishGap: The server has lost what was once acknowledged, and the store minds (PS9).
+            StoreError: The server has seen higher numbers than the clock gave: it would take what
+                was published before the logon for duplicates.
         """
         log, writer = self.log, self.writer
         if log is not None:
+            if self._unasked and 0 < log.lowest_unpersisted <= server.seen:
+                raise StoreError(
+                    f"messages were stored from {log.lowest_unpersisted} on, by the clock, before "
+                    f"the first logon, but the server has already seen {server.seen} of this "
+                    "publisher and would drop them: log on before the first publish of a new "
+                    "store, or use a new client name"
+                )
+            self._unasked = False
             log.reconcile(seen=server.seen, persisted=server.persisted, clock_us=clock_us)
             log.rewind(log.last_persisted)
             self.persisted.rise(log.last_persisted)
@@ -290,16 +311,14 @@ class Publisher:
             DisconnectedError: The wait could only end by acks, and the connection is lost.
             UsageError: The wait could only end after the caller itself has gone on.
         """
+        await trio.lowlevel.checkpoint()
+        while (log := self.log) is not None and self._over_cap(log):
+            self.gate.attention = True  # whoever publishes meanwhile stands before the same limit
+            await self._until_acknowledged(log, "publish")
+        while (writer := self.writer) is not None and self._socket_is_behind(writer):
+            self.gate.attention = True
+            await writer.room()
         self.gate.attention = False
-        try:
-            await trio.lowlevel.checkpoint()
-            while (log := self.log) is not None and self._over_cap(log):
-                await self._until_acknowledged(log, "publish")
-            while (writer := self.writer) is not None and self._socket_is_behind(writer):
-                await writer.room()
-        except BaseException:
-            self.gate.attention = True  # the next publish stands before the same limit
-            raise
 
     def _check_room(self) -> None:
         writer = self.writer
