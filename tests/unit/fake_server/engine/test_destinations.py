@@ -81,13 +81,14 @@ def test_only_what_the_other_side_lacks_is_sent() -> None:
 @pytest.mark.row("RE3")
 def test_records_that_the_other_side_has_are_acknowledged_without_being_sent() -> None:
     log = Log()
-    log.write((7, 1), body=bytes(CHUNK_BYTES))
-    log.write((7, 2))
-    log.link({7: 1})
+    for sequence in (1, 2):
+        log.write((7, sequence), body=bytes(CHUNK_BYTES * 2 // 3))
+    log.write((7, 3))
+    log.link({7: 2})
     assert (log.destination.position, log.destination.acked) == (1, 0)
     assert log.feed() == []
     assert (log.destination.position, log.destination.acked) == (2, 1)
-    assert log.feed() == [[2]]
+    assert log.feed() == [[3]]
 
 
 @pytest.mark.row("RE3")
