@@ -31,8 +31,8 @@ CHAIN = {"a": ("b",), "b": ("c",), "c": ()}
 
 
 DELETES = 7
-"""Every so many-th message is a delete by filter. One that is said again to another instance removes
-what matches there, which may be something else, or nothing: such records are not compared."""
+"""Every so many-th message is a delete by filter. Said again to another instance it removes what
+matches there, which may be something else, or nothing: such records are not compared."""
 
 
 class Publisher:
