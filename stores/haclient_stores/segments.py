@@ -162,6 +162,14 @@ class SegmentLog:
             most = max(self._at + length, active.end + MARK_BYTES)
             self._limit = min(active.size, most)
 
+    def forked(self) -> None:
+        """We are a forked child, and the memory is the parent's: the next append is refused.
+
+        The lock may be held by a thread that does not exist here.
+        """
+        self._lock = threading.RLock()
+        self._limit = 0
+
     def _mark(self, active: Segment, end: int, next_sequence: int) -> None:
         """Seal what was appended since the last mark."""
         if active.end == end:

@@ -276,13 +276,14 @@ def test_a_true_fork_is_refused_and_does_the_store_no_harm(tmp_path: Path) -> No
         child = os.fork()
     if not child:  # pragma: no cover  another process
         refused = 0
-        for use in (store.sync, store.close, lambda: store.open_for("orders-1")):
+        uses = (lambda: put(store), store.sync, store.close, lambda: store.open_for("orders-1"))
+        for use in uses:
             try:
                 use()
             except UsageError:
                 refused += 1
         os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
     assert put(store) == 1002
     store.close()
     again = opened(tmp_path / "p")
