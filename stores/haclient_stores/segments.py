@@ -284,6 +284,13 @@ class SegmentLog:
             self.renumbered()
         self.trim()
 
+    def number_above(self, sequence: int) -> None:
+        """Let a log without history begin above this number (PS8)."""
+        if self._window.last_sequence == 0:
+            self._window.skip_to(sequence)
+            self._space.note(self._window, numbering=True)
+            self.renumbered()
+
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
         """Take over the logon ack (PS7, PS8); see `PublishWindow.reconcile` for what it raises."""
         self.settle()

@@ -423,3 +423,24 @@ def test_notes_that_are_none_are_corrupt(tmp_path: Path, content: str) -> None:
     (tmp_path / "p" / "notes.json").write_bytes(content.encode("latin-1"))
     with pytest.raises(StoreCorrupt, match="not a JSON object of texts"):
         opened(tmp_path / "p")
+
+
+# -- before the first logon -----------------------------------------------------------------------
+
+
+@pytest.mark.row("PS8")
+def test_numbers_from_the_clock_are_no_word_of_a_server_even_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    store = FilePublishStore(tmp_path / "p", segment_bytes=MIN_SEGMENT_BYTES)
+    store.number_above(5000)
+    store.number_above(9000)  # it has begun
+    assert store.store(b"h", b"t", b"early") == 5001
+    store.close()
+    again = FilePublishStore(tmp_path / "p", segment_bytes=MIN_SEGMENT_BYTES)
+    with pytest.raises(StoreError, match="before the first logon"):
+        again.reconcile(seen=6000, persisted=6000, clock_us=0)
+    assert [number for number, _ in again.replay()] == [5001]
+    again.reconcile(seen=0, persisted=0, clock_us=0)
+    assert again.store(b"h", b"t", b"next") == 5002
+    again.close()
