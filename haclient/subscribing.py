@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from inspect import isawaitable
 from typing import Final
 
 from haclient.errors import DisconnectedError, TimedOut, UsageError
@@ -78,6 +79,11 @@ class Subscriber:
         """Send any command; its messages and the acks it asks for as an open stream (CC18)."""
         if command.name in _PUBLISHES:
             raise UsageError("a publish has no messages to stream: use execute_async or publish")
+        if command.name is CommandName.SOW_DELETE and self._core.publisher.log is not None:
+            raise UsageError(
+                "with a publish store a sow_delete is kept like a publish and has nothing to "
+                "stream: use execute_async or sow_delete"
+            )
         return await self.stream(command, markers=True).open()
 
     async def execute_async(self, command: Command, handler: Handler | None) -> str:
@@ -97,6 +103,14 @@ class Subscriber:
             ids = command.sub_id or command.query_id
             chosen = ids if ids == "all" else ids.split(",")
             await self.unsubscribe(chosen, timeout=_timeout(command))
+            return ""
+        if command.name is CommandName.SOW_DELETE and self._core.publisher.log is not None:
+            command.validate()
+            stats = await self._core.sow_delete(
+                command.to_fields(), command.body, timeout=_timeout(command)
+            )
+            if handler is not None and isawaitable(result := handler(stats)):
+                await result
             return ""
         if handler is None:
             raise UsageError(f"{command.name} needs a handler for its messages")

@@ -106,7 +106,8 @@ class Core:
         self._stores = [store for store in stores if store is not None]
         for store in self._stores:
             store.open_for(self.name)
-        self.publisher.number_from_clock(settings.clock_us())
+        if settings.publish_store is not None:
+            settings.publish_store.number_above(settings.clock_us())
 
     # -- life -----------------------------------------------------------------
 
@@ -194,6 +195,7 @@ class Core:
             raise self._not_connected()
         if self.commander.logged_on:
             raise UsageError("this connection has logged on already")
+        closed = self._closed
         try:
             self.server = await log_on(
                 connection,
@@ -212,7 +214,7 @@ class Core:
         except BaseException:
             connection.close()
             with trio.CancelScope(shield=True):  # at once; then the client may connect again
-                await self._closed.wait()
+                await closed.wait()
             raise
         self.state = ConnectionState.LOGGED_ON
 

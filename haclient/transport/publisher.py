@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.errors import DisconnectedError, StoreError, UsageError, WouldBlock
+from haclient.errors import DisconnectedError, UsageError, WouldBlock
 from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
@@ -75,20 +75,9 @@ class Publisher:
         self._lasting = lasting
         self.refusals: dict[int, str] = {}
         self._heads: dict[str, bytes] = {}
-        self._unasked = False  # numbered from the clock, and no server knows better yet
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
 
     # -- the connection's life ---------------------------------------------
-
-    def number_from_clock(self, clock_us: int) -> None:
-        """Let a store without history number what is published before the first logon.
-
-        It must not be numbered below what a former run of this client has published.
-        """
-        store = self.store
-        if store is not None and not store.last_sequence:
-            store.reconcile(seen=0, persisted=0, clock_us=clock_us)
-            self._unasked = True
 
     def connected(self, writer: Writer) -> None:
         """A link is up; the log stays shut until the logon has said where to begin."""
@@ -104,14 +93,6 @@ class Publisher:
         """
         log, writer = self.log, self.writer
         if log is not None:
-            if self._unasked and 0 < log.lowest_unpersisted <= server.seen:
-                raise StoreError(
-                    f"messages were stored from {log.lowest_unpersisted} on, by the clock, before "
-                    f"the first logon, but the server has already seen {server.seen} of this "
-                    "publisher and would drop them: log on before the first publish of a new "
-                    "store, or use a new client name"
-                )
-            self._unasked = False
             log.reconcile(seen=server.seen, persisted=server.persisted, clock_us=clock_us)
             log.rewind(log.last_persisted)
             self.persisted.rise(log.last_persisted)
