@@ -81,7 +81,6 @@ class Client(PublishingClient):
         max_queued_bytes: int = DEFAULT_CAP_BYTES,
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
     ) -> None:
-        check_policy(on_handler_error)
         core = Core(
             Settings(
                 name=name,
@@ -99,6 +98,11 @@ class Client(PublishingClient):
                 max_unpersisted_bytes=max_unpersisted_bytes,
             )
         )
+        self._compose(core, on_handler_error)
+
+    def _compose(self, core: Core, on_handler_error: HandlerErrorPolicy) -> None:
+        """Put the two halves of the public API on one core."""
+        check_policy(on_handler_error)
         super().__init__(core)
         self._subscriber = Subscriber(core, on_handler_error)
 
@@ -270,7 +274,7 @@ class Client(PublishingClient):
             sub_id=sub_id,
             bookmark=bookmark,
         )
-        return self._subscriber.stream(command)
+        return self._subscriber.stream(command, resumes=True)
 
     def sow(  # the parts of one command
         self,

@@ -27,6 +27,7 @@ from haclient.session.heartbeat import Heartbeat
 from haclient.session.logon import LoggedOn
 from haclient.session.machine import Received, Session
 from haclient.session.states import ConnectionState
+from haclient.session.subscriptions import Subscription
 from haclient.transport.commander import Commander, Fields, lost_error
 from haclient.transport.connection import Connection
 from haclient.transport.dial import dial
@@ -71,6 +72,8 @@ class Settings:
     max_queued_bytes: int = DEFAULT_CAP_BYTES
     max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES
     clock_us: Callable[[], int] = _clock_us
+    on_state: Callable[[ConnectionState], object] | None = None
+    lasting: bool = False
 
 
 class Core:
@@ -85,6 +88,7 @@ class Core:
             settings.publish_store,
             max_unpersisted_bytes=settings.max_unpersisted_bytes,
             would_deadlock=self._refuse_deadlock,
+            lasting=settings.lasting,
         )
         self.state = ConnectionState.DISCONNECTED
         self.server: LoggedOn | None = None
@@ -93,6 +97,7 @@ class Core:
             duplicate=settings.on_duplicate,
             last_chance=settings.on_last_chance,
             disconnect=settings.on_disconnect,
+            state=settings.on_state,
         )
         self._heartbeat = settings.heartbeat
         self._stack = AsyncExitStack()
@@ -197,26 +202,58 @@ class Core:
         if self.commander.logged_on:
             raise UsageError("this connection has logged on already")
         try:
-            self.server = await log_on(
-                connection,
-                self.commander,
-                client_name=self.name,
-                uri=uri,
-                authenticator=self.settings.authenticator,
-                options=self.settings.logon_options,
-                correlation_id=self.settings.logon_correlation_id,
-                timeout=timeout,
-            )
-            self.publisher.logged_on(self.server, self.settings.clock_us())
-            self.commander.logged_on = True
+            await self._log_on(connection, uri, self.settings.authenticator, timeout=timeout)
+            self._reconcile()
             if self._heartbeat is not None:
                 await self._start_heartbeat(self._heartbeat, timeout=timeout)
+            self.publisher.open_log()
         except BaseException:
-            connection.close()
-            with trio.CancelScope(shield=True):  # at once; then the client may connect again
-                await self._closed.wait()
+            await self._abandon(connection)
             raise
         self.state = ConnectionState.LOGGED_ON
+
+    async def _log_on(
+        self,
+        connection: Connection,
+        uri: Uri,
+        authenticator: Authenticator,
+        *,
+        timeout: float | None,
+    ) -> None:
+        self.server = await log_on(
+            connection,
+            self.commander,
+            client_name=self.name,
+            uri=uri,
+            authenticator=authenticator,
+            options=self.settings.logon_options,
+            correlation_id=self.settings.logon_correlation_id,
+            timeout=timeout,
+        )
+        self.commander.logged_on = True
+
+    def _reconcile(self) -> None:
+        if self.server is not None:
+            self.publisher.reconcile(self.server, self.settings.clock_us())
+
+    async def _abandon(self, connection: Connection) -> None:
+        """Close a connection that came to nothing; then the client may connect again at once."""
+        connection.close()
+        with trio.CancelScope(shield=True):
+            await self._closed.wait()
+
+    async def ready(self) -> None:
+        """Wait until commands may be sent; there is nothing to wait for without reconnecting."""
+
+    def subscriptions(self) -> list[Subscription]:
+        """Every subscription that has not ended."""
+        return self.session.router.all()
+
+    def opened(self, subscription: Subscription, fields: Fields, body: bytes) -> None:
+        """A subscription that lasts was accepted; who reconnects remembers it."""
+
+    def closed(self, subscription: Subscription) -> None:
+        """A subscription was ended on purpose."""
 
     async def disconnect(self) -> None:
         """Close the connection; what the stores keep stays kept. The client may connect again."""
@@ -262,12 +299,15 @@ class Core:
         if self.state is not ConnectionState.SHUTDOWN:
             self.state = ConnectionState.DISCONNECTED
         for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
-            sink = subscription.sink
-            if isinstance(sink, Delivery):
-                sink.end(reason, raises=subscription.finite)
+            self._end(subscription, reason)
         _logger.info("client %s: %s", self.name, reason)
         self._events.tell("disconnect", reason)
         self._closed.set()
+
+    def _end(self, subscription: Subscription, reason: HAClientError) -> None:
+        """The connection of a subscription is lost; what has arrived is still handed out."""
+        if isinstance(subscription.sink, Delivery):
+            subscription.sink.end(reason, raises=subscription.finite)
 
     def _shut(self) -> None:
         if self._nursery is None:
