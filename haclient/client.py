@@ -11,6 +11,7 @@ bookmark store that is full) cancels the block and leaves it as itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
@@ -208,7 +209,12 @@ class Client(PublishingClient):
             TimedOut: The server did not answer within `timeout` seconds.
         """
         command = Command(
-            "subscribe", topic=topic, filter=filter, options=options, sub_id=sub_id, timeout=timeout
+            "subscribe",
+            topic=topic,
+            filter=filter,
+            options=options,
+            sub_id=sub_id,
+            timeout=_limit(timeout),
         )
         return await self._subscriber.handle(command, handler)
 
@@ -252,7 +258,7 @@ class Client(PublishingClient):
             options=options,
             sub_id=sub_id,
             bookmark=bookmark,
-            timeout=timeout,
+            timeout=_limit(timeout),
         )
         return await self._subscriber.handle(command, handler)
 
@@ -337,7 +343,7 @@ class Client(PublishingClient):
             batch_size=batch_size,
             options=options,
             sub_id=sub_id,
-            timeout=timeout,
+            timeout=_limit(timeout),
         )
         return await self._subscriber.handle(command, handler)
 
@@ -354,3 +360,8 @@ class Client(PublishingClient):
     async def execute_async(self, command: Command, handler: Handler | None = None) -> str:
         """Send any command; its messages, and the acks it asks for, go to `handler` (CC18)."""
         return await self._subscriber.execute_async(command, handler)
+
+
+def _limit(timeout: float | None) -> float:
+    """`None` waits for ever; a command without a limit of its own has the client's."""
+    return math.inf if timeout is None else timeout

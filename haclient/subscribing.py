@@ -8,7 +8,9 @@ is decided in `haclient.transport.commander`.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable
+from inspect import isawaitable
 from typing import Final
 
 import trio
@@ -34,6 +36,7 @@ _LASTING: Final = frozenset(
     }
 )
 _PUBLISHES: Final = frozenset({CommandName.PUBLISH, CommandName.DELTA_PUBLISH})
+_logger = logging.getLogger(__name__)
 
 
 class Subscriber:
@@ -68,8 +71,13 @@ class Subscriber:
             for subscription in closing:
                 self._core.closed(subscription)
                 _released(subscription)
-            with contextlib.suppress(DisconnectedError):  # then it is over without our word
+            try:
                 await self._leave(closing)
+            except DisconnectedError:
+                pass  # then it is over without our word
+            except (TimedOut, UsageError) as error:
+                # The server was told. Its answer stands behind what another full stream holds.
+                _logger.warning("a stream was closed without an answer: %s", error)
 
         return MessageStream(delivery, open_=open_stream, close=close_stream)
 
@@ -91,6 +99,11 @@ class Subscriber:
         """Send any command; its messages and the acks it asks for as an open stream (CC18)."""
         if command.name in _PUBLISHES:
             raise UsageError("a publish has no messages to stream: use execute_async or publish")
+        if command.name is CommandName.SOW_DELETE and self._core.publisher.log is not None:
+            raise UsageError(
+                "with a publish store a sow_delete is kept like a publish and has nothing to "
+                "stream: use execute_async or sow_delete"
+            )
         return await self.stream(command, markers=True).open()
 
     async def execute_async(self, command: Command, handler: Handler | None) -> str:
@@ -110,6 +123,14 @@ class Subscriber:
             ids = command.sub_id or command.query_id
             chosen = ids if ids == "all" else ids.split(",")
             await self.unsubscribe(chosen, timeout=_timeout(command))
+            return ""
+        if command.name is CommandName.SOW_DELETE and self._core.publisher.log is not None:
+            command.validate()
+            stats = await self._core.sow_delete(
+                command.to_fields(), command.body, timeout=_timeout(command)
+            )
+            if handler is not None and isawaitable(result := handler(stats)):
+                await result
             return ""
         if handler is None:
             raise UsageError(f"{command.name} needs a handler for its messages")

@@ -129,6 +129,7 @@ class JournalFiles(JournalReader):
 
     def _roll(self, block: Block) -> Segment:
         old = self._live
+        old.file.fsync()  # nobody reads a sealed segment again: its manifest must not be ahead
         old.manifest.sealed = True
         self._write_manifest(old)
         number = old.manifest.number + 1

@@ -156,12 +156,12 @@ class BrokerServer:
             await trio.lowlevel.wait_readable(listener)
             try:
                 connection, _ = listener.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
                 if error.errno in _OUT_OF_DESCRIPTORS:
                     _log.warning("cannot accept: %s", error)
                     await trio.sleep(ACCEPT_PAUSE_S)
                 continue  # or the peer has gone again, or another task was faster
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.attach(TcpLink(connection))
 
 

@@ -57,7 +57,11 @@ def encode_string(text: str) -> bytes:
     try:
         return b'"%b"' % escaped.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise UsageError(f"text for a header holds half a surrogate pair: {text!a}") from error
+        # The text itself may be a password, and would stand in the error that is the cause, too.
+        where = error.start
+        raise UsageError(
+            f"text for a header holds half a surrogate pair, its character {where}"
+        ) from None
 
 
 def encode_header(fields: Mapping[str, str | int]) -> bytes:

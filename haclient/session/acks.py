@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from haclient.errors import HAClientError, command_error
+from haclient.errors import HAClientError, UsageError, command_error
 from haclient.protocol.messages import Message
 
 __all__ = ["PendingCommand", "PendingCommands"]
@@ -56,8 +56,20 @@ class PendingCommands:
         return len(self._by_id)
 
     def add(self, pending: PendingCommand) -> None:
-        """The command is about to be sent."""
+        """The command is about to be sent.
+
+        Raises:
+            UsageError: Another command of this id waits for its ack.
+        """
+        if pending.command_id in self._by_id:
+            raise UsageError(
+                f"the command id {pending.command_id!r} waits for its ack: leave command ids to "
+                "the client, or choose others than it does"
+            )
         self._by_id[pending.command_id] = pending
+
+    def __contains__(self, command_id: str) -> bool:
+        return command_id in self._by_id
 
     def forget(self, command_id: str) -> None:
         """Its caller no longer waits; a late ack is swallowed."""

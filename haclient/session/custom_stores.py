@@ -86,6 +86,10 @@ class SendingStore(FrameLog):
         return self._store.replay_single(sequence)
 
     @override
+    def number_above(self, sequence: int) -> None:
+        self._store.number_above(sequence)
+
+    @override
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
         self._store.reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
 

@@ -42,7 +42,7 @@ class Heartbeat:
         if not interval_s > 0:
             raise UsageError(f"the heartbeat interval must be positive, not {interval_s}")
         limit = 2 * interval_s if idle_limit_s is None else idle_limit_s
-        if limit < interval_s:
+        if not limit >= interval_s:
             raise UsageError(
                 f"the idle limit of {limit} s is shorter than the interval of {interval_s} s: "
                 "every connection would be given up"

@@ -33,8 +33,7 @@ class Received:
     Attributes:
         deliveries: Batches and markers in the order of arrival.
         persisted: The highest publish sequence acknowledged in this chunk, 0 when none was.
-        failed: Failure acks for single publishes, in order, each with the sequence up to which
-            everything before it was acknowledged.
+        failed: Failure acks for single publishes, in order.
         duplicates: Messages that the bookmark stores have seen before.
         unrouted: Messages for nobody.
         beat: Whether the server's heartbeat wants an answer.
@@ -62,9 +61,12 @@ class Session:
         self._last_command_id = 0
 
     def next_command_id(self) -> str:
-        """An id that no other command of this session has."""
-        self._last_command_id += 1
-        return str(self._last_command_id)
+        """An id that no other command of this session has; applications may have chosen some."""
+        while True:
+            self._last_command_id += 1
+            command_id = str(self._last_command_id)
+            if command_id not in self.pending and not self.router.of_ack(command_id, "", ""):
+                return command_id
 
     def receive(self, messages: Sequence[Message]) -> Received:
         """Sort one chunk.

@@ -32,6 +32,7 @@ from haclient.session.heartbeat import Due, Heartbeat
 from haclient.session.machine import Received, Session
 from haclient.session.subscriptions import Marker, Subscription
 from haclient.transport.dispatch import Delivery
+from haclient.transport.exceptions import open_nursery
 from haclient.transport.link import Link
 from haclient.transport.writer import Writer
 
@@ -146,7 +147,7 @@ class Connection:
             nursery.cancel_scope.cancel()
 
         try:
-            async with trio.open_nursery() as nursery:
+            async with open_nursery() as nursery:
                 nursery.start_soon(guard, self._read)
                 nursery.start_soon(guard, self.writer.run)
                 nursery.start_soon(guard, self._beat)
@@ -273,6 +274,7 @@ class Connection:
     # -- beating ----------------------------------------------------------
 
     async def _beat(self) -> None:
+        looked_again = False
         while True:
             heartbeat, self._heartbeat_changed = self._heartbeat, trio.Event()
             if heartbeat is None:
@@ -280,6 +282,13 @@ class Connection:
                 continue
             now = trio.current_time()
             match heartbeat.due(now):
+                case Due.LOST if not looked_again:
+                    # This process may have stood still. The first turn lets trio look at the
+                    # sockets, the second the reader at what has come.
+                    looked_again = True
+                    await trio.lowlevel.checkpoint()
+                    await trio.lowlevel.checkpoint()
+                    continue
                 case Due.LOST:
                     raise HeartbeatLost(
                         f"{self.link.peer} was silent for {heartbeat.idle_limit_s:g} s"
@@ -290,6 +299,7 @@ class Connection:
                 case Due.NOTHING:
                     with trio.move_on_at(heartbeat.next_at()):
                         await self._heartbeat_changed.wait()
+            looked_again = False
 
 
 def _queue(subscription: Subscription) -> Delivery | None:

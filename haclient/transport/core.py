@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
@@ -28,7 +28,7 @@ from haclient.session.logon import LoggedOn
 from haclient.session.machine import Received, Session
 from haclient.session.states import ConnectionState
 from haclient.session.subscriptions import Subscription
-from haclient.transport.commander import Commander, Fields, lost_error
+from haclient.transport.commander import Commander, Fields, drop_queued, lost_error
 from haclient.transport.connection import Connection
 from haclient.transport.dial import dial
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES, Delivery
@@ -111,10 +111,8 @@ class Core:
         self._stores = [store for store in stores if store is not None]
         for store in self._stores:
             store.open_for(self.name)
-        if settings.publish_store is not None and not settings.publish_store.last_sequence:
-            # What is published before the first logon must not be numbered below what a former
-            # run of this client has published: a store without history begins at the clock.
-            settings.publish_store.reconcile(seen=0, persisted=0, clock_us=settings.clock_us())
+        if settings.publish_store is not None:
+            settings.publish_store.number_above(settings.clock_us())
 
     # -- life -----------------------------------------------------------------
 
@@ -151,8 +149,9 @@ class Core:
         try:
             await self._stack.__aexit__(kind, error, traceback)
         finally:
-            for store in self._stores:
-                store.close()
+            with ExitStack() as closing:  # each of them, whatever happens to another
+                for store in reversed(self._stores):
+                    closing.callback(store.close)
 
     async def connect(self, uri: str | Uri, *, timeout: float | None) -> None:
         """Open a connection (CC2); `logon` comes next.
@@ -201,6 +200,7 @@ class Core:
             raise self._not_connected()
         if self.commander.logged_on:
             raise UsageError("this connection has logged on already")
+        closed = self._closed
         try:
             await self._log_on(connection, uri, self.settings.authenticator, timeout=timeout)
             self._reconcile()
@@ -208,7 +208,7 @@ class Core:
                 await self._start_heartbeat(self._heartbeat, timeout=timeout)
             self.publisher.open_log()
         except BaseException:
-            await self._abandon(connection)
+            await self._abandon(connection, closed)
             raise
         self.state = ConnectionState.LOGGED_ON
 
@@ -236,11 +236,12 @@ class Core:
         if self.server is not None:
             self.publisher.reconcile(self.server, self.settings.clock_us())
 
-    async def _abandon(self, connection: Connection) -> None:
+    @staticmethod
+    async def _abandon(connection: Connection, closed: trio.Event) -> None:
         """Close a connection that came to nothing; then the client may connect again at once."""
         connection.close()
         with trio.CancelScope(shield=True):
-            await self._closed.wait()
+            await closed.wait()
 
     async def ready(self) -> None:
         """Wait until commands may be sent; there is nothing to wait for without reconnecting."""
@@ -287,6 +288,10 @@ class Core:
         reason: HAClientError = DisconnectedError("the client was closed")
         try:
             reason = await connection.run()
+        except Exception as error:  # our own failure, such as a full store: it leaves the block
+            reason = DisconnectedError("the connection was closed by an error of this client")
+            reason.__cause__ = error
+            raise
         finally:
             self._lost(reason)
 
@@ -320,6 +325,7 @@ class Core:
         publisher, connection = self.publisher, self._connection
         if connection is None or not self.commander.logged_on:
             return
+        self._let_go()
         with trio.move_on_after(_DRAIN_S):
             while publisher.log is None and publisher.writer and connection.writer.outbox_bytes:
                 await connection.writer.room()
@@ -327,6 +333,14 @@ class Core:
             await self.flush_persisted(timeout=_DRAIN_S)
         except (TimedOut, DisconnectedError) as error:
             _logger.warning("client %s leaves with publishes not persisted: %s", self.name, error)
+
+    def _let_go(self) -> None:
+        """Who leaves takes no more messages: its full streams must not hold back the last acks."""
+        for subscription in self.session.router.all():
+            sink = subscription.sink
+            if isinstance(sink, Delivery) and sink.consumer in {trio.lowlevel.current_task(), None}:
+                drop_queued(subscription)
+                sink.end()
 
     async def flush_persisted(self, *, timeout: float | None) -> None:
         """Wait until everything published so far is persisted (CC9, PS15).

@@ -7,7 +7,7 @@ unrelated ones happened at once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from typing import cast
 
@@ -17,13 +17,35 @@ __all__ = ["open_nursery", "unwrapped"]
 
 
 def unwrapped(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The only error inside nested groups, or the group when there are several."""
-    if len(group.exceptions) != 1:
-        return group
+    """The error inside nested groups that caused all others, or the group when there are several.
+
+    One failure may reach several tasks: the one that met it, and those that waited and were told.
+    """
+    errors = list(_errors(group))
+    first = {id(error): error for error in errors if not _caused_by(error, errors)}
+    if len(first) == 1:
+        return first.popitem()[1]
     only = group.exceptions[0]
-    if isinstance(only, BaseExceptionGroup):
+    if len(group.exceptions) == 1 and isinstance(only, BaseExceptionGroup):
         return unwrapped(cast("BaseExceptionGroup[BaseException]", only))
-    return only
+    return group
+
+
+def _errors(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _errors(cast("BaseExceptionGroup[BaseException]", error))
+        else:
+            yield error
+
+
+def _caused_by(error: BaseException, errors: list[BaseException]) -> bool:
+    cause = error.__cause__
+    while cause is not None:
+        if any(cause is each for each in errors):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 @asynccontextmanager

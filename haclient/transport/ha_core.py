@@ -197,7 +197,7 @@ class HACore(Core):
         if self._plan.lost():
             self._ha.chooser.report_failure(error, self._info())
         if self._connection is not None:
-            await self._abandon(self._connection)
+            await self._abandon(self._connection, self._closed)
         if final:
             self._give_up(error)
 

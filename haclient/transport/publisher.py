@@ -88,6 +88,8 @@ class Publisher:
 
         Raises:
             PublishGap: The server has lost what was once acknowledged, and the store minds (PS9).
+            StoreError: The server has seen higher numbers than the clock gave: it would take what
+                was published before the logon for duplicates.
         """
         log = self.log
         if log is not None:
@@ -294,16 +296,14 @@ class Publisher:
             DisconnectedError: The wait could only end by acks, and the connection is lost.
             UsageError: The wait could only end after the caller itself has gone on.
         """
+        await trio.lowlevel.checkpoint()
+        while (log := self.log) is not None and self._over_cap(log):
+            self.gate.attention = True  # whoever publishes meanwhile stands before the same limit
+            await self._until_acknowledged(log, "publish")
+        while (writer := self.writer) is not None and self._socket_is_behind(writer):
+            self.gate.attention = True
+            await writer.room()
         self.gate.attention = False
-        try:
-            await trio.lowlevel.checkpoint()
-            while (log := self.log) is not None and self._over_cap(log):
-                await self._until_acknowledged(log, "publish")
-            while (writer := self.writer) is not None and self._socket_is_behind(writer):
-                await writer.room()
-        except BaseException:
-            self.gate.attention = True  # the next publish stands before the same limit
-            raise
 
     def _check_room(self) -> None:
         writer = self.writer

@@ -108,6 +108,7 @@ class FilePublishStore(PublishLog):
         self._syncs_begun = 0
         self._syncs_done = 0
         self.restore(segments)
+        self._disk.on_fork(self, FilePublishStore.forked)
 
     def _lock_control(self) -> File:
         path = self._path / "control"

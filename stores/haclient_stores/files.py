@@ -22,16 +22,17 @@ import errno
 import fcntl
 import mmap
 import os
+import weakref
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 from typing_extensions import override
 
 from haclient_stores.errors import StoreError, StoreFull, StoreLocked
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 __all__ = ["Disk", "File", "MappedRegion", "RealDisk", "Region", "Writable", "anonymous_region"]
 
@@ -40,6 +41,22 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ZEROS: Final = bytes(64 * 1024)
 _LOCK_ATTEMPTS: Final = 100  # each retry means that somebody renamed the file in between
 
+
+_T = TypeVar("_T")
+
+# A process is forked as a whole, so this is the process's and not a disk's; entries go with the
+# stores that they are for.
+_in_forks: Final[weakref.WeakKeyDictionary[object, Callable[..., None]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _tell_forks() -> None:
+    for owner, told in list(_in_forks.items()):
+        told(owner)
+
+
+os.register_at_fork(after_in_child=_tell_forks)
 
 Writable: TypeAlias = mmap.mmap | memoryview  # slices of it may be assigned
 
@@ -181,6 +198,14 @@ class Disk(Protocol):
     @abstractmethod
     def process_id(self) -> int:
         """The process that asks, to notice a fork."""
+        ...
+
+    @abstractmethod
+    def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
+        """Call `told(owner)` in every forked child, for as long as the owner lives.
+
+        A mapping is shared with the child: until it is told, it could write into its parent's file.
+        """
         ...
 
 
@@ -411,3 +436,7 @@ class RealDisk(Disk):
     @override
     def process_id(self) -> int:
         return os.getpid()
+
+    @override
+    def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
+        _in_forks[owner] = told

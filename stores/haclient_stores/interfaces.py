@@ -98,6 +98,15 @@ class PublishStore(Protocol):
         ...
 
     @abstractmethod
+    def number_above(self, sequence: int) -> None:
+        """Let a store without history begin above this number; any other goes on as it is.
+
+        The client gives the time in microseconds before the first logon, so that what is published
+        until then is not numbered below what a former run has published.
+        """
+        ...
+
+    @abstractmethod
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
         """Take over the logon ack: trim, and number above what the server has seen (PS7-PS9).
 

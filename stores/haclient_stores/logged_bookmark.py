@@ -73,6 +73,11 @@ class LoggedBookmarkStore(BookmarkStore):
         except BaseException:
             self._file.close()
             raise
+        self._disk.on_fork(self, LoggedBookmarkStore._forked)
+
+    def _forked(self) -> None:
+        """We are a forked child, and the file is the parent's: not even a discard may reach it."""
+        self._log.file = cast("RecordFile", _Unusable(self._path, "the store is used by its fork"))
 
     def _locked(self) -> File:
         try:
@@ -294,15 +299,16 @@ class LoggedBookmarkStore(BookmarkStore):
         self.sync()
         self._closed = True
         self._log.file.close()
-        self._log.file = cast("RecordFile", _Closed(self._path))
+        self._log.file = cast("RecordFile", _Unusable(self._path, "the store is closed"))
         self._file.close()
 
 
-class _Closed:
-    """In place of the log of a closed store: whoever still holds a message and discards it now."""
+class _Unusable:
+    """In place of the log of a closed or forked store: for those who still hold messages."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, why: str) -> None:
         self._path = path
+        self._why = why
 
     def __getattr__(self, _: str) -> NoReturn:
-        raise UsageError(f"{self._path}: the store is closed; open it again")
+        raise UsageError(f"{self._path}: {self._why}; open it again")

@@ -84,6 +84,10 @@ class PublishLog(SegmentLog, FrameLog):
         return None
 
     @override
+    def number_above(self, sequence: int) -> None:
+        super().number_above(sequence)
+
+    @override
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
         """Take over the logon ack.
 

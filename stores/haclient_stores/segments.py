@@ -162,6 +162,14 @@ class SegmentLog:
             most = max(self._at + length, active.end + MARK_BYTES)
             self._limit = min(active.size, most)
 
+    def forked(self) -> None:
+        """We are a forked child, and the memory is the parent's: the next append is refused.
+
+        The lock may be held by a thread that does not exist here.
+        """
+        self._lock = threading.RLock()
+        self._limit = 0
+
     def _mark(self, active: Segment, end: int, next_sequence: int) -> None:
         """Seal what was appended since the last mark."""
         if active.end == end:
@@ -275,6 +283,13 @@ class SegmentLog:
         if jumps:
             self.renumbered()
         self.trim()
+
+    def number_above(self, sequence: int) -> None:
+        """Let a log without history begin above this number (PS8)."""
+        if self._window.last_sequence == 0:
+            self._window.skip_to(sequence)
+            self._space.note(self._window, numbering=True)
+            self.renumbered()
 
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
         """Take over the logon ack (PS7, PS8); see `PublishWindow.reconcile` for what it raises."""

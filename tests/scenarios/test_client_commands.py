@@ -12,6 +12,7 @@ from haclient.client import Client
 from haclient.errors import (
     DisconnectedError,
     HAClientError,
+    SubIdInUse,
     UsageError,
 )
 from haclient.protocol.commands import Command
@@ -267,3 +268,47 @@ async def test_of_two_connects_at_once_one_is_refused(server: Server) -> None:
             nursery.start_soon(connect)
             await server.accept()
         assert ["is connected" in str(error) for error in refused] == [True]
+
+
+@pytest.mark.row("PS3", "CC18")
+async def test_a_delete_command_with_a_store_goes_the_way_of_sow_delete(server: Server) -> None:
+    store, told = MemoryPublishStore(), list[Message]()
+    async with Client("c", publish_store=store) as client:
+        peer = await server.log_on(client)
+        command = Command("sow_delete", topic="orders", filter="1=1")
+        with pytest.raises(UsageError, match="nothing to stream"):
+            await client.execute(command)
+
+        async def serve() -> None:
+            heard = await peer.expect("sow_delete")
+            assert heard.sequence == store.last_sequence
+            await peer.ack(heard)
+            await peer.ack(heard, "stats", records_deleted=3)
+            await peer.persisted(store.last_sequence)
+
+        await together(lambda: client.execute_async(command, told.append), serve)
+        assert [each.records_deleted for each in told] == [3]
+
+
+@pytest.mark.row("CC18")
+async def test_a_command_id_of_the_application_is_not_given_to_another(
+    client: Client, peer: Peer
+) -> None:
+    async def serve() -> list[str]:
+        mine = await peer.expect("flush")
+        other = await peer.expect("flush")
+        await peer.ack(other)
+        await peer.ack(mine)
+        return [mine.command_id, other.command_id]
+
+    async def ask() -> None:
+        async with trio.open_nursery() as nursery:
+            taken = Command("flush", ack_type="processed").set_command_id("3")
+            nursery.start_soon(client.execute_async, taken, lambda _: None)
+            await wait_all_tasks_blocked()
+            with pytest.raises(SubIdInUse):
+                await client.execute_async(taken.copy(), lambda _: None)
+            await client.flush(timeout=1)
+
+    _, ids = await together(ask, serve)
+    assert len(set(ids)) == 2

@@ -6,10 +6,11 @@ from collections.abc import AsyncGenerator
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from haclient.client import Client
 from haclient.errors import HAClientError, HeartbeatLost, UsageError
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
 from haclient_stores.memory_publish import MemoryPublishStore
@@ -159,3 +160,17 @@ async def test_a_full_queue_stops_reading_while_beats_go_on_and_then_reading_res
                 found = [int((await anext(stream)).data[:5]) for _ in range(200)]
             assert found == list(range(200))
             await stream.aclose()
+
+
+@pytest.mark.row("HB2", "HB7")
+async def test_who_stood_still_hears_what_came_meanwhile_before_giving_up(
+    server: Server, autojump_clock: MockClock
+) -> None:
+    async with Client("c", heartbeat=1.0) as client:
+        for _ in range(20):  # trio wakes the two tasks in either order
+            peer = await log_on(server, client)
+            peer.link.try_send(encode_frame({"c": "heartbeat"}))
+            autojump_clock.jump(5)
+            await wait_all_tasks_blocked()
+            assert client.state is ConnectionState.LOGGED_ON
+            await client.disconnect()

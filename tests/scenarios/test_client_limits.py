@@ -8,11 +8,14 @@ from collections.abc import AsyncGenerator
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
 
 from haclient.client import Client
-from haclient.errors import DisconnectedError, StoreFull, UsageError, WouldBlock
+from haclient.errors import DisconnectedError, StoreError, StoreFull, UsageError, WouldBlock
+from haclient.protocol.commands import Command
 from haclient.session.states import ConnectionState
 from haclient_stores.interfaces import PublishStore
+from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
@@ -212,3 +215,68 @@ async def test_what_survives_in_the_store_is_sent_by_the_next_client(server: Ser
     async with Client("pub", publish_store=made) as client:
         peer = await server.log_on(client)
         await peer.expect("publish", sequence=first, data=b"a")
+
+
+@pytest.mark.row("CC3")
+async def test_a_full_stream_that_nobody_takes_any_more_does_not_hold_up_leaving() -> None:
+    async with listening() as server, trio.open_nursery() as nursery:
+        async with Client("sub", max_queued_bytes=2_000) as client:
+            peer = await server.log_on(client)
+
+            async def script() -> None:
+                command = await peer.answer("subscribe")
+                await peer.publish(command.sub_id, b"first")
+                await trio.sleep(1)
+                await peer.publish(command.sub_id, *[bytes(500)] * 20)
+                await peer.answer("flush")
+
+            nursery.start_soon(script)
+            stream = await client.execute(Command("subscribe", topic="orders"))
+            assert (await anext(stream)).data == b"first"
+            await trio.sleep(2)
+            assert stream._delivery.full
+            start = trio.current_time()
+        assert trio.current_time() == start
+
+
+@pytest.mark.row("HA18")
+async def test_at_the_cap_every_publish_waits_however_many_tasks_there_are() -> None:
+    made = MemoryPublishStore()
+    async with (
+        listening() as server,
+        Client("pub", publish_store=made, max_unpersisted_bytes=100_000) as client,
+        trio.open_nursery() as nursery,
+    ):
+        peer = await server.log_on(client)
+        await client.publish("orders", bytes(100_000))
+        await wait_all_tasks_blocked()
+        peer.link.close()
+        nursery.cancel_scope.shield = True
+        await wait_all_tasks_blocked()
+        assert client._core.publisher.gate.attention
+        client._core.publisher._lasting = True  # as in a client that connects again by itself
+        for _ in range(10):
+            nursery.start_soon(client.publish, "orders", b"later")
+        await wait_all_tasks_blocked()
+        assert made.unpersisted_count == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_store_that_cannot_be_closed_does_not_keep_the_other_open() -> None:
+    class Unwilling(MemoryPublishStore):
+        @override
+        def close(self) -> None:
+            raise StoreError("the disk is gone")
+
+    class Watched(MemoryBookmarkStore):
+        closed = False
+
+        @override
+        def close(self) -> None:
+            self.closed = True
+
+    bookmarks = Watched()
+    with pytest.raises(StoreError, match="the disk is gone"):
+        async with Client("pub", publish_store=Unwilling(), bookmark_store=bookmarks):
+            pass
+    assert bookmarks.closed

@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
-from haclient.errors import DisconnectedError, PublishFailed, TimedOut
+from haclient.errors import DisconnectedError, PublishFailed, StoreError, TimedOut
 from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
 from haclient_stores.interfaces import PublishStore
@@ -319,3 +319,14 @@ async def test_what_is_published_before_the_first_logon_is_not_taken_for_a_dupli
         heard = await peer.expect("publish")
         assert (heard.data, heard.sequence) == (b"early", early)
         await peer.persisted(early)
+
+
+@pytest.mark.row("PS8")
+async def test_what_the_server_would_take_for_a_duplicate_is_never_dropped_in_silence() -> None:
+    made = MemoryPublishStore()
+    async with listening() as server, Client("pub", publish_store=made) as client:
+        early = await client.publish("orders", b"early")
+        assert early is not None
+        with pytest.raises(StoreError, match="log on before the first publish"):
+            await server.log_on(client, seen=early + 1_000)  # our clock was set back
+        assert made.unpersisted_count == 1

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 import pytest
+import trio
 from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
 
 from haclient.client import Client
 from haclient.errors import (
     DisconnectedError,
+    StoreFull,
     UsageError,
 )
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.streams import MessageStream
 from support.clock import in_virtual_time
+from support.custom import DictBookmarkStore
 from support.peer import Peer, Server, answering, listening, together
 
 pytestmark = in_virtual_time
@@ -199,3 +203,49 @@ async def test_the_handler_of_a_query_sees_its_groups(client: Client, peer: Peer
     await together(lambda: client.sow_and_subscribe("orders", handler=handler), script)
     await wait_all_tasks_blocked()
     assert got == ["group_begin", "sow a", "group_end", "publish b"]
+
+
+@pytest.mark.row("MS8")
+async def test_a_stream_is_closed_although_another_that_is_full_hides_the_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with (
+        listening() as server,
+        trio.open_nursery() as nursery,
+        Client("c", max_queued_bytes=2_000) as client,
+    ):
+        peer = await server.log_on(client)
+
+        async def script() -> None:
+            full, _ = [await peer.answer("subscribe") for _ in range(2)]
+            await peer.publish(full.sub_id, *[bytes(500)] * 20)
+            await peer.answer("unsubscribe")
+            await peer.answer("unsubscribe")
+
+        nursery.start_soon(script)
+        async with client.stream("never taken"):
+            async with client.stream("orders"):
+                await trio.sleep(1)
+            assert "closed without an answer" in caplog.text
+        nursery.start_soon(peer.answer, "flush")
+
+
+async def test_what_a_bookmark_store_cannot_remember_leaves_the_block_as_itself() -> None:
+    class Full(DictBookmarkStore):
+        @override
+        def log(self, sub_id: str, bookmark: str) -> int:
+            raise StoreFull("no room for bookmarks")
+
+    async with listening() as server, trio.open_nursery() as nursery:
+        with pytest.raises(StoreFull, match="no room for bookmarks"):  # noqa: PT012  # the block is it
+            async with Client("c", bookmark_store=Full()) as client:
+                peer = await server.log_on(client)
+
+                async def script() -> None:
+                    await peer.answer("subscribe")
+                    await trio.sleep(1)
+                    await peer.publish("s", b"a", bm="1|1|")
+
+                nursery.start_soon(script)
+                await client.bookmark_subscribe("orders", sub_id="s", handler=print)
+                await client.flush()  # who waits is told, and that is no second error

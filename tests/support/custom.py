@@ -70,6 +70,10 @@ class DictPublishStore(PublishStore):
         return self.frames.get(sequence)
 
     @override
+    def number_above(self, sequence: int) -> None:
+        self.last_sequence = self.last_sequence or sequence
+
+    @override
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
         self.last_sequence = max(self.last_sequence, seen)
         self.discard_up_to(persisted)

@@ -30,6 +30,7 @@ from haclient_fake_server.journal_format import (
 )
 from haclient_stores.errors import StoreCorrupt, StoreFull, StoreLocked
 from haclient_stores.files import RealDisk
+from support.disks import WatchedDisk
 
 SEGMENT_BYTES = 4096
 
@@ -374,3 +375,16 @@ def _change(path: Path, change: Callable[[bytes, int], bytes]) -> None:
     data = path.read_bytes()
     end = len(data.rstrip(b"\0"))
     path.write_bytes(change(data, end).ljust(len(data), b"\0"))
+
+
+@pytest.mark.row("TL6")
+def test_a_segment_is_on_the_disk_before_its_manifest_says_that_it_is_whole(
+    tmp_path: Path,
+) -> None:
+    disk = WatchedDisk()
+    journal = JournalFiles(tmp_path, disk, segment_bytes=SEGMENT_BYTES, instance_id=1)
+    for position in range(1, 101):
+        journal.append(block(position))
+    first = tmp_path / segment_name(1)
+    assert disk.synced[first] == first.read_bytes()
+    journal.close()

@@ -59,6 +59,14 @@ def test_only_what_must_be_is_escaped(text: str, written: bytes) -> None:
         assert json.loads(written) == text
 
 
+@pytest.mark.row("AT12")
+def test_text_that_cannot_be_written_is_not_shown_since_it_may_be_a_password() -> None:
+    with pytest.raises(UsageError, match="its character 2") as caught:
+        encode_string("se\ud800cret")
+    assert "cret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
 def test_half_a_surrogate_pair_cannot_be_written() -> None:
     with pytest.raises(UsageError, match="surrogate"):
         encode_string("\ud800")

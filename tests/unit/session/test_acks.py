@@ -2,7 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.errors import BadFilter, DisconnectedError, HAClientError, NotEntitled
+from haclient.errors import (
+    BadFilter,
+    DisconnectedError,
+    HAClientError,
+    NotEntitled,
+    UsageError,
+)
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand, PendingCommands
 
@@ -106,3 +112,14 @@ def test_one_waiter_can_be_failed_and_the_others_go_on() -> None:
     pending.fail_waiter(me, lambda _: NotEntitled("no"))
     assert (mine.woken, other.woken) == (1, 0)
     assert len(pending) == 1
+
+
+def test_two_commands_of_one_id_would_take_each_others_acks() -> None:
+    pending = PendingCommands()
+    Waiter(pending, "7")
+    assert "7" in pending
+    with pytest.raises(UsageError, match="'7' waits for its ack"):
+        Waiter(pending, "7")
+    pending.on_ack(ack("7"))
+    assert "7" not in pending
+    Waiter(pending, "7")

@@ -276,13 +276,14 @@ def test_a_true_fork_is_refused_and_does_the_store_no_harm(tmp_path: Path) -> No
         child = os.fork()
     if not child:  # pragma: no cover  another process
         refused = 0
-        for use in (store.sync, store.close, lambda: store.open_for("orders-1")):
+        uses = (lambda: put(store), store.sync, store.close, lambda: store.open_for("orders-1"))
+        for use in uses:
             try:
                 use()
             except UsageError:
                 refused += 1
         os._exit(refused)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
     assert put(store) == 1002
     store.close()
     again = opened(tmp_path / "p")
@@ -422,3 +423,24 @@ def test_notes_that_are_none_are_corrupt(tmp_path: Path, content: str) -> None:
     (tmp_path / "p" / "notes.json").write_bytes(content.encode("latin-1"))
     with pytest.raises(StoreCorrupt, match="not a JSON object of texts"):
         opened(tmp_path / "p")
+
+
+# -- before the first logon -----------------------------------------------------------------------
+
+
+@pytest.mark.row("PS8")
+def test_numbers_from_the_clock_are_no_word_of_a_server_even_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    store = FilePublishStore(tmp_path / "p", segment_bytes=MIN_SEGMENT_BYTES)
+    store.number_above(5000)
+    store.number_above(9000)  # it has begun
+    assert store.store(b"h", b"t", b"early") == 5001
+    store.close()
+    again = FilePublishStore(tmp_path / "p", segment_bytes=MIN_SEGMENT_BYTES)
+    with pytest.raises(StoreError, match="before the first logon"):
+        again.reconcile(seen=6000, persisted=6000, clock_us=0)
+    assert [number for number, _ in again.replay()] == [5001]
+    again.reconcile(seen=0, persisted=0, clock_us=0)
+    assert again.store(b"h", b"t", b"next") == 5002
+    again.close()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -230,6 +231,32 @@ def test_a_fork_is_refused(path: Path) -> None:
         store.sync()
     disk.process = 1
     store.close()
+
+
+@pytest.mark.row("BS21")
+def test_a_true_fork_can_neither_log_nor_discard(path: Path) -> None:
+    store = LoggedBookmarkStore(path)
+    subscription = store.subscription("s")
+    first, second = [subscription.log(f"7|{n}|") for n in (1, 2)]
+    with warnings.catch_warnings():  # the child only asks and ends, whatever threads there are
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:  # pragma: no cover  another process
+        refused = 0
+        for use in (lambda: subscription.discard(first), lambda: subscription.log("7|3|")):
+            try:
+                use()
+            except UsageError:
+                refused += 1
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    subscription.discard(second)
+    store.close()
+    again = LoggedBookmarkStore(path)
+    assert not again.is_discarded("s", "7|1|")
+    assert again.is_discarded("s", "7|2|")
+    assert not again.is_discarded("s", "7|3|")
+    again.close()
 
 
 @pytest.mark.row("PS21")

@@ -112,6 +112,12 @@ async def test_a_name_without_an_address_is_a_refusal() -> None:
         await dialled("tcp://nowhere:9007/amps")
 
 
+@pytest.mark.parametrize("host", ["a" * 64, "a..b", ".b"])
+async def test_what_can_be_no_host_name_is_refused(host: str) -> None:
+    with pytest.raises(UsageError, match="can be no host name"):
+        await dialled(f"tcp://{host}:9007/amps")
+
+
 @pytest.mark.row("AT1")
 async def test_the_addresses_of_a_name_are_tried_in_order() -> None:
     async with await listener() as server:
@@ -152,8 +158,9 @@ async def test_windows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         await dialled("tcp://h:1/amps")
 
 
-async def test_a_cancelled_dial_leaves_no_socket_open() -> None:
+@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:9/amps", "unix://localhost:1/amps?path=/none"])
+async def test_a_cancelled_dial_leaves_no_socket_open(uri: str) -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
-        await dial(Uri.parse("tcp://127.0.0.1:9/amps"), timeout=None)
+        await dial(Uri.parse(uri), timeout=None)
     assert scope.cancelled_caught

@@ -19,6 +19,17 @@ def test_several_errors_stay_together() -> None:
     assert unwrapped(BaseExceptionGroup("", [group])) is group
 
 
+def test_who_was_told_of_an_error_adds_nothing_to_it() -> None:
+    error = StoreFull("no room")
+    told = DisconnectedError("flush: not confirmed")
+    told.__cause__ = DisconnectedError("closed")
+    told.__cause__.__cause__ = error
+    group = BaseExceptionGroup("", [told, BaseExceptionGroup("", [error, error])])
+    assert unwrapped(group) is error
+    several = BaseExceptionGroup("", [group, StoreFull("another")])
+    assert unwrapped(several) is several
+
+
 @pytest.mark.row("CC37")
 async def test_an_error_of_a_task_leaves_the_block_as_itself() -> None:
     async def fail() -> None:
