@@ -27,10 +27,11 @@ from haclient.session.heartbeat import Heartbeat
 from haclient.session.states import ConnectionState
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
-from haclient.transport.core import TIMEOUT_S, Core, Settings
+from haclient.transport.core import Core
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
 from haclient.transport.handling import Handler, HandlerErrorPolicy, check_policy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
+from haclient.transport.settings import TIMEOUT_S, Settings
 from haclient_stores.bookmarks import MOST_RECENT, StartPoint
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 

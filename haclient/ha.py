@@ -24,11 +24,11 @@ from haclient.protocol.uri import Uri
 from haclient.session.heartbeat import Heartbeat
 from haclient.session.states import ConnectionState
 from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
-from haclient.transport.core import TIMEOUT_S, Settings
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
 from haclient.transport.ha_core import HACore, HASettings, OnPublishGap
 from haclient.transport.handling import HandlerErrorPolicy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
+from haclient.transport.settings import TIMEOUT_S, Settings
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["HAClient"]

@@ -20,9 +20,10 @@ from haclient.protocol.commands import Command, CommandName
 from haclient.session.subscriptions import Marker, Subscription
 from haclient.streams import MessageStream
 from haclient.transport.commander import Fields, drop_queued
-from haclient.transport.core import TIMEOUT_S, Core
+from haclient.transport.core import Core
 from haclient.transport.dispatch import Delivery
 from haclient.transport.handling import Handler, HandlerErrorPolicy, serve
+from haclient.transport.settings import TIMEOUT_S
 from haclient_stores.bookmarks import EPOCH, MOST_RECENT
 
 __all__ = ["Subscriber"]

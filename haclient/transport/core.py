@@ -8,16 +8,13 @@ use the same steps in another order.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
 
 import trio
 
-from haclient.auth import Authenticator, DefaultAuthenticator
+from haclient.auth import Authenticator
 from haclient.errors import DisconnectedError, HAClientError, PublishFailed, TimedOut, UsageError
 from haclient.protocol.codec import encode_frame, encode_header
 from haclient.protocol.messages import Message
@@ -31,49 +28,20 @@ from haclient.session.subscriptions import Subscription
 from haclient.transport.commander import Commander, Fields, drop_queued, lost_error
 from haclient.transport.connection import Connection
 from haclient.transport.dial import dial
-from haclient.transport.dispatch import DEFAULT_CAP_BYTES, Delivery
+from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
 from haclient.transport.exceptions import open_nursery
 from haclient.transport.log_on import check_client_name, log_on
-from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Payload, Publisher
+from haclient.transport.publisher import Payload, Publisher
+from haclient.transport.settings import TIMEOUT_S, Settings
 from haclient.transport.writer import Writer
-from haclient_stores.interfaces import BookmarkStore, PublishStore
 
-__all__ = ["TIMEOUT_S", "Core", "Settings"]
-
-TIMEOUT_S: Final = 10.0
-"""How long a command may take unless the call says otherwise, in seconds."""
+__all__ = ["Core"]
 
 _DRAIN_S: Final = 5.0  # how long leaving the block waits for what was published to be persisted
 # Makes the server pay its persisted ack now. The watermark is what is waited for: no id is needed.
 _HURRY: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
 _logger = logging.getLogger(__name__)
-
-
-def _clock_us() -> int:
-    return time.time_ns() // 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a client was made with; `haclient.client.Client` documents each."""
-
-    name: str
-    publish_store: PublishStore | None = None
-    bookmark_store: BookmarkStore | None = None
-    heartbeat: Heartbeat | None = None
-    authenticator: Authenticator = field(default_factory=DefaultAuthenticator)
-    logon_options: str = ""
-    logon_correlation_id: str = ""
-    on_failed_write: Callable[[Message, str], object] | None = None
-    on_duplicate: Callable[[Message], object] | None = None
-    on_last_chance: Callable[[Message], object] | None = None
-    on_disconnect: Callable[[HAClientError], object] | None = None
-    max_queued_bytes: int = DEFAULT_CAP_BYTES
-    max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES
-    clock_us: Callable[[], int] = _clock_us
-    on_state: Callable[[ConnectionState], object] | None = None
-    lasting: bool = False
 
 
 class Core:

@@ -42,8 +42,9 @@ from haclient.session.states import ConnectionState
 from haclient.session.subscriptions import Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.commander import Fields, drop_queued
-from haclient.transport.core import Core, Settings
+from haclient.transport.core import Core
 from haclient.transport.publisher import Payload
+from haclient.transport.settings import Settings
 from haclient_stores.bookmarks import Timestamp
 
 __all__ = ["HACore", "HASettings", "OnPublishGap"]
@@ -79,6 +80,7 @@ class HACore(Core):
         self._gave_up: HAClientError | None = None
         self._lasting: dict[str, Subscription] = {}
         self._attempt = ""  # the URI of this attempt
+        self._authenticator = settings.authenticator
         self._live_uri = ""  # where we were live last, and until when
         self._live_until_us = 0
         self._stopping = trio.CancelScope()
@@ -144,6 +146,12 @@ class HACore(Core):
             self._ha.manager.remove(subscription.sub_id)
 
     @override
+    def _lost(self, reason: HAClientError) -> None:
+        if self._live.is_set():  # at once: whoever is not ready any more has to wait
+            self._live = trio.Event()
+        super()._lost(reason)
+
+    @override
     def _end(self, subscription: Subscription, reason: HAClientError) -> None:
         if self._lasting.get(subscription.sub_id) is subscription and self._gave_up is None:
             drop_queued(subscription)
@@ -190,7 +198,6 @@ class HACore(Core):
     async def _failed(self, error: HAClientError) -> None:
         """A step failed, or the connection was lost."""
         _logger.info("client %s: %s: %s", self.name, self._plan.state, error)
-        self._live = trio.Event()
         final = isinstance(error, ReconnectGaveUp | NameInUse) or (
             isinstance(error, PublishGap) and self._ha.on_publish_gap == "raise"
         )
@@ -225,6 +232,7 @@ class HACore(Core):
         self._attempt = self._ha.chooser.current_uri()
         if not self._attempt:
             raise ReconnectGaveUp(self._plan.attempts, self._ha.chooser.error())
+        self._authenticator = self._ha.chooser.current_authenticator()
 
     async def _wait(self) -> None:
         try:
@@ -242,8 +250,8 @@ class HACore(Core):
         connection, uri = self._connection, self._uri
         if connection is None or uri is None:
             raise self._not_connected()
-        authenticator = self._ha.chooser.current_authenticator()
-        await self._log_on(connection, uri, authenticator, timeout=self._ha.connect_timeout_s)
+        timeout = self._ha.connect_timeout_s
+        await self._log_on(connection, uri, self._authenticator, timeout=timeout)
         self._tell(ConnectionState.LOGGED_ON)
 
     async def _reconcile_with_server(self) -> None:
