@@ -27,10 +27,11 @@ from haclient.session.heartbeat import Heartbeat
 from haclient.session.states import ConnectionState
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
-from haclient.transport.core import TIMEOUT_S, Core, Settings
+from haclient.transport.core import Core
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
 from haclient.transport.handling import Handler, HandlerErrorPolicy, check_policy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
+from haclient.transport.settings import TIMEOUT_S, Settings
 from haclient_stores.bookmarks import MOST_RECENT, StartPoint
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
@@ -82,7 +83,6 @@ class Client(PublishingClient):
         max_queued_bytes: int = DEFAULT_CAP_BYTES,
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
     ) -> None:
-        check_policy(on_handler_error)
         core = Core(
             Settings(
                 name=name,
@@ -100,6 +100,11 @@ class Client(PublishingClient):
                 max_unpersisted_bytes=max_unpersisted_bytes,
             )
         )
+        self._compose(core, on_handler_error)
+
+    def _compose(self, core: Core, on_handler_error: HandlerErrorPolicy) -> None:
+        """Put the two halves of the public API on one core."""
+        check_policy(on_handler_error)
         super().__init__(core)
         self._subscriber = Subscriber(core, on_handler_error)
 
@@ -276,7 +281,7 @@ class Client(PublishingClient):
             sub_id=sub_id,
             bookmark=bookmark,
         )
-        return self._subscriber.stream(command)
+        return self._subscriber.stream(command, resumes=True)
 
     def sow(  # the parts of one command
         self,

@@ -7,8 +7,9 @@ from collections.abc import Coroutine, Sequence
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
-from haclient.transport.core import TIMEOUT_S, Core
+from haclient.transport.core import Core
 from haclient.transport.publisher import Payload
+from haclient.transport.settings import TIMEOUT_S
 
 __all__ = ["PublishingClient"]
 

@@ -7,23 +7,35 @@ is decided in `haclient.transport.commander`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable
 from inspect import isawaitable
 from typing import Final
+
+import trio
 
 from haclient.errors import DisconnectedError, TimedOut, UsageError
 from haclient.protocol.commands import Command, CommandName
 from haclient.session.subscriptions import Marker, Subscription
 from haclient.streams import MessageStream
 from haclient.transport.commander import Fields, drop_queued
-from haclient.transport.core import TIMEOUT_S, Core
+from haclient.transport.core import Core
 from haclient.transport.dispatch import Delivery
 from haclient.transport.handling import Handler, HandlerErrorPolicy, serve
+from haclient.transport.settings import TIMEOUT_S
 from haclient_stores.bookmarks import EPOCH, MOST_RECENT
 
 __all__ = ["Subscriber"]
 
+_LASTING: Final = frozenset(
+    {
+        CommandName.SUBSCRIBE,
+        CommandName.DELTA_SUBSCRIBE,
+        CommandName.SOW_AND_SUBSCRIBE,
+        CommandName.SOW_AND_DELTA_SUBSCRIBE,
+    }
+)
 _PUBLISHES: Final = frozenset({CommandName.PUBLISH, CommandName.DELTA_PUBLISH})
 _logger = logging.getLogger(__name__)
 
@@ -35,14 +47,22 @@ class Subscriber:
         self._core = core
         self._on_handler_error: HandlerErrorPolicy = on_handler_error
 
-    def stream(self, command: Command, *, markers: bool = False) -> MessageStream:
-        """A stream that sends `command` when it is opened."""
+    def stream(
+        self, command: Command, *, markers: bool = False, resumes: bool = False
+    ) -> MessageStream:
+        """A stream that sends `command` when it is opened.
+
+        Args:
+            command: What to send.
+            markers: Whether `group_begin` and `group_end` are messages of the stream.
+            resumes: Whether a client that reconnects enters it again (MS3).
+        """
         delivery = Delivery(self._core.settings.max_queued_bytes)
         opened: list[Subscription] = []
 
         async def open_stream() -> str:
             self._core.running()
-            opened.append(await self._open(command, delivery, markers=markers))
+            opened.append(await self._open(command, delivery, markers=markers, lasts=resumes))
             return opened[0].sub_id
 
         async def close_stream() -> None:
@@ -50,6 +70,7 @@ class Subscriber:
             delivery.end()
             closing, opened[:] = opened[:], []  # once: a later stream may have the same id
             for subscription in closing:
+                self._core.closed(subscription)
                 _released(subscription)
             try:
                 await self._leave(closing)
@@ -65,7 +86,7 @@ class Subscriber:
         """Send `command` and give its messages to `handler`, in order; the subscription id."""
         nursery = self._core.running()
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
-        subscription = await self._open(command, delivery, markers=True)
+        subscription = await self._open(command, delivery, markers=True, lasts=True)
 
         async def serve_until_ended() -> None:
             await serve(delivery, handler, self._on_handler_error)
@@ -118,24 +139,41 @@ class Subscriber:
 
     async def unsubscribe(self, ids: str | Iterable[str], *, timeout: float | None) -> None:
         """End subscriptions by id, or all of them; unknown ids are over already (CC17)."""
-        router = self._core.session.router
-        if ids == "all":
-            chosen = router.all()
-        else:
-            wanted = [ids] if isinstance(ids, str) else list(ids)
-            found = (router.get(one_id) for one_id in wanted)
-            chosen = [one for one in found if one is not None]
+        wanted = {ids} if isinstance(ids, str) else set(ids)
+        chosen = [
+            one
+            for one in self._core.subscriptions()
+            if ids == "all" or wanted & {one.sub_id, one.query_id}
+        ]
         for one in chosen:
+            self._core.closed(one)
             drop_queued(one)
             one.sink.mark(Marker.ENDED)
         await self._leave(chosen, timeout=timeout)
 
-    async def _open(self, command: Command, delivery: Delivery, *, markers: bool) -> Subscription:
-        timeout = _timeout(command)
+    async def _open(
+        self, command: Command, delivery: Delivery, *, markers: bool, lasts: bool
+    ) -> Subscription:
+        """Send a command; a client that reconnects tries until a server has answered it."""
+        if not self._core.settings.lasting:
+            return await self._open_once(command, delivery, markers=markers, lasts=lasts)
+        with trio.move_on_after(_timeout(command)):
+            while True:
+                await self._core.ready()
+                with contextlib.suppress(DisconnectedError):
+                    return await self._open_once(command, delivery, markers=markers, lasts=lasts)
+        raise TimedOut(f"{command.name}: no server accepted it within {_timeout(command):g} s")
+
+    async def _open_once(
+        self, command: Command, delivery: Delivery, *, markers: bool, lasts: bool
+    ) -> Subscription:
         fields = _fields(command)
-        return await self._core.commander.open(
-            fields, delivery, body=command.body, markers=markers, timeout=timeout
+        subscription = await self._core.commander.open(
+            fields, delivery, body=command.body, markers=markers, timeout=_timeout(command)
         )
+        if lasts and command.name in _LASTING:
+            self._core.opened(subscription, fields, command.body)
+        return subscription
 
     async def _leave(
         self, subscriptions: list[Subscription], *, timeout: float | None = TIMEOUT_S

@@ -42,6 +42,8 @@ WITHOUT_MIRROR = {
     "fake_server/haclient_fake_server/engine/filters/nodes.py": (
         "a tree without behaviour; the tests of parser and compiler build every node"
     ),
+    "haclient/ha.py": "tests/scenarios/test_ha_reconnecting.py runs it step by step",
+    "haclient/transport/ha_core.py": "tests/scenarios/test_ha_reconnecting.py runs it step by step",
     "haclient/stores.py": "re-exports; tests/packaging checks the names",
     "haclient/transport/link.py": "an interface; tests/unit/transport/test_tcp.py runs it",
     "stores/haclient_stores/interfaces.py": "interfaces; their implementations are tested",

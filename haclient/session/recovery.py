@@ -73,7 +73,7 @@ class RecoveryPlan:
 
     def done(self) -> None:
         """The step of this state succeeded."""
-        if self.state is Recovery.CHOOSING:
+        if self.state is Recovery.WAITING:
             self.attempts += 1
         self.state = NEXT[self.state]
         if self.state is Recovery.LIVE:

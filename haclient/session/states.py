@@ -13,4 +13,7 @@ class ConnectionState(enum.StrEnum):
     DISCONNECTED = "disconnected"
     CONNECTED = "connected"
     LOGGED_ON = "logged_on"
+    HEARTBEAT_INITIATED = "heartbeat_initiated"
+    PUBLISH_REPLAYED = "publish_replayed"
+    RESUBSCRIBED = "resubscribed"
     SHUTDOWN = "shutdown"

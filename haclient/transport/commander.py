@@ -162,6 +162,28 @@ class Commander:
             raise
         return subscription
 
+    async def reopen(
+        self, subscription: Subscription, fields: Fields, body: bytes, *, timeout: float | None
+    ) -> None:
+        """Enter a subscription of a lost connection again, from where its store says (SM2, SM4).
+
+        Args:
+            subscription: Its receiver; messages that were queued for it are forgotten already.
+            fields: Its command as it is to be sent now, but for id and bookmark.
+            body: The body of its command.
+            timeout: Seconds to wait for the server's word.
+        """
+        cid = self.session.next_command_id()
+        subscription.command_id = cid
+        self.session.router.add(subscription)
+        try:
+            what = f"{fields['c']} on {fields.get('t', '')!r} again"
+            await self.command({**fields, "cid": cid}, body, what=what, timeout=timeout)
+        except BaseException:
+            self.session.router.remove(subscription)
+            drop_queued(subscription)
+            raise
+
     def _receiver(self, fields: Fields, sink: Sink, *, markers: bool) -> Subscription:
         command = str(fields["c"])
         asked = frozenset(filter(None, str(fields.get("a", "")).replace(" ", "").split(",")))

@@ -8,16 +8,13 @@ use the same steps in another order.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
 
 import trio
 
-from haclient.auth import Authenticator, DefaultAuthenticator
+from haclient.auth import Authenticator
 from haclient.errors import DisconnectedError, HAClientError, PublishFailed, TimedOut, UsageError
 from haclient.protocol.codec import encode_frame, encode_header
 from haclient.protocol.messages import Message
@@ -27,50 +24,24 @@ from haclient.session.heartbeat import Heartbeat
 from haclient.session.logon import LoggedOn
 from haclient.session.machine import Received, Session
 from haclient.session.states import ConnectionState
+from haclient.session.subscriptions import Subscription
 from haclient.transport.commander import Commander, Fields, drop_queued, lost_error
 from haclient.transport.connection import Connection
 from haclient.transport.dial import dial
-from haclient.transport.dispatch import DEFAULT_CAP_BYTES, Delivery
+from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
 from haclient.transport.exceptions import open_nursery
 from haclient.transport.log_on import check_client_name, log_on
-from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Payload, Publisher
+from haclient.transport.publisher import Payload, Publisher
+from haclient.transport.settings import TIMEOUT_S, Settings
 from haclient.transport.writer import Writer
-from haclient_stores.interfaces import BookmarkStore, PublishStore
 
-__all__ = ["TIMEOUT_S", "Core", "Settings"]
-
-TIMEOUT_S: Final = 10.0
-"""How long a command may take unless the call says otherwise, in seconds."""
+__all__ = ["Core"]
 
 _DRAIN_S: Final = 5.0  # how long leaving the block waits for what was published to be persisted
 # Makes the server pay its persisted ack now. The watermark is what is waited for: no id is needed.
 _HURRY: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
 _logger = logging.getLogger(__name__)
-
-
-def _clock_us() -> int:
-    return time.time_ns() // 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a client was made with; `haclient.client.Client` documents each."""
-
-    name: str
-    publish_store: PublishStore | None = None
-    bookmark_store: BookmarkStore | None = None
-    heartbeat: Heartbeat | None = None
-    authenticator: Authenticator = field(default_factory=DefaultAuthenticator)
-    logon_options: str = ""
-    logon_correlation_id: str = ""
-    on_failed_write: Callable[[Message, str], object] | None = None
-    on_duplicate: Callable[[Message], object] | None = None
-    on_last_chance: Callable[[Message], object] | None = None
-    on_disconnect: Callable[[HAClientError], object] | None = None
-    max_queued_bytes: int = DEFAULT_CAP_BYTES
-    max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES
-    clock_us: Callable[[], int] = _clock_us
 
 
 class Core:
@@ -85,6 +56,7 @@ class Core:
             settings.publish_store,
             max_unpersisted_bytes=settings.max_unpersisted_bytes,
             would_deadlock=self._refuse_deadlock,
+            lasting=settings.lasting,
         )
         self.state = ConnectionState.DISCONNECTED
         self.server: LoggedOn | None = None
@@ -93,6 +65,7 @@ class Core:
             duplicate=settings.on_duplicate,
             last_chance=settings.on_last_chance,
             disconnect=settings.on_disconnect,
+            state=settings.on_state,
         )
         self._heartbeat = settings.heartbeat
         self._stack = AsyncExitStack()
@@ -197,26 +170,59 @@ class Core:
             raise UsageError("this connection has logged on already")
         closed = self._closed
         try:
-            self.server = await log_on(
-                connection,
-                self.commander,
-                client_name=self.name,
-                uri=uri,
-                authenticator=self.settings.authenticator,
-                options=self.settings.logon_options,
-                correlation_id=self.settings.logon_correlation_id,
-                timeout=timeout,
-            )
-            self.publisher.logged_on(self.server, self.settings.clock_us())
-            self.commander.logged_on = True
+            await self._log_on(connection, uri, self.settings.authenticator, timeout=timeout)
+            self._reconcile()
             if self._heartbeat is not None:
                 await self._start_heartbeat(self._heartbeat, timeout=timeout)
+            self.publisher.open_log()
         except BaseException:
-            connection.close()
-            with trio.CancelScope(shield=True):  # at once; then the client may connect again
-                await closed.wait()
+            await self._abandon(connection, closed)
             raise
         self.state = ConnectionState.LOGGED_ON
+
+    async def _log_on(
+        self,
+        connection: Connection,
+        uri: Uri,
+        authenticator: Authenticator,
+        *,
+        timeout: float | None,
+    ) -> None:
+        self.server = await log_on(
+            connection,
+            self.commander,
+            client_name=self.name,
+            uri=uri,
+            authenticator=authenticator,
+            options=self.settings.logon_options,
+            correlation_id=self.settings.logon_correlation_id,
+            timeout=timeout,
+        )
+        self.commander.logged_on = True
+
+    def _reconcile(self) -> None:
+        if self.server is not None:
+            self.publisher.reconcile(self.server, self.settings.clock_us())
+
+    @staticmethod
+    async def _abandon(connection: Connection, closed: trio.Event) -> None:
+        """Close a connection that came to nothing; then the client may connect again at once."""
+        connection.close()
+        with trio.CancelScope(shield=True):
+            await closed.wait()
+
+    async def ready(self) -> None:
+        """Wait until commands may be sent; there is nothing to wait for without reconnecting."""
+
+    def subscriptions(self) -> list[Subscription]:
+        """Every subscription that has not ended."""
+        return self.session.router.all()
+
+    def opened(self, subscription: Subscription, fields: Fields, body: bytes) -> None:
+        """A subscription that lasts was accepted; who reconnects remembers it."""
+
+    def closed(self, subscription: Subscription) -> None:
+        """A subscription was ended on purpose."""
 
     async def disconnect(self) -> None:
         """Close the connection; what the stores keep stays kept. The client may connect again."""
@@ -266,12 +272,15 @@ class Core:
         if self.state is not ConnectionState.SHUTDOWN:
             self.state = ConnectionState.DISCONNECTED
         for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
-            sink = subscription.sink
-            if isinstance(sink, Delivery):
-                sink.end(reason, raises=subscription.finite)
+            self._end(subscription, reason)
         _logger.info("client %s: %s", self.name, reason)
         self._events.tell("disconnect", reason)
         self._closed.set()
+
+    def _end(self, subscription: Subscription, reason: HAClientError) -> None:
+        """The connection of a subscription is lost; what has arrived is still handed out."""
+        if isinstance(subscription.sink, Delivery):
+            subscription.sink.end(reason, raises=subscription.finite)
 
     def _shut(self) -> None:
         if self._nursery is None:

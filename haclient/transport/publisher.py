@@ -83,19 +83,23 @@ class Publisher:
         """A link is up; the log stays shut until the logon has said where to begin."""
         self.writer = writer
 
-    def logged_on(self, server: LoggedOn, clock_us: int) -> None:
-        """Trim to what is persisted, number above what was seen, replay the rest (PS7, PS8).
+    def reconcile(self, server: LoggedOn, clock_us: int) -> None:
+        """Trim to what is persisted and number above what was seen (PS7, PS8).
 
         Raises:
             PublishGap: The server has lost what was once acknowledged, and the store minds (PS9).
             StoreError: The server has seen higher numbers than the clock gave: it would take what
                 was published before the logon for duplicates.
         """
-        log, writer = self.log, self.writer
+        log = self.log
         if log is not None:
             log.reconcile(seen=server.seen, persisted=server.persisted, clock_us=clock_us)
             log.rewind(log.last_persisted)
             self.persisted.rise(log.last_persisted)
+
+    def open_log(self) -> None:
+        """Send again what is not persisted, and from now on whatever is published."""
+        writer = self.writer
         if writer is not None:
             writer.log_open = True
             writer.wake()

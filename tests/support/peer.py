@@ -220,8 +220,11 @@ async def listening() -> AsyncGenerator[Server]:
     """A listener on a Unix socket; leaving closes all its connections."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "amps"
-        listener = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        await listener.bind(str(path))
+        # trio would bind in a thread, and while a thread works the autojump clock jumps.
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        bound.bind(str(path))
+        bound.setblocking(False)
+        listener = trio.socket.from_stdlib_socket(bound)
         listener.listen(8)
         server = Server(listener, path)
         try:

@@ -8,7 +8,8 @@ from haclient.client import Client
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command
 from haclient.subscribing import Subscriber
-from haclient.transport.core import Core, Settings
+from haclient.transport.core import Core
+from haclient.transport.settings import Settings
 
 
 def subscriber() -> Subscriber:

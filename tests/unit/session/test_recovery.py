@@ -47,6 +47,7 @@ def test_attempts_are_counted_since_it_was_live() -> None:
     plan = RecoveryPlan()
     for _ in range(3):
         plan.done()
+        plan.done()  # waited: now it is tried
         plan.lost()
     assert plan.attempts == 3
     for _ in range(len(ORDER) - 1):

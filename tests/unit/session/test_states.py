@@ -8,5 +8,8 @@ def test_states_read_as_words() -> None:
         "disconnected",
         "connected",
         "logged_on",
+        "heartbeat_initiated",
+        "publish_replayed",
+        "resubscribed",
         "shutdown",
     ]

@@ -8,7 +8,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.errors import DisconnectedError, HAClientError, StoreLocked, UsageError
 from haclient.session.states import ConnectionState
-from haclient.transport.core import Core, Settings
+from haclient.transport.core import Core
+from haclient.transport.settings import Settings
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore, DictPublishStore

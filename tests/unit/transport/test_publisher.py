@@ -35,7 +35,8 @@ class Bench:
         self.writer = Writer(near, self.publisher.log, self.publisher.gate)
         self.publisher.connected(self.writer)
         server = LoggedOn(seen=seen, persisted=persisted, server_version="", reason="")
-        self.publisher.logged_on(server, 0)
+        self.publisher.reconcile(server, 0)
+        self.publisher.open_log()
         return Peer(far)
 
 

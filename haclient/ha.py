@@ -1,0 +1,153 @@
+"""The client that stays connected (seed S4; rows HA1-HA14, HA17-HA23).
+
+`HAClient` is a `Client` whose connection looks after itself: it chooses a server, connects, logs
+on, replays what is not persisted, enters the subscriptions again, and starts over whenever the
+connection is lost. Nothing else changes: every method of `Client` works on it, but for `connect`
+and `logon`, which it does by itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn, Self
+
+from typing_extensions import override
+
+from haclient.chooser import DefaultServerChooser, ServerChooser
+from haclient.client import Client
+from haclient.delay import DelayStrategy, ExponentialDelayStrategy
+from haclient.errors import HAClientError, UsageError
+from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
+from haclient.protocol.uri import Uri
+from haclient.session.heartbeat import Heartbeat
+from haclient.session.states import ConnectionState
+from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
+from haclient.transport.dispatch import DEFAULT_CAP_BYTES
+from haclient.transport.ha_core import HACore, HASettings, OnPublishGap
+from haclient.transport.handling import HandlerErrorPolicy
+from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
+from haclient.transport.settings import TIMEOUT_S, Settings
+from haclient_stores.interfaces import BookmarkStore, PublishStore
+
+__all__ = ["HAClient"]
+
+
+class HAClient(Client):
+    """An AMPS client that stays connected to one of several servers.
+
+    Entering the block connects and logs on; leaving it drains and stops. While there is no
+    connection, `publish` with a store goes on and everything else waits. Handlers and bookmark
+    streams continue after a fail-over; plain streams and queries end with their connection (MS2).
+
+    Args:
+        name: Identifies this client and its publishes; the same in every run, unlike all others.
+        servers: Connection strings, best first; or give a `server_chooser`.
+        server_chooser: Chooses the server of each attempt.
+        delay_strategy: Decides the waits between attempts; exponential by default.
+        publish_store: Keeps publishes until they are persisted. Owned and closed.
+        bookmark_store: Remembers what subscriptions have finished with. Owned and closed.
+        subscription_manager: Remembers what to enter again.
+        heartbeat: Seconds between beats; `None` for none.
+        idle_limit: Silence in seconds after which a server is given up; two beats by default.
+        connect_timeout: Seconds for each step of an attempt.
+        logon_options: Options of the logon; `ack_conflation=100ms` unless told otherwise.
+        on_publish_gap: What to do with a server that lacks what was acknowledged to us: try the
+            next one (`"refuse"`), go on, or raise.
+        failover_overlap: How many seconds before a loss the replay on another server begins.
+        on_failed_write: Called with the message and the reason when a publish is refused.
+        on_duplicate: Called with each message that a bookmark store filtered out.
+        on_last_chance: Called with each message that belongs to no subscription.
+        on_disconnect: Called with the reason of each lost connection.
+        on_state: Called with each state that the connection reaches (HA20).
+        on_handler_error: See `Client`.
+        max_queued_bytes: How much a subscription may hold before reading stops.
+        max_unpersisted_bytes: Where `publish` begins to wait for acks (HA18).
+
+    Raises:
+        UsageError: Neither or both of `servers` and `server_chooser`, or a value that cannot be.
+    """
+
+    def __init__(  # noqa: PLR0913  # the extension points of seed S4, all by keyword
+        self,
+        name: str,
+        *,
+        servers: Sequence[str] = (),
+        server_chooser: ServerChooser | None = None,
+        delay_strategy: DelayStrategy | None = None,
+        publish_store: PublishStore | None = None,
+        bookmark_store: BookmarkStore | None = None,
+        subscription_manager: SubscriptionManager | None = None,
+        heartbeat: float | None = 10.0,
+        idle_limit: float | None = None,
+        connect_timeout: float = TIMEOUT_S,
+        logon_options: str | Options = "ack_conflation=100ms",
+        on_publish_gap: OnPublishGap = "refuse",
+        failover_overlap: float = 5.0,
+        on_failed_write: Callable[[Message, str], object] | None = None,
+        on_duplicate: Callable[[Message], object] | None = None,
+        on_last_chance: Callable[[Message], object] | None = None,
+        on_disconnect: Callable[[HAClientError], object] | None = None,
+        on_state: Callable[[ConnectionState], object] | None = None,
+        on_handler_error: HandlerErrorPolicy = "raise",
+        max_queued_bytes: int = DEFAULT_CAP_BYTES,
+        max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
+    ) -> None:
+        if bool(servers) == (server_chooser is not None):
+            raise UsageError("give either servers=[...] or a server_chooser")
+        if on_publish_gap not in {"refuse", "continue", "raise"}:
+            raise UsageError(
+                f"on_publish_gap is 'refuse', 'continue' or 'raise', not {on_publish_gap!r}"
+            )
+        self._ha_core = HACore(
+            Settings(
+                name=name,
+                publish_store=publish_store,
+                bookmark_store=bookmark_store,
+                heartbeat=None if heartbeat is None else Heartbeat(heartbeat, idle_limit),
+                logon_options=str(logon_options),
+                on_failed_write=on_failed_write,
+                on_duplicate=on_duplicate,
+                on_last_chance=on_last_chance,
+                on_disconnect=on_disconnect,
+                on_state=on_state,
+                max_queued_bytes=max_queued_bytes,
+                max_unpersisted_bytes=max_unpersisted_bytes,
+                lasting=True,
+            ),
+            HASettings(
+                chooser=server_chooser or DefaultServerChooser(servers),
+                delay=delay_strategy or ExponentialDelayStrategy(),
+                manager=subscription_manager or MemorySubscriptionManager(),
+                connect_timeout_s=connect_timeout,
+                on_publish_gap=on_publish_gap,
+                failover_overlap_s=failover_overlap,
+            ),
+        )
+        self._compose(self._ha_core, on_handler_error)
+
+    @override
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        try:
+            await self._ha_core.connect_and_logon()
+        except BaseException:
+            await self.__aexit__(*sys.exc_info())
+            raise
+        return self
+
+    @property
+    def disconnected(self) -> bool:
+        """Whether there is no connection that has logged on right now (HA19)."""
+        return not self._ha_core.commander.logged_on
+
+    @override
+    async def connect(self, uri: str | Uri, *, timeout: float | None = TIMEOUT_S) -> NoReturn:
+        """Refused: the server chooser decides where to connect (HA9)."""
+        raise UsageError("an HAClient connects by itself: add the server to its chooser")
+
+    @override
+    async def logon(self, *, timeout: float | None = TIMEOUT_S) -> NoReturn:
+        """Refused: entering the block logs on."""
+        raise UsageError("an HAClient logs on by itself: enter it with async with")

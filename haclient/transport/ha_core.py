@@ -1,0 +1,332 @@
+"""The life of a client that stays connected (seed S4; rows HA2-HA8, HA17-HA23, SM2-SM11).
+
+`HACore` runs the recovery plan: one task, one step at a time, from choosing a server to being live,
+and again after every loss. What the application does meanwhile goes on: publishes go into the
+store, commands wait until it is live, handlers and resumable streams keep their queues' consumers.
+
+When a link is lost, what was queued and not handed out is forgotten, since it comes again; what was
+handed out and not discarded is in hand, and its repetition is filtered by the bookmark store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Literal, TypeAlias, TypeVar
+
+import trio
+from typing_extensions import override
+
+from haclient.chooser import ServerChooser
+from haclient.delay import DelayStrategy
+from haclient.errors import (
+    CommandError,
+    DisconnectedError,
+    HAClientError,
+    InvalidBookmark,
+    NameInUse,
+    PublishGap,
+    ReconnectGaveUp,
+    StoreError,
+    TimedOut,
+)
+from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
+from haclient.protocol.uri import Uri
+from haclient.protocol.version import version_number
+from haclient.session.recovery import Recovery, RecoveryPlan
+from haclient.session.states import ConnectionState
+from haclient.session.subscriptions import Subscription
+from haclient.subscription_manager import Entry, SubscriptionManager
+from haclient.transport.commander import Fields, drop_queued
+from haclient.transport.core import Core
+from haclient.transport.publisher import Payload
+from haclient.transport.settings import Settings
+from haclient_stores.bookmarks import Timestamp
+
+__all__ = ["HACore", "HASettings", "OnPublishGap"]
+
+OnPublishGap: TypeAlias = Literal["refuse", "continue", "raise"]
+"""What to do with a server that lacks what was acknowledged: try the next, go on, or give up."""
+
+_KNOWS_BOOKMARK_NOT_FOUND: Final = 5_030_500  # servers from 5.3.5 on (protocol 7.3)
+_T = TypeVar("_T")
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HASettings:
+    """What a client that stays connected was made with; `haclient.ha.HAClient` documents each."""
+
+    chooser: ServerChooser
+    delay: DelayStrategy
+    manager: SubscriptionManager
+    connect_timeout_s: float
+    on_publish_gap: OnPublishGap
+    failover_overlap_s: float
+
+
+class HACore(Core):
+    """A client's pieces, kept connected."""
+
+    def __init__(self, settings: Settings, ha: HASettings) -> None:
+        super().__init__(settings)
+        self._ha = ha
+        self._plan = RecoveryPlan()
+        self._live = trio.Event()
+        self._gave_up: HAClientError | None = None
+        self._lasting: dict[str, Subscription] = {}
+        self._attempt = ""  # the URI of this attempt
+        self._authenticator = settings.authenticator
+        self._live_uri = ""  # where we were live last, and until when
+        self._live_until_us = 0
+        self._stopping = trio.CancelScope()
+        self._steps: dict[Recovery, Callable[[], Awaitable[None]]] = {
+            Recovery.CHOOSING: self._choose,
+            Recovery.WAITING: self._wait,
+            Recovery.DIALLING: self._dial,
+            Recovery.LOGGING_ON: self._log_on_there,
+            Recovery.RECONCILING: self._reconcile_with_server,
+            Recovery.HEARTBEAT: self._beat,
+            Recovery.REPLAYING: self._replay,
+            Recovery.RESUBSCRIBING: self._resubscribe,
+            Recovery.LIVE: self._stay,
+        }
+        store = settings.publish_store
+        if store is not None and hasattr(store, "error_on_publish_gap"):
+            store.error_on_publish_gap = ha.on_publish_gap != "continue"
+
+    # -- for the client -------------------------------------------------------
+
+    async def connect_and_logon(self) -> None:
+        """Start to stay connected; returns when it is live for the first time (HA2).
+
+        Raises:
+            ReconnectGaveUp: The chooser has no server, or the delay strategy had enough.
+            NameInUse: The client name belongs to somebody else.
+        """
+        self.running().start_soon(self._stay_connected)
+        await self.ready()
+
+    @override
+    async def ready(self) -> None:
+        while not self._live.is_set():
+            if self._gave_up is not None:
+                raise self._gave_up
+            await self._live.wait()
+        if self._gave_up is not None:
+            raise self._gave_up
+
+    @override
+    async def disconnect(self) -> None:
+        """Stop for good, at once, whatever the recovery is doing (HA8)."""
+        self._gave_up = self._gave_up or DisconnectedError("the client was disconnected on purpose")
+        self._plan.stop()
+        self._stopping.cancel()
+        await super().disconnect()
+        self._live.set()
+
+    @override
+    def subscriptions(self) -> list[Subscription]:
+        return list(dict.fromkeys((*super().subscriptions(), *self._lasting.values())))
+
+    @override
+    def opened(self, subscription: Subscription, fields: Fields, body: bytes) -> None:
+        kept = {name: value for name, value in fields.items() if name != "cid"}
+        self._lasting[subscription.sub_id] = subscription
+        self._ha.manager.add(Entry(subscription.sub_id, kept, body))
+
+    @override
+    def closed(self, subscription: Subscription) -> None:
+        if self._lasting.get(subscription.sub_id) is subscription:
+            del self._lasting[subscription.sub_id]
+            self._ha.manager.remove(subscription.sub_id)
+
+    @override
+    def _lost(self, reason: HAClientError) -> None:
+        if self._live.is_set():  # at once: whoever is not ready any more has to wait
+            self._live = trio.Event()
+        super()._lost(reason)
+
+    @override
+    def _end(self, subscription: Subscription, reason: HAClientError) -> None:
+        if self._lasting.get(subscription.sub_id) is subscription and self._gave_up is None:
+            drop_queued(subscription)
+        else:
+            super()._end(subscription, reason)
+
+    @override
+    async def flush(self, *, timeout: float | None) -> None:
+        """Wait until a server has processed every command sent so far (CC10)."""
+        await self._until_answered(partial(super().flush, timeout=timeout), "flush", timeout)
+
+    @override
+    async def sow_delete(self, fields: Fields, body: Payload, *, timeout: float | None) -> Message:
+        """Delete SOW records; with a store the command outlives the connection (PS3)."""
+        delete = partial(super().sow_delete, fields, body, timeout=timeout)
+        return await self._until_answered(delete, "sow_delete", timeout)
+
+    async def _until_answered(
+        self, command: Callable[[], Awaitable[_T]], what: str, timeout: float | None
+    ) -> _T:
+        """Run a command on one connection after the other until a server has answered it."""
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            while True:
+                await self.ready()
+                with contextlib.suppress(DisconnectedError):
+                    return await command()
+        raise TimedOut(f"{what}: no server answered within {timeout:g} s")
+
+    # -- the plan -------------------------------------------------------------
+
+    async def _stay_connected(self) -> None:
+        plan = self._plan
+        with self._stopping:
+            while plan.state is not Recovery.STOPPED:
+                try:
+                    await self._steps[plan.state]()
+                except (DisconnectedError, CommandError, TimedOut, PublishGap) as error:
+                    await self._failed(error)
+                else:
+                    plan.done()
+        if isinstance(self._gave_up, StoreError | ReconnectGaveUp | NameInUse):
+            raise self._gave_up
+
+    async def _failed(self, error: HAClientError) -> None:
+        """A step failed, or the connection was lost."""
+        _logger.info("client %s: %s: %s", self.name, self._plan.state, error)
+        final = isinstance(error, ReconnectGaveUp | NameInUse) or (
+            isinstance(error, PublishGap) and self._ha.on_publish_gap == "raise"
+        )
+        if self._plan.lost():
+            self._ha.chooser.report_failure(error, self._info())
+        if self._connection is not None:
+            await self._abandon(self._connection, self._closed)
+        if final:
+            self._give_up(error)
+
+    def _give_up(self, error: HAClientError) -> None:
+        self._gave_up = error
+        self._plan.stop()
+        for subscription in self._lasting.values():
+            super()._end(subscription, error)
+        self._lasting.clear()
+        self._live.set()
+        self.publisher.persisted.release()
+
+    def _info(self) -> dict[str, str]:
+        uri = Uri.parse(self._attempt).safe if self._attempt else ""
+        version = "" if self.server is None else self.server.server_version
+        return {"uri": uri, "client_name": self.name, "server_version": version}
+
+    def _tell(self, state: ConnectionState) -> None:
+        self.state = state
+        self._events.tell("state", state)
+
+    # -- its steps --------------------------------------------------------------
+
+    async def _choose(self) -> None:
+        self._attempt = self._ha.chooser.current_uri()
+        if not self._attempt:
+            raise ReconnectGaveUp(self._plan.attempts, self._ha.chooser.error())
+        self._authenticator = self._ha.chooser.current_authenticator()
+
+    async def _wait(self) -> None:
+        try:
+            delay_s = self._ha.delay.delay_for(self._attempt, trio.current_time())
+        except TimedOut as error:
+            why = f"{error}; the last error: {self._ha.chooser.error()}"
+            raise ReconnectGaveUp(self._plan.attempts, why) from error
+        await trio.sleep(delay_s)
+
+    async def _dial(self) -> None:
+        await self.connect(self._attempt, timeout=self._ha.connect_timeout_s)
+        self._events.tell("state", ConnectionState.CONNECTED)
+
+    async def _log_on_there(self) -> None:
+        connection, uri = self._connection, self._uri
+        if connection is None or uri is None:
+            raise self._not_connected()
+        timeout = self._ha.connect_timeout_s
+        await self._log_on(connection, uri, self._authenticator, timeout=timeout)
+        self._tell(ConnectionState.LOGGED_ON)
+
+    async def _reconcile_with_server(self) -> None:
+        self._ha.chooser.report_success(self._info())
+        self._reconcile()
+
+    async def _beat(self) -> None:
+        if self._heartbeat is not None:
+            await self._start_heartbeat(self._heartbeat, timeout=self._ha.connect_timeout_s)
+            self._tell(ConnectionState.HEARTBEAT_INITIATED)
+
+    async def _replay(self) -> None:
+        self.publisher.open_log()
+        self._tell(ConnectionState.PUBLISH_REPLAYED)
+
+    async def _resubscribe(self) -> None:
+        for entry in self._ha.manager.entries():
+            subscription = self._lasting.get(entry.sub_id)
+            if subscription is not None:
+                await self._reenter(subscription, entry)
+        self._tell(ConnectionState.RESUBSCRIBED)
+
+    async def _stay(self) -> None:
+        self._ha.delay.reset()
+        self._live_uri = self._attempt
+        self._live.set()
+        await self._closed.wait()
+        self._live_until_us = self.settings.clock_us()
+        raise self._lost_because or DisconnectedError("the connection was lost")
+
+    # -- entering again -----------------------------------------------------------
+
+    async def _reenter(self, subscription: Subscription, entry: Entry) -> None:
+        """One subscription, from where its store says (BS9); with a time anchor on another server.
+
+        Another server may have put a publisher's messages earlier than this list of bookmarks
+        says, so its replay begins a little before the time of the loss; the store filters the rest.
+        """
+        fields = dict(entry.fields)
+        fields["opts"] = self._options(str(fields.get("opts", "")), replays="bm" in fields)
+        if not fields["opts"]:
+            del fields["opts"]
+        log, anchored = subscription.log, ""
+        if log is not None:
+            conflated = "conflation=" in str(fields.get("opts", ""))
+            log.begin(acked=fields["c"] == "subscribe", start=None, conflated=conflated)
+            fields["bm"] = log.resume()
+            anchored = self._anchored(str(fields["bm"]))
+        timeout = self._ha.connect_timeout_s
+        try:
+            await self.commander.reopen(
+                subscription,
+                {**fields, "bm": anchored} if anchored else fields,
+                entry.body,
+                timeout=timeout,
+            )
+        except InvalidBookmark:
+            if not anchored:
+                raise
+            _logger.warning("%s refuses bookmarks with a time anchor", self._info()["uri"])
+            await self.commander.reopen(subscription, fields, entry.body, timeout=timeout)
+
+    def _anchored(self, bookmark: str) -> str:
+        """The list with the time anchor, where one is needed and possible; else empty."""
+        if self._attempt == self._live_uri or not self._live_until_us:
+            return ""
+        if "|" not in bookmark or bookmark.startswith(("0|", "[", "(")):
+            return ""
+        overlap_us = int(self._ha.failover_overlap_s * 1_000_000)
+        return f"{bookmark},{Timestamp(self._live_until_us - overlap_us)}"
+
+    def _options(self, options: str, *, replays: bool) -> str:
+        """Options of a re-entry: nothing to replace, and an unknown bookmark is no silent gap."""
+        parsed = Options.parse(options)
+        version = "" if self.server is None else self.server.server_version
+        knows = version_number(version) >= _KNOWS_BOOKMARK_NOT_FOUND
+        not_found = parsed.bookmark_not_found or ("epoch" if replays and knows else None)
+        return str(replace(parsed, replace=False, bookmark_not_found=not_found))

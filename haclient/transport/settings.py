@@ -1,0 +1,48 @@
+"""What a client was made with, in one value (design 4)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from haclient.auth import Authenticator, DefaultAuthenticator
+from haclient.errors import HAClientError
+from haclient.protocol.messages import Message
+from haclient.session.heartbeat import Heartbeat
+from haclient.session.states import ConnectionState
+from haclient.transport.dispatch import DEFAULT_CAP_BYTES
+from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
+from haclient_stores.interfaces import BookmarkStore, PublishStore
+
+__all__ = ["TIMEOUT_S", "Settings"]
+
+TIMEOUT_S: Final = 10.0
+"""How long a command may take unless the call says otherwise, in seconds."""
+
+
+def _clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a client was made with; `haclient.client.Client` documents each."""
+
+    name: str
+    publish_store: PublishStore | None = None
+    bookmark_store: BookmarkStore | None = None
+    heartbeat: Heartbeat | None = None
+    authenticator: Authenticator = field(default_factory=DefaultAuthenticator)
+    logon_options: str = ""
+    logon_correlation_id: str = ""
+    on_failed_write: Callable[[Message, str], object] | None = None
+    on_duplicate: Callable[[Message], object] | None = None
+    on_last_chance: Callable[[Message], object] | None = None
+    on_disconnect: Callable[[HAClientError], object] | None = None
+    max_queued_bytes: int = DEFAULT_CAP_BYTES
+    max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES
+    clock_us: Callable[[], int] = _clock_us
+    on_state: Callable[[ConnectionState], object] | None = None
+    lasting: bool = False

@@ -1,0 +1,495 @@
+"""HAClient against scripted servers: the order of a reconnect, and what survives it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
+
+from haclient.auth import Authenticator
+from haclient.chooser import DefaultServerChooser
+from haclient.delay import FixedDelayStrategy
+from haclient.errors import (
+    DisconnectedError,
+    HAClientError,
+    NameInUse,
+    PublishGap,
+    ReconnectGaveUp,
+    UsageError,
+)
+from haclient.ha import HAClient
+from haclient.protocol.messages import Message
+from haclient.session.states import ConnectionState
+from haclient.transport.exceptions import open_nursery
+from haclient.transport.ha_core import OnPublishGap
+from haclient_stores.bookmarks import EPOCH
+from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.memory_publish import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering, listening, together
+
+pytestmark = in_virtual_time
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+@pytest.fixture
+async def other() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+class Recorder(DefaultServerChooser):
+    """A chooser that writes down what it is asked and told."""
+
+    def __init__(self, uris: Mapping[str, str], seen: list[str]) -> None:
+        super().__init__(uris.values())
+        self._names = {uri: name for name, uri in uris.items()}
+        self._seen = seen
+
+    def name(self) -> str:
+        return self._names[super().current_uri()]
+
+    @override
+    def current_uri(self) -> str:
+        self._seen.append(f"uri {self.name()}")
+        return super().current_uri()
+
+    @override
+    def current_authenticator(self) -> Authenticator:
+        self._seen.append(f"authenticator {self.name()}")
+        return super().current_authenticator()
+
+    @override
+    def report_success(self, info: Mapping[str, str]) -> None:
+        assert "secret" not in str(info)
+        self._seen.append(f"success {self.name()}")
+        super().report_success(info)
+
+    @override
+    def report_failure(self, error: Exception, info: Mapping[str, str]) -> None:
+        self._seen.append(f"failure {self.name()}: {type(error).__name__}")
+        super().report_failure(error, info)
+
+
+class RecordedDelay(FixedDelayStrategy):
+    def __init__(self, seen: list[str]) -> None:
+        super().__init__(0.5)
+        self._seen = seen
+
+    @override
+    def delay_for(self, uri: str, now: float) -> float:
+        delay = super().delay_for(uri, now)
+        self._seen.append(f"delay {delay}")
+        return delay
+
+
+async def lose(peer: Peer) -> None:
+    peer.link.close()
+    await wait_all_tasks_blocked()
+
+
+async def live(server: Server, *, seen: int = 0, persisted: int | None = None) -> Peer:
+    """Accept a client and its logon."""
+    peer = await server.accept()
+    await peer.log_on(seen=seen, persisted=persisted)
+    return peer
+
+
+@asynccontextmanager
+async def entered(client: HAClient, serve: Callable[[], Awaitable[Peer]]) -> AsyncGenerator[Peer]:
+    """Enter a client while a server accepts it; the peer that it is live with."""
+    peers: list[Peer] = []
+
+    async def accept() -> None:
+        peers.append(await serve())
+
+    async with open_nursery() as nursery:
+        nursery.start_soon(accept)
+        async with client:
+            await wait_all_tasks_blocked()
+            yield peers[0]
+
+
+@pytest.mark.row("HA3", "HA20", "HB6", "PS7", "SM2")
+async def test_the_order_of_a_reconnect_event_by_event(server: Server) -> None:
+    seen: list[str] = []
+    states: list[ConnectionState] = []
+    store = MemoryPublishStore()
+    client = HAClient(
+        "ha",
+        server_chooser=Recorder({"A": server.uri}, seen),
+        delay_strategy=RecordedDelay(seen),
+        publish_store=store,
+        heartbeat=5.0,
+        on_state=states.append,
+    )
+
+    async def serve_first() -> Peer:
+        peer = await live(server)
+        await peer.answer("heartbeat")
+        return peer
+
+    async with entered(client, serve_first) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", handler=lambda _: None, sub_id="s")
+        await wait_all_tasks_blocked()
+        expected = ["uri A", "authenticator A", "delay 0.0", "success A"]
+        reached = ["connected", "logged_on", "heartbeat_initiated", "publish_replayed"]
+        reached.append("resubscribed")
+        assert (seen, states) == (expected, reached)
+        seen.clear()
+        states.clear()
+        await lose(peer)
+        stored = await client.publish("orders", b"while away")
+        again = await server.accept()
+        await again.log_on()
+        await again.answer("heartbeat")
+        published = await again.expect("publish")
+        assert (published.data, published.sequence) == (b"while away", stored)
+        assert (await again.answer("subscribe")).sub_id == "s"
+        await wait_all_tasks_blocked()
+        assert (seen, states) == (expected, reached)
+        async with answering(again):
+            await again.persisted(published.sequence or 0)
+            await client.flush(timeout=1)
+
+
+@pytest.mark.row("HA2", "HA4", "HA5", "HA7", "DS4")
+async def test_failures_go_to_the_next_server_and_a_lost_live_link_to_the_same_one(
+    server: Server, other: Server
+) -> None:
+    seen: list[str] = []
+    dead = "unix://localhost:0/amps/json?path=/nonexistent/amps"
+    uris = {"dead": dead, "A": server.uri, "B": other.uri}
+    client = HAClient("ha", server_chooser=Recorder(uris, seen), heartbeat=None)
+
+    async def serve() -> Peer:
+        refused = await server.accept()
+        logon = await refused.expect("logon")
+        await refused.refuse(logon, "auth failure")
+        return await live(other)
+
+    async with entered(client, serve) as peer:
+        told = [each for each in seen if each.startswith(("failure", "success"))]
+        assert told == [
+            "failure dead: ConnectionRefused",
+            "failure A: AuthenticationError",
+            "success B",
+        ]
+        seen.clear()
+        await lose(peer)
+        await live(other)
+        await wait_all_tasks_blocked()
+        assert seen == ["uri B", "authenticator B", "success B"]
+        await client.disconnect()
+
+
+@pytest.mark.row("HA6", "SC4")
+async def test_an_empty_uri_ends_it_with_the_words_of_the_chooser() -> None:
+    with pytest.raises(ReconnectGaveUp, match="no servers configured"):
+        async with HAClient("ha", server_chooser=DefaultServerChooser()):
+            pytest.fail("never entered")
+
+
+@pytest.mark.row("HA14", "DS5")
+async def test_a_strategy_that_has_had_enough_ends_it() -> None:
+    started = trio.current_time()
+    strategy = FixedDelayStrategy(1.0, give_up_after=5.0)
+    with pytest.raises(ReconnectGaveUp, match="Connection refused") as gave_up:
+        async with HAClient("ha", servers=["tcp://127.0.0.1:9/amps/json"], delay_strategy=strategy):
+            pytest.fail("never entered")
+    assert gave_up.value.attempts == 6
+    assert trio.current_time() - started == pytest.approx(5.0, abs=0.1)
+
+
+@pytest.mark.row("HA27")
+async def test_a_name_that_somebody_else_has_is_not_fought_for(server: Server) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+    with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
+        async with entered(client, partial(live, server)) as peer:
+            await peer.ack(None, status="failure", reason="name in use")
+            await lose(peer)
+            await trio.sleep_forever()
+
+
+@pytest.mark.row("HA17", "PS7")
+async def test_what_was_not_persisted_is_replayed_before_anything_new(server: Server) -> None:
+    store = MemoryPublishStore()
+    client = HAClient("ha", servers=[server.uri], publish_store=store, heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
+        numbers = [await client.publish("orders", b"%d" % n) for n in range(4)]
+        first = numbers[0]
+        assert first is not None
+        for _ in range(4):
+            await peer.expect("publish")
+        await lose(peer)
+        await client.publish("orders", b"new")
+        again = await live(server, seen=first + 2, persisted=first)
+        heard = [(await again.expect("publish")).data for _ in range(4)]
+        assert heard == [b"1", b"2", b"3", b"new"]
+        async with answering(again):
+            await again.persisted(store.last_sequence)
+            await client.wait_empty(timeout=1)
+            await client.flush(timeout=1)
+
+
+@pytest.mark.row("HA17", "HA18")
+async def test_without_a_store_a_publish_while_disconnected_is_an_error(server: Server) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
+        await lose(peer)
+        with pytest.raises(DisconnectedError):
+            await client.publish("orders", b"x")
+        assert client.disconnected
+
+
+@pytest.mark.row("MS3", "SM4", "BS9")
+async def test_a_bookmark_stream_continues_and_shows_nothing_twice(server: Server) -> None:
+    client = HAClient(
+        "ha", servers=[server.uri], bookmark_store=MemoryBookmarkStore(), heartbeat=None
+    )
+    async with entered(client, partial(live, server)) as peer:
+        stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+        async with answering(peer):
+            await stream.open()
+            await peer.publish("s", b"1", b"2", bm="7|1|")
+            finished, in_hand = [await anext(stream) for _ in range(2)]
+            finished.discard()
+            await peer.publish("s", b"3", bm="7|3|")  # queued, and never taken
+            await peer.ack(None, "persisted", sub_id="s", bm="7|1|")
+            await wait_all_tasks_blocked()
+        await lose(peer)
+        again = await live(server)
+        async with answering(again):
+            await wait_all_tasks_blocked()
+            await again.publish("s", b"2", b"3", b"4", bm="7|2|")
+            assert [(await anext(stream)).data for _ in range(2)] == [b"3", b"4"]
+            in_hand.discard()
+            await stream.aclose()
+            await client.flush(timeout=1)
+
+
+@pytest.mark.row("SM2", "SM4", "BS9")
+async def test_on_another_server_the_replay_begins_a_little_before_the_loss(
+    server: Server, other: Server
+) -> None:
+    client = HAClient(
+        "ha",
+        servers=[server.uri, other.uri],
+        bookmark_store=MemoryBookmarkStore(),
+        heartbeat=None,
+        connect_timeout=1.0,
+    )
+    async with entered(client, partial(live, server)) as peer:
+        stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+        async with answering(peer):
+            await stream.open()
+            await peer.publish("s", b"1", bm="7|1|")
+            (await anext(stream)).discard()
+            await peer.ack(None, "persisted", sub_id="s", bm="7|1|")
+            await wait_all_tasks_blocked()
+        await lose(peer)
+        same = await live(server)
+        resumed = await same.expect("subscribe")
+        assert resumed.bookmark == "7|1|"
+        assert resumed.options == "bookmark_not_found=epoch"
+        await lose(same)  # before it answered: that is a failure of this server
+        moved = await live(other)
+        command = await moved.expect("subscribe")
+        recovery_point, anchor = command.bookmark.split(",")
+        assert recovery_point == "7|1|"
+        assert anchor.startswith("20")
+        await moved.refuse(command, "invalid bookmark")  # a server that takes no mixture
+        assert (await moved.answer("subscribe")).bookmark == "7|1|"
+        async with answering(moved):
+            await moved.publish("s", b"1", b"2", bm="7|1|")
+            assert (await anext(stream)).data == b"2"
+            await stream.aclose()
+            await client.flush(timeout=1)
+
+
+@pytest.mark.row("SM7", "SM11")
+async def test_subscriptions_are_entered_again_in_order_but_for_those_that_were_ended(
+    server: Server,
+) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            for sub_id in ("c", "a", "b"):
+                await client.subscribe("orders", sub_id=sub_id, handler=lambda _: None)
+            await client.unsubscribe("a")
+        await lose(peer)
+        await client.unsubscribe("b")  # while there is no connection
+        again = await live(server)
+        assert (await again.answer("subscribe")).sub_id == "c"
+        async with answering(again):
+            await client.flush(timeout=1)
+
+
+@pytest.mark.row("SM3")
+async def test_a_query_with_a_subscription_runs_again_as_a_whole(server: Server) -> None:
+    got: list[str] = []
+
+    def remember(message: Message) -> None:
+        got.append(message.command)
+
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.sow_and_subscribe(
+                "orders", handler=remember, sub_id="q", options="replace"
+            )
+        await lose(peer)
+        again = await live(server)
+        command = await again.answer("sow_and_subscribe")
+        assert (command.query_id, command.options) == ("q", "")
+        await again.records(command, b"1")
+        await wait_all_tasks_blocked()
+        assert got == ["group_begin", "sow", "group_end"]
+        async with answering(again):
+            await client.flush(timeout=1)
+
+
+@pytest.mark.row("MS2")
+async def test_a_plain_stream_ends_with_its_connection(server: Server) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
+        stream = client.stream("orders")
+        async with answering(peer):
+            await stream.open()
+        await lose(peer)
+        assert [message async for message in stream] == []
+        assert isinstance(stream.end_reason, DisconnectedError)
+        again = await live(server)
+        async with answering(again):
+            await client.flush(timeout=1)
+
+
+async def test_a_command_waits_until_there_is_a_connection(server: Server) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
+        await lose(peer)
+
+        async def serve() -> Peer:
+            lost = await live(server)
+            await lost.expect("subscribe")
+            lost.link.close()  # and once more, in the middle of the command
+            found = await live(server)
+            await found.answer("subscribe")
+            return found
+
+        sub_id, again = await together(
+            lambda: client.subscribe("orders", handler=lambda _: None, sub_id="s"), serve
+        )
+        assert sub_id == "s"
+        async with answering(again):
+            await client.flush(timeout=1)
+
+
+@pytest.mark.row("HA8")
+async def test_disconnect_stops_a_recovery_at_once(server: Server) -> None:
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        delay_strategy=FixedDelayStrategy(1000.0),
+        heartbeat=None,
+    )
+    async with entered(client, partial(live, server)) as peer:
+        await lose(peer)
+        refused = await server.accept()
+        await lose(refused)
+        started = trio.current_time()
+        await client.disconnect()
+        with pytest.raises(DisconnectedError, match="on purpose"):
+            await client.flush(timeout=5)
+        assert trio.current_time() == started
+
+
+@pytest.mark.row("PS9", "HA3")
+@pytest.mark.parametrize("policy", ["refuse", "raise", "continue"])
+async def test_a_server_that_lacks_what_was_acknowledged(
+    server: Server, other: Server, policy: OnPublishGap
+) -> None:
+    seen: list[str] = []
+    client = HAClient(
+        "ha",
+        server_chooser=Recorder({"A": server.uri, "B": other.uri}, seen),
+        publish_store=MemoryPublishStore(),
+        on_publish_gap=policy,
+        heartbeat=None,
+    )
+
+    async def run() -> None:
+        async with entered(client, partial(live, server)) as peer:
+            sequence = await client.publish("orders", b"x")
+            assert sequence is not None
+            await peer.expect("publish")
+            await peer.persisted(sequence)
+            await client.wait_empty(timeout=1)
+            await lose(peer)
+            seen.clear()
+            forgetful = await live(server, seen=0)
+            await wait_all_tasks_blocked()
+            fit = await live(other, seen=sequence) if policy == "refuse" else forgetful
+            async with answering(fit):
+                await client.flush(timeout=1)
+
+    if policy == "raise":
+        with pytest.raises(PublishGap):
+            await run()
+    else:
+        await run()
+        assert ("failure A: PublishGap" in seen) == (policy == "refuse")
+
+
+@pytest.mark.row("HA9")
+async def test_what_it_does_by_itself_is_not_done_by_hand() -> None:
+    client = HAClient("ha", servers=["tcp://127.0.0.1:9/amps/json"])
+    with pytest.raises(UsageError, match="connects by itself"):
+        await client.connect("tcp://127.0.0.1:9/amps/json")
+    with pytest.raises(UsageError, match="logs on by itself"):
+        await client.logon()
+
+
+@pytest.mark.row("HA12")
+def test_servers_or_a_chooser_and_known_words() -> None:
+    with pytest.raises(UsageError, match="either servers"):
+        HAClient("ha")
+    with pytest.raises(UsageError, match="either servers"):
+        HAClient("ha", servers=["tcp://a:1/amps"], server_chooser=DefaultServerChooser())
+    with pytest.raises(UsageError, match="on_publish_gap"):
+        HAClient("ha", servers=["tcp://a:1/amps"], on_publish_gap="maybe")  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.row("HA20", "HB10")
+async def test_a_half_open_link_is_noticed_and_left_within_the_heartbeat_bound(
+    server: Server,
+) -> None:
+    lost: list[HAClientError] = []
+    states: list[ConnectionState] = []
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=2.0, on_disconnect=lost.append, on_state=states.append
+    )
+
+    async def serve() -> Peer:
+        peer = await live(server)
+        await peer.answer("heartbeat")
+        return peer
+
+    async with entered(client, serve):
+        started = trio.current_time()
+        again = await serve()
+        assert trio.current_time() - started == pytest.approx(4.0, abs=0.01)
+        assert "silent for 4 s" in str(lost[0])
+        async with answering(again):
+            await client.flush(timeout=1)

@@ -1,0 +1,21 @@
+"""What a client was made with."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient.auth import DefaultAuthenticator
+from haclient.transport.settings import Settings
+
+
+def test_everything_but_the_name_has_a_default() -> None:
+    settings = Settings(name="orders-7")
+    assert isinstance(settings.authenticator, DefaultAuthenticator)
+    assert (settings.publish_store, settings.bookmark_store, settings.heartbeat) == (None,) * 3
+    assert not settings.lasting
+
+
+@pytest.mark.row("PS8")
+def test_the_clock_gives_microseconds_since_1970() -> None:
+    first, second = [Settings(name="c").clock_us() for _ in range(2)]
+    assert 1_700_000_000_000_000 < first <= second
