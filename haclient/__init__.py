@@ -12,7 +12,13 @@ from haclient._version import __version__
 
 if TYPE_CHECKING:
     from haclient.auth import Authenticator, DefaultAuthenticator
+    from haclient.chooser import (
+        DefaultServerChooser,
+        FailureCountServerChooser,
+        ServerChooser,
+    )
     from haclient.client import Client
+    from haclient.delay import DelayStrategy, ExponentialDelayStrategy, FixedDelayStrategy
     from haclient.errors import (
         AuthenticationError,
         BadFilter,
@@ -43,12 +49,14 @@ if TYPE_CHECKING:
         UsageError,
         WouldBlock,
     )
+    from haclient.ha import HAClient
     from haclient.protocol.commands import Command
     from haclient.protocol.messages import Message
     from haclient.protocol.options import Options
     from haclient.protocol.uri import Uri
     from haclient.session.states import ConnectionState
     from haclient.streams import MessageStream
+    from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
     from haclient_stores.bookmarks import (
         EPOCH,
         MOST_RECENT,
@@ -78,13 +86,20 @@ __all__ = [
     "ConnectionRefused",
     "ConnectionState",
     "DefaultAuthenticator",
+    "DefaultServerChooser",
+    "DelayStrategy",
     "DisconnectedError",
+    "ExponentialDelayStrategy",
+    "FailureCountServerChooser",
+    "FixedDelayStrategy",
+    "HAClient",
     "HAClientError",
     "HeartbeatLost",
     "InvalidBookmark",
     "InvalidOptions",
     "InvalidOrderBy",
     "InvalidTopic",
+    "MemorySubscriptionManager",
     "Message",
     "MessageStream",
     "NameInUse",
@@ -94,11 +109,13 @@ __all__ = [
     "PublishFailed",
     "PublishGap",
     "ReconnectGaveUp",
+    "ServerChooser",
     "StoreCorrupt",
     "StoreError",
     "StoreFull",
     "StoreLocked",
     "SubIdInUse",
+    "SubscriptionManager",
     "TimedOut",
     "Timestamp",
     "Uri",
@@ -113,6 +130,15 @@ _HOMES = {
     "Authenticator": "haclient.auth",
     "DefaultAuthenticator": "haclient.auth",
     "Client": "haclient.client",
+    "DefaultServerChooser": "haclient.chooser",
+    "FailureCountServerChooser": "haclient.chooser",
+    "ServerChooser": "haclient.chooser",
+    "DelayStrategy": "haclient.delay",
+    "ExponentialDelayStrategy": "haclient.delay",
+    "FixedDelayStrategy": "haclient.delay",
+    "HAClient": "haclient.ha",
+    "MemorySubscriptionManager": "haclient.subscription_manager",
+    "SubscriptionManager": "haclient.subscription_manager",
     "Command": "haclient.protocol.commands",
     "Message": "haclient.protocol.messages",
     "Options": "haclient.protocol.options",

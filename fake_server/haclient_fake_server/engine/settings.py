@@ -79,7 +79,7 @@ class ReplicateTo:
 
     @property
     def address(self) -> str:
-        """`tcp://HOST:PORT`: what it is called in logs and by the server's methods."""
+        """What logs and the methods of the server call it, such as `tcp://HOST:PORT`."""
         uri = self.parsed
         host = f"[{uri.host}]" if ":" in uri.host else uri.host
         return f"{uri.scheme}://{host}:{uri.port}"
