@@ -79,7 +79,7 @@ class ReplicateTo:
 
     @property
     def address(self) -> str:
-        """What logs and the methods of the server call it, such as `tcp://HOST:PORT`."""
+        """How logs and the methods of the server name the destination, without user or password."""
         uri = self.parsed
         host = f"[{uri.host}]" if ":" in uri.host else uri.host
         return f"{uri.scheme}://{host}:{uri.port}"
