@@ -46,6 +46,7 @@ from haclient.transport.core import Core
 from haclient.transport.publisher import Payload
 from haclient.transport.settings import Settings
 from haclient_stores.bookmarks import Timestamp
+from haclient_stores.publish_log import PublishLog
 
 __all__ = ["HACore", "HASettings", "OnPublishGap"]
 
@@ -96,7 +97,7 @@ class HACore(Core):
             Recovery.LIVE: self._stay,
         }
         store = settings.publish_store
-        if store is not None and hasattr(store, "error_on_publish_gap"):
+        if isinstance(store, PublishLog):  # a store of the user's own decides by itself
             store.error_on_publish_gap = ha.on_publish_gap != "continue"
 
     # -- for the client -------------------------------------------------------
