@@ -125,8 +125,8 @@ class BrokerServer:
         Raises:
             StoreError: The journal could not be written, and the broker has stopped for that.
         """
-        assert self._nursery is not None  # noqa: S101 - entered
-        self._nursery.cancel_scope.cancel()
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
         try:
             await self._nurseries.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:
@@ -140,17 +140,16 @@ class BrokerServer:
 
     def attach(self, link: Link) -> None:
         """Serve a link that was not accepted by a listener, such as one in memory."""
-        assert self._nursery is not None  # noqa: S101 - entered
-        assert self._hub is not None  # noqa: S101 - entered
-        session = Session(self._hub.next_number(), link, hub=self._hub, config=self._config)
-        self._hub.accepted(session, peer=link.peer)
-        self._nursery.start_soon(session.run)
+        hub, nursery = self._entered(), self._nursery
+        if nursery is not None:
+            session = Session(hub.next_number(), link, hub=hub, config=self._config)
+            hub.accepted(session, peer=link.peer)
+            nursery.start_soon(session.run)
 
     @property
     def destinations(self) -> tuple[DestinationStatus, ...]:
         """Where the log is replicated to, and how far that is (RE4)."""
-        assert self._hub is not None  # noqa: S101 - entered
-        return self._hub.destinations
+        return self._entered().destinations
 
     def downgrade(self, address: str) -> None:
         """Let persisted acks no longer wait for a destination, until `upgrade` (RE5).
@@ -163,8 +162,7 @@ class BrokerServer:
         Raises:
             UsageError: There is no such synchronous destination.
         """
-        assert self._hub is not None  # noqa: S101 - entered
-        self._hub.downgrade(address)
+        self._entered().downgrade(address)
 
     def upgrade(self, address: str) -> None:
         """Let persisted acks wait for a destination again, as soon as it has caught up (RE5).
@@ -175,12 +173,16 @@ class BrokerServer:
         Raises:
             UsageError: There is no such synchronous destination.
         """
-        assert self._hub is not None  # noqa: S101 - entered
-        self._hub.upgrade(address)
+        self._entered().upgrade(address)
+
+    def _entered(self) -> Hub:
+        """The hub of a running broker."""
+        if self._hub is None:
+            raise UsageError("use the broker as `async with BrokerServer(...) as server:`")
+        return self._hub
 
     async def _replicate(self, to: ReplicateTo) -> None:
-        assert self._hub is not None  # noqa: S101 - entered
-        await keep_connected(to, hub=self._hub, config=self._config, dial=self._dial)
+        await keep_connected(to, hub=self._entered(), config=self._config, dial=self._dial)
 
     def _open_notes(self) -> ConfirmedPosition | None:
         config = self._config

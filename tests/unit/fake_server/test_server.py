@@ -169,3 +169,12 @@ async def test_destinations_are_told_of_and_can_be_downgraded(tmp_path: Path) ->
             server.upgrade(to.address)
             with pytest.raises(UsageError, match="no synchronous destination"):
                 server.upgrade("tcp://elsewhere:1")
+
+
+async def test_a_broker_that_was_not_entered_says_so() -> None:
+    server = BrokerServer(BrokerConfig())
+    with pytest.raises(UsageError, match="async with BrokerServer"):
+        _ = server.destinations
+    for change in (server.downgrade, server.upgrade):
+        with pytest.raises(UsageError, match="async with BrokerServer"):
+            change("tcp://127.0.0.1:9007")
