@@ -8,12 +8,12 @@ replayed in order, subscriptions entered again from the right place, each messag
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.errors import HAClientError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.recovery import Recovery
@@ -21,12 +21,20 @@ from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, listening
-from support.recovery import RecordedDelay, Recorder, entered, lose, running_tasks
+from support.recovery import (
+    CONNECT_TIMEOUT_S,
+    HEARTBEAT_S,
+    Recorder,
+    World,
+    entered,
+    live,
+    lose,
+    not_answering,
+    running_tasks,
+)
 
 pytestmark = in_virtual_time
 
-CONNECT_TIMEOUT_S = 3.0
-HEARTBEAT_S = 2.0
 COMMANDS = {
     Recovery.LOGGING_ON: "logon",
     Recovery.HEARTBEAT: "heartbeat",
@@ -118,88 +126,13 @@ CASES = [
 BOUNDS_S = {(Recovery.RESUBSCRIBING, "rst"): HEARTBEAT_S}
 
 
-class World:
-    """A client that was live with A, with something in each store and in somebody's hand."""
-
-    def __init__(self, server: Server, other: Server) -> None:
-        self.server, self.other = server, other
-        self.seen: list[str] = []
-        self.lost: list[HAClientError] = []
-        self.got: list[bytes] = []
-        self.store = MemoryPublishStore()
-        self.numbers: list[int] = []
-        self.client = HAClient(
-            "ha",
-            server_chooser=Recorder({"A": server.uri, "B": other.uri}, self.seen),
-            delay_strategy=RecordedDelay(self.seen),
-            publish_store=self.store,
-            bookmark_store=MemoryBookmarkStore(),
-            heartbeat=HEARTBEAT_S,
-            connect_timeout=CONNECT_TIMEOUT_S,
-            on_disconnect=self.lost.append,
-        )
-
-    async def first(self) -> Peer:
-        peer = await self.server.accept()
-        await peer.log_on()
-        await peer.answer("heartbeat")
-        return peer
-
-    def handle(self, message: Message) -> None:
-        self.got.append(message.data)
-        if message.data != b"3":  # which stays in hand
-            message.discard()
-
-    async def work(self, peer: Peer) -> None:
-        """Three messages arrive, one stays in hand; of three publishes one is persisted."""
-        async with answering(peer):
-            await self.client.bookmark_subscribe("orders", sub_id="b", handler=self.handle)
-            await self.client.subscribe("prices", sub_id="p", handler=lambda _: None)
-            await peer.publish("b", b"1", b"2", b"3", bm="7|1|")
-            await peer.ack(None, "persisted", sub_id="b", bm="7|2|")
-            await wait_all_tasks_blocked()
-        for body in (b"x", b"y", b"z"):
-            self.numbers.append(await self.client.publish("orders", body) or 0)
-        for _ in self.numbers:
-            await peer.expect("publish")
-        await peer.persisted(self.numbers[0])
-        await wait_all_tasks_blocked()
-
-    async def up_to(self, peer: Peer, state: Recovery) -> None:
-        """Answer as a server should, until the client's next frame is the one of this state."""
-        if state is Recovery.LOGGING_ON:
-            return
-        await peer.log_on(seen=self.numbers[0], persisted=self.numbers[0])
-        if state is Recovery.HEARTBEAT:
-            return
-        await peer.answer("heartbeat")
-        if state is Recovery.REPLAYING:
-            return
-        for number in self.numbers[1:]:
-            assert (await peer.expect("publish")).sequence == number
-
-    async def recover(self, peer: Peer) -> None:
-        """A good server: everything is as it has to be."""
-        await self.up_to(peer, Recovery.RESUBSCRIBING)
-        first = await peer.answer("subscribe")
-        assert (first.sub_id, first.bookmark.split(",")[0]) == ("b", "7|2|")
-        assert (await peer.answer("subscribe")).sub_id == "p"
-        await peer.publish("b", b"3", b"4", bm="7|3|")
-        await peer.persisted(self.numbers[-1])
-        async with answering(peer):
-            await self.client.flush(timeout=1)
-            await self.client.wait_empty(timeout=1)
-        await wait_all_tasks_blocked()
-        assert self.got == [b"1", b"2", b"3", b"4"]
-
-
 @pytest.mark.row("HA3", "HA4", "HA5", "HA7", "HA22", "HA23", "HB10", "PS7", "SM11")
 @pytest.mark.parametrize(("state", "kind"), CASES)
 async def test_a_server_that_fails_in_any_state_is_left_for_the_next_one(
     server: Server, other: Server, state: Recovery, kind: str
 ) -> None:
-    world, before = World(server, other), running_tasks()
-    async with entered(world.client, world.first) as peer:
+    world, before = World(server.uri, other.uri), running_tasks()
+    async with entered(world.client, partial(world.first, server)) as peer:
         await world.work(peer)
         world.seen.clear()
         await lose(peer)
@@ -228,8 +161,8 @@ async def test_a_server_that_fails_in_any_state_is_left_for_the_next_one(
 async def test_a_lost_live_link_is_made_again_with_the_same_server(
     server: Server, other: Server, kind: str
 ) -> None:
-    world, before = World(server, other), running_tasks()
-    async with entered(world.client, world.first) as peer:
+    world, before = World(server.uri, other.uri), running_tasks()
+    async with entered(world.client, partial(world.first, server)) as peer:
         await world.work(peer)
         started = trio.current_time()
         world.seen.clear()
@@ -253,8 +186,8 @@ async def test_a_loss_right_behind_the_answer_to_a_logon_is_a_loss(
     server: Server, other: Server, ending: bytes
 ) -> None:
     """Nobody waits for anything when the link ends: the recovery has to notice by itself."""
-    world = World(server, other)
-    async with entered(world.client, world.first) as peer:
+    world = World(server.uri, other.uri)
+    async with entered(world.client, partial(world.first, server)) as peer:
         await world.work(peer)
         await lose(peer)
         failing = await server.accept()
@@ -268,8 +201,8 @@ async def test_a_loss_right_behind_the_answer_to_a_logon_is_a_loss(
 async def test_a_server_with_a_gap_is_left_in_the_midst_of_the_recovery(
     server: Server, other: Server
 ) -> None:
-    world = World(server, other)
-    async with entered(world.client, world.first) as peer:
+    world = World(server.uri, other.uri)
+    async with entered(world.client, partial(world.first, server)) as peer:
         await world.work(peer)
         world.seen.clear()
         await lose(peer)
@@ -286,8 +219,8 @@ async def test_a_server_with_a_gap_is_left_in_the_midst_of_the_recovery(
 async def test_a_server_that_is_gone_is_left_while_it_is_dialled(
     server: Server, other: Server
 ) -> None:
-    world = World(server, other)
-    async with entered(world.client, world.first) as peer:
+    world = World(server.uri, other.uri)
+    async with entered(world.client, partial(world.first, server)) as peer:
         await world.work(peer)
         server.stop_listening()
         world.seen.clear()
@@ -297,6 +230,22 @@ async def test_a_server_that_is_gone_is_left_while_it_is_dialled(
             *("uri A", "authenticator A", "delay 0.0", "failure A"),
             *("uri B", "authenticator B", "delay 0.0", "success B"),
         ]
+
+
+@pytest.mark.row("HA4", "HA23")
+async def test_a_dial_that_nobody_answers_is_left_in_time(server: Server) -> None:
+    seen: list[str] = []
+    with not_answering() as uri:
+        client = HAClient(
+            "ha",
+            server_chooser=Recorder({"mute": uri, "A": server.uri}, seen),
+            heartbeat=None,
+            connect_timeout=CONNECT_TIMEOUT_S,
+        )
+        started = trio.current_time()
+        async with entered(client, partial(live, server)):
+            assert trio.current_time() - started == pytest.approx(CONNECT_TIMEOUT_S, abs=0.01)
+            assert "failure mute: TimedOut" in seen
 
 
 @pytest.mark.row("HA22", "HA23")
