@@ -120,15 +120,16 @@ class Publisher:
         self._stopped = reason
         self.persisted.release()
 
-    def check_lasting(self, what: str, reason: HAClientError | None) -> None:
-        """Look whether waiting for another connection makes sense.
+    def check_lasting(self, what: str, reason: HAClientError) -> None:
+        """Look whether waiting for another connection makes sense, after one was lost.
 
         Raises:
             DisconnectedError: It does not.
         """
+        if self._stopped is not None:
+            raise DisconnectedError(f"{what}: not confirmed: {self._stopped}") from self._stopped
         if not self.lasting:
-            stopped = self._stopped or reason
-            raise DisconnectedError(f"{what}: not confirmed: {stopped}") from stopped
+            raise reason
 
     def acknowledged(self, sequence: int) -> None:
         """Everything up to `sequence` is persisted (PS5)."""
