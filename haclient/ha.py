@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn, Self
+from typing import NoReturn, Self
 
 from typing_extensions import override
 
@@ -37,8 +37,6 @@ from haclient.transport.settings import TIMEOUT_S, Settings
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["HAClient"]
-
-_WORDS: Final = frozenset({"fail", "retry", "drop"})
 
 
 class HAClient(Client):
@@ -108,15 +106,6 @@ class HAClient(Client):
     ) -> None:
         if bool(servers) == (server_chooser is not None):
             raise UsageError("give either servers=[...] or a server_chooser")
-        if on_publish_gap not in {"refuse", "continue", "raise"}:
-            raise UsageError(
-                f"on_publish_gap is 'refuse', 'continue' or 'raise', not {on_publish_gap!r}"
-            )
-        if not callable(on_resubscribe_failure) and on_resubscribe_failure not in _WORDS:
-            raise UsageError(
-                "on_resubscribe_failure is 'fail', 'retry', 'drop' or a callable, "
-                f"not {on_resubscribe_failure!r}"
-            )
         self._ha_core = HACore(
             Settings(
                 name=name,

@@ -79,6 +79,21 @@ class HASettings:
     on_resubscribe_failure: OnResubscribeFailure
     failover_overlap_s: float
 
+    def __post_init__(self) -> None:
+        """Refuse words that mean nothing.
+
+        Raises:
+            UsageError: One does.
+        """
+        gap, failure = self.on_publish_gap, self.on_resubscribe_failure
+        if gap not in {"refuse", "continue", "raise"}:
+            raise UsageError(f"on_publish_gap is 'refuse', 'continue' or 'raise', not {gap!r}")
+        if not callable(failure) and failure not in {"fail", "retry", "drop"}:
+            raise UsageError(
+                "on_resubscribe_failure is 'fail', 'retry', 'drop' or a callable, "
+                f"not {failure!r}"
+            )
+
 
 class HACore(Core):
     """A client's pieces, kept connected."""
