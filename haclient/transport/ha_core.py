@@ -90,8 +90,7 @@ class HASettings:
             raise UsageError(f"on_publish_gap is 'refuse', 'continue' or 'raise', not {gap!r}")
         if not callable(failure) and failure not in {"fail", "retry", "drop"}:
             raise UsageError(
-                "on_resubscribe_failure is 'fail', 'retry', 'drop' or a callable, "
-                f"not {failure!r}"
+                f"on_resubscribe_failure is 'fail', 'retry', 'drop' or a callable, not {failure!r}"
             )
 
 
@@ -305,6 +304,11 @@ class HACore(Core):
         self._serving()
         self._ha.chooser.report_success(self._info())
         self._reconcile()
+        log = self.publisher.log
+        if log is not None and log.gap is not None:
+            _logger.warning(
+                "client %s goes on with %s: %s", self.name, self._info()["uri"], log.gap
+            )
 
     async def _beat(self) -> None:
         self._serving()

@@ -155,7 +155,7 @@ async def test_a_name_that_was_taken_is_told_and_ends_it(server: Server) -> None
             await trio.sleep_forever()
 
 
-@pytest.mark.row("HA26")
+@pytest.mark.row("HA26", "SM9")
 async def test_a_connection_that_was_given_up_says_what_for(server: Server) -> None:
     told: list[HAClientError] = []
     client = HAClient(
