@@ -61,8 +61,6 @@ def test_a_stopped_plan_stays_stopped() -> None:
     plan.stop()
     plan.lost()
     assert plan.state is Recovery.STOPPED
-    with pytest.raises(KeyError):
-        plan.done()
 
 
 @given(st.lists(st.booleans(), max_size=60))
