@@ -182,9 +182,8 @@ class HACore(Core):
 
     @override
     def _lost(self, reason: HAClientError) -> None:
-        if (
-            self._live.is_set() and self._gave_up is None
-        ):  # at once: whoever is not ready any more has to wait
+        # At once: who has to wait for the next connection must not take this one for it.
+        if self._live.is_set() and self._gave_up is None:
             self._live = trio.Event()
         super()._lost(reason)
 
@@ -210,10 +209,12 @@ class HACore(Core):
 
         Without one it is not said twice: what was published meanwhile would be deleted too.
         """
-        if self.publisher.log is None:
-            with trio.move_on_after(float("inf") if timeout is None else timeout):
-                await self.ready()
-        return await super().sow_delete(fields, body, timeout=timeout)
+        if self.publisher.log is not None:
+            return await super().sow_delete(fields, body, timeout=timeout)
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            await self.ready()
+            return await super().sow_delete(fields, body, timeout=None)
+        raise TimedOut(f"sow_delete: no server answered within {timeout:g} s")
 
     async def _until_answered(
         self, command: Callable[[], Awaitable[_T]], what: str, timeout: float | None
@@ -243,6 +244,8 @@ class HACore(Core):
 
     async def _failed(self, error: HAClientError) -> None:
         """A step failed, or the connection was lost."""
+        if self._gave_up is not None:  # on purpose, which is what made it fail
+            return
         _logger.info("client %s: %s: %s", self.name, self._plan.state, error)
         final = isinstance(error, ReconnectGaveUp | NameInUse) or (
             isinstance(error, PublishGap) and self._ha.on_publish_gap == "raise"
