@@ -128,7 +128,7 @@ class HACore(Core):
         self._plan.stop()
         self._stopping.cancel()
         await super().disconnect()
-        self._live.set()
+        self._stay_away(self._gave_up)
 
     @override
     def subscriptions(self) -> list[Subscription]:
@@ -208,24 +208,28 @@ class HACore(Core):
             await self._abandon(self._connection, self._closed)
         if final:
             self._give_up(error)
+        elif self.state is ConnectionState.DISCONNECTED:
+            self.tell(ConnectionState.RECONNECTING)
 
     def _give_up(self, error: HAClientError) -> None:
         self._gave_up = error
         self._plan.stop()
+        self._stay_away(error)
+
+    def _stay_away(self, reason: HAClientError) -> None:
+        """No connection will come any more: nobody need wait for one."""
         for subscription in self._lasting.values():
-            super()._end(subscription, error)
+            super()._end(subscription, reason)
         self._lasting.clear()
         self._live.set()
-        self.publisher.persisted.release()
+        self.publisher.stay_lost()
+        if self.state is ConnectionState.RECONNECTING:
+            self.tell(ConnectionState.DISCONNECTED)
 
     def _info(self) -> dict[str, str]:
         uri = Uri.parse(self._attempt).safe if self._attempt else ""
         version = "" if self.server is None else self.server.server_version
         return {"uri": uri, "client_name": self.name, "server_version": version}
-
-    def _tell(self, state: ConnectionState) -> None:
-        self.state = state
-        self._events.tell("state", state)
 
     # -- its steps --------------------------------------------------------------
 
@@ -245,7 +249,6 @@ class HACore(Core):
 
     async def _dial(self) -> None:
         await self.connect(self._attempt, timeout=self._ha.connect_timeout_s)
-        self._events.tell("state", ConnectionState.CONNECTED)
 
     async def _log_on_there(self) -> None:
         connection, uri = self._connection, self._uri
@@ -253,7 +256,7 @@ class HACore(Core):
             raise self._not_connected()
         timeout = self._ha.connect_timeout_s
         await self._log_on(connection, uri, self._authenticator, timeout=timeout)
-        self._tell(ConnectionState.LOGGED_ON)
+        self.tell(ConnectionState.LOGGED_ON)
 
     async def _reconcile_with_server(self) -> None:
         self._ha.chooser.report_success(self._info())
@@ -262,18 +265,18 @@ class HACore(Core):
     async def _beat(self) -> None:
         if self._heartbeat is not None:
             await self._start_heartbeat(self._heartbeat, timeout=self._ha.connect_timeout_s)
-            self._tell(ConnectionState.HEARTBEAT_INITIATED)
+            self.tell(ConnectionState.HEARTBEAT_INITIATED)
 
     async def _replay(self) -> None:
         self.publisher.open_log()
-        self._tell(ConnectionState.PUBLISH_REPLAYED)
+        self.tell(ConnectionState.PUBLISH_REPLAYED)
 
     async def _resubscribe(self) -> None:
         for entry in self._ha.manager.entries():
             subscription = self._lasting.get(entry.sub_id)
             if subscription is not None:
                 await self._reenter(subscription, entry)
-        self._tell(ConnectionState.RESUBSCRIBED)
+        self.tell(ConnectionState.RESUBSCRIBED)
 
     async def _stay(self) -> None:
         self._ha.delay.reset()

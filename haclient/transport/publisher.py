@@ -110,6 +110,11 @@ class Publisher:
         if not self._lasting:
             self.persisted.release()
 
+    def stay_lost(self) -> None:
+        """No other link will come either: whoever waits for one has waited in vain."""
+        self._lasting = False
+        self.persisted.release()
+
     def acknowledged(self, sequence: int) -> None:
         """Everything up to `sequence` is persisted (PS5)."""
         log = self.log
