@@ -122,9 +122,11 @@ class Core:
                 for store in reversed(self._stores):
                     closing.callback(store.close)
                 self.tell(ConnectionState.SHUTDOWN)
-                deadline = trio.current_time() + _LAST_CALLS_S
-                with trio.CancelScope(deadline=deadline, shield=True):
+                with trio.CancelScope(shield=True) as last_calls:
+                    last_calls.deadline = trio.current_time() + _LAST_CALLS_S
                     await self.events.finish()
+                if last_calls.cancelled_caught:
+                    _logger.warning("client %s: its callbacks did not end in time", self.name)
 
     async def connect(self, uri: str | Uri, *, timeout: float | None) -> None:
         """Open a connection (CC2); `logon` comes next.
