@@ -184,8 +184,24 @@ class HAClient(Client):
             opened.pop_all()
         return client
 
-    create_memory_backed = memory_backed
-    create_file_backed = file_backed
+    @classmethod
+    def create_memory_backed(cls, name: str, **options: Unpack[HAOptions]) -> Self:
+        """The same as `memory_backed`, under the name that other AMPS clients use."""
+        return cls.memory_backed(name, **options)
+
+    @classmethod
+    def create_file_backed(
+        cls,
+        name: str,
+        *,
+        publish_path: str | Path,
+        bookmark_path: str | Path,
+        **options: Unpack[HAOptions],
+    ) -> Self:
+        """The same as `file_backed`, under the name that other AMPS clients use."""
+        return cls.file_backed(
+            name, publish_path=publish_path, bookmark_path=bookmark_path, **options
+        )
 
     @override
     async def __aenter__(self) -> Self:

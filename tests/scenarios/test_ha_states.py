@@ -137,19 +137,18 @@ async def test_a_listener_may_use_its_client_in_any_state() -> None:
 
 @pytest.mark.row("HA21")
 async def test_a_listener_that_disconnects_ends_it() -> None:
-    async with instances("east") as (east,):
-        async with HAClient("c", servers=[east.uri]) as client:
+    async with instances("east") as (east,), HAClient("c", servers=[east.uri]) as client:
 
-            async def leave(state: ConnectionState) -> None:
-                if state is S.RECONNECTING:
-                    await client.disconnect()
+        async def leave(state: ConnectionState) -> None:
+            if state is S.RECONNECTING:
+                await client.disconnect()
 
-            client.add_state_listener(leave)
-            await east.stop()
-            await trio.sleep(1)
-            assert client.state is S.DISCONNECTED
-            with pytest.raises(DisconnectedError, match="on purpose"):
-                await client.flush()
+        client.add_state_listener(leave)
+        await east.stop()
+        await trio.sleep(1)
+        assert client.state is S.DISCONNECTED
+        with pytest.raises(DisconnectedError, match="on purpose"):
+            await client.flush()
 
 
 @pytest.mark.row("HA20", "HA21")

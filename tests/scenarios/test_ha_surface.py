@@ -1,11 +1,11 @@
-"""The whole surface of an HAClient against a broker: as a Client, with any stores, at its limits."""
+"""The whole surface of an HAClient: as a Client, with any stores, at its limits."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import trio
@@ -118,16 +118,18 @@ def fits(found: object, wanted: object) -> bool:
 async def test_every_method_of_a_client_works_on_it() -> None:
     public = {name for name in dir(Client) if not name.startswith("_")}
     assert public == {*METHODS, *PROPERTIES, *ELSEWHERE}
-    async with instances("east", config=SOW) as (east,):
-        async with HAClient.memory_backed("c", servers=[east.uri]) as client:
-            assert isinstance(client, Client)
-            await client.wait_empty(timeout=5)
-            await wait_all_tasks_blocked()
-            for name, wanted in PROPERTIES.items():
-                assert fits(getattr(client, name), wanted), name
-            assert client.publish_nowait("prices", BODY)
-            for name, (method, wanted) in METHODS.items():
-                assert fits(await method(client), wanted), name
+    async with (
+        instances("east", config=SOW) as (east,),
+        HAClient.memory_backed("c", servers=[east.uri]) as client,
+    ):
+        assert isinstance(client, Client)
+        await client.wait_empty(timeout=5)
+        await wait_all_tasks_blocked()
+        for name, wanted in PROPERTIES.items():
+            assert fits(getattr(client, name), wanted), name
+        assert client.publish_nowait("prices", BODY)
+        for name, (method, wanted) in METHODS.items():
+            assert fits(await method(client), wanted), name
 
 
 @pytest.mark.row("HA9", "HB5")
@@ -148,13 +150,6 @@ async def test_what_comes_too_late_in_the_block_is_refused() -> None:
 
 
 # -- any stores --------------------------------------------------------------------
-
-
-class Mix(NamedTuple):
-    """A publish store and a bookmark store, or none."""
-
-    publishes: Callable[[Path], PublishStore] | None
-    bookmarks: Callable[[Path], BookmarkStore] | None
 
 
 PUBLISHES: list[Callable[[Path], PublishStore] | None] = [
@@ -187,32 +182,36 @@ async def test_any_mix_of_stores_goes_on_after_a_lost_connection(
             publish_store=publishes(tmp_path) if publishes else None,
             bookmark_store=bookmarks(tmp_path) if bookmarks else None,
         )
-        async with client:
-            async with client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH) as messages:
-                sequence = await client.publish("orders", b"1")
-                assert (sequence is None) == (publishes is None)
-                (first := await anext(messages)).discard()
-                await client.publish_flush(timeout=5)
-                await trio.sleep(1)  # the persisted ack of the subscription comes
-                await east.stop()
-                if publishes is None:  # nothing keeps it
-                    with pytest.raises(DisconnectedError, match="no publish store"):
-                        await client.publish("orders", b"2")
-                else:
+        async with (
+            client,
+            client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH) as messages,
+        ):
+            sequence = await client.publish("orders", b"1")
+            assert (sequence is None) == (publishes is None)
+            (first := await anext(messages)).discard()
+            await client.publish_flush(timeout=5)
+            await trio.sleep(1)  # the persisted ack of the subscription comes
+            await east.stop()
+            if publishes is None:  # nothing keeps it
+                with pytest.raises(DisconnectedError, match="no publish store"):
                     await client.publish("orders", b"2")
-                await east.start()
-                await client.flush(timeout=60)
-                if publishes is None:
-                    await client.publish("orders", b"2")
-                if bookmarks is None:  # nothing remembers the first
-                    first = await anext(messages)
-                assert (first.data, (await anext(messages)).data) == (b"1", b"2")
-                await client.publish_flush(timeout=5)
-                assert client.unpersisted_count == 0
+            else:
+                await client.publish("orders", b"2")
+            await east.start()
+            await client.flush(timeout=60)
+            if publishes is None:
+                await client.publish("orders", b"2")
+            if bookmarks is None:  # nothing remembers the first
+                first = await anext(messages)
+            assert (first.data, (await anext(messages)).data) == (b"1", b"2")
+            await client.publish_flush(timeout=5)
+            assert client.unpersisted_count == 0
 
 
 @pytest.mark.row("HA11")
-@pytest.mark.parametrize("make", [HAClient.memory_backed, HAClient.create_memory_backed], ids=["name", "alias"])
+@pytest.mark.parametrize(
+    "make", [HAClient.memory_backed, HAClient.create_memory_backed], ids=["name", "alias"]
+)
 async def test_a_client_backed_by_memory(make: Callable[..., HAClient]) -> None:
     chooser = DefaultServerChooser()
     async with instances("east") as (east,):
@@ -225,7 +224,9 @@ async def test_a_client_backed_by_memory(make: Callable[..., HAClient]) -> None:
 
 
 @pytest.mark.row("HA11")
-@pytest.mark.parametrize("make", [HAClient.file_backed, HAClient.create_file_backed], ids=["name", "alias"])
+@pytest.mark.parametrize(
+    "make", [HAClient.file_backed, HAClient.create_file_backed], ids=["name", "alias"]
+)
 async def test_a_client_backed_by_files(tmp_path: Path, make: Callable[..., HAClient]) -> None:
     paths = {"publish_path": tmp_path / "p", "bookmark_path": str(tmp_path / "b")}
     with pytest.raises(UsageError, match="either servers"):
@@ -233,13 +234,13 @@ async def test_a_client_backed_by_files(tmp_path: Path, make: Callable[..., HACl
     async with instances("east") as (east,):
         for number in (b"1", b"2"):  # the files are free again, and remember
             async with make("c", **paths, servers=[east.uri], heartbeat=2.0) as client:
+                assert isinstance(client.publish_store, FilePublishStore)
+                assert isinstance(client.bookmark_store, LoggedBookmarkStore)
                 await client.publish("orders", number)
                 async with client.bookmark_stream("orders", sub_id="s") as messages:
                     message = await anext(messages)
                     message.discard()
                     assert message.data == number
-    assert isinstance(client.publish_store, FilePublishStore)
-    assert isinstance(client.bookmark_store, LoggedBookmarkStore)
 
 
 @pytest.mark.row("HA12")
@@ -248,10 +249,12 @@ async def test_the_extension_points_are_those_that_were_given() -> None:
         pass
 
     manager = Manager()
-    async with instances("east") as (east,):
-        async with HAClient("c", servers=[east.uri], subscription_manager=manager) as client:
-            await client.subscribe("orders", handler=ignore, sub_id="s")
-            assert [entry.sub_id for entry in manager.entries()] == ["s"]
+    async with (
+        instances("east") as (east,),
+        HAClient("c", servers=[east.uri], subscription_manager=manager) as client,
+    ):
+        await client.subscribe("orders", handler=ignore, sub_id="s")
+        assert [entry.sub_id for entry in manager.entries()] == ["s"]
 
 
 # -- at its limits -----------------------------------------------------------------
@@ -299,21 +302,58 @@ async def test_a_full_store_refuses_a_publish_and_goes_on_when_acks_come(bound: 
         store = MemoryPublishStore(segment_bytes=2**16, max_bytes=2 * 2**16)
     else:
         store = MemoryPublishStore(segment_bytes=2**16, resize_handler=resize)
-    async with instances("east") as (east,):
-        async with HAClient("c", servers=[east.uri], publish_store=store) as client:
-            await east.stop()
-            with pytest.raises(StoreFull):  # noqa: PT012  # the one that is too many is not known
-                while True:
-                    await client.publish("orders", bytes(10_000))
-            kept = client.unpersisted_count
-            assert kept > 5
-            with pytest.raises(StoreFull):
-                client.publish_nowait("orders", bytes(10_000))
-            assert client.unpersisted_count == kept
-            await east.start()
-            await client.wait_empty(timeout=60)
-            await client.publish("orders", bytes(10_000))
+    async with (
+        instances("east") as (east,),
+        HAClient("c", servers=[east.uri], publish_store=store) as client,
+    ):
+        await east.stop()
+        with pytest.raises(StoreFull):  # noqa: PT012  # the one that is too many is not known
+            while True:
+                await client.publish("orders", bytes(10_000))
+        kept = client.unpersisted_count
+        assert kept > 5
+        with pytest.raises(StoreFull):
+            client.publish_nowait("orders", bytes(10_000))
+        assert client.unpersisted_count == kept
+        await east.start()
+        await client.wait_empty(timeout=60)
+        await client.publish("orders", bytes(10_000))
     assert (asked[-1:] == [3 * 2**16]) == (bound == "resize_handler")
+
+
+@pytest.mark.row("BS18", "HA18")
+async def test_a_bookmark_store_that_may_not_grow_ends_the_client_and_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    count, got = 50_000, 0
+    async with instances("east") as (east,):
+        async with HAClient.memory_backed("p", servers=[east.uri]) as publisher:
+            for number in range(count):
+                await publisher.publish("orders", b"%d" % number)
+
+        def client(*, may_grow: bool) -> HAClient:
+            store = LoggedBookmarkStore(tmp_path / "b", resize_handler=lambda _: may_grow)
+            return HAClient("c", servers=[east.uri], bookmark_store=store)
+
+        with pytest.raises(StoreFull, match="resize handler refused"):  # noqa: PT012  # the block
+            async with (
+                client(may_grow=False) as first,
+                first.bookmark_stream("orders", sub_id="s", bookmark=EPOCH) as messages,
+            ):
+                async for message in messages:
+                    assert message.data == b"%d" % got
+                    message.discard()
+                    got += 1
+        assert 0 < got < count
+        async with (
+            client(may_grow=True) as second,
+            second.bookmark_stream("orders", sub_id="s") as messages,
+        ):
+            while got < count:
+                message = await anext(messages)
+                assert message.data == b"%d" % got
+                message.discard()
+                got += 1
 
 
 # -- one recovery, and what its chooser sees ------------------------------------------
@@ -356,11 +396,8 @@ async def test_many_errors_at_once_lead_to_one_recovery() -> None:
             for number in range(50):
                 nursery.start_soon(client.flush)
                 nursery.start_soon(client.publish, "orders", bytes(100_000))
-                nursery.start_soon(
-                    lambda number=number: client.subscribe(
-                        "orders", handler=ignore, sub_id=f"{number}"
-                    )
-                )
+                subscribe = partial(client.subscribe, "orders", handler=ignore)
+                nursery.start_soon(partial(subscribe, sub_id=f"{number}"))
             await trio.lowlevel.checkpoint()
             await east.cut()
             await east.cut()

@@ -13,7 +13,6 @@ from haclient.errors import InvalidTopic
 from haclient.ha import HAClient
 from haclient.transport.ha_core import OnPublishGap
 from haclient_fake_server.config import BrokerConfig, LogTopic
-from haclient_stores.memory_publish import MemoryPublishStore
 from support.broker import RawClient, running_broker
 from support.clock import in_virtual_time
 from support.instances import Instance, instances
@@ -49,21 +48,23 @@ async def test_a_server_that_records_nothing_forgets_what_it_acknowledged(
 ) -> None:
     """After its restart it knows less than it said; only `continue` goes on with it."""
     caplog.set_level(logging.INFO)
-    async with instances("east", config=NOTHING) as (east,):
-        async with client_of(east, on_publish_gap=on_publish_gap) as client:
-            for number in range(10):
-                await client.publish("orders", b"%d" % number)
-            await client.wait_empty(timeout=1)
-            await east.stop()
-            await client.publish("orders", b"later")
-            await east.start()
-            await trio.sleep(10)
-            refused = on_publish_gap == "refuse"
-            assert (client.disconnected, client.unpersisted_count) == (refused, int(refused))
-            assert ("acknowledged" in caplog.text) == refused
-            if not refused:
-                with pytest.raises(InvalidTopic):
-                    await client.bookmark_subscribe("orders", sub_id="s", handler=print)
+    async with (
+        instances("east", config=NOTHING) as (east,),
+        client_of(east, on_publish_gap=on_publish_gap) as client,
+    ):
+        for number in range(10):
+            await client.publish("orders", b"%d" % number)
+        await client.wait_empty(timeout=1)
+        await east.stop()
+        await client.publish("orders", b"later")
+        await east.start()
+        await trio.sleep(10)
+        refused = on_publish_gap == "refuse"
+        assert (client.disconnected, client.unpersisted_count) == (refused, int(refused))
+        assert ("acknowledged" in caplog.text) == refused
+        if not refused:
+            with pytest.raises(InvalidTopic):
+                await client.bookmark_subscribe("orders", sub_id="s", handler=print)
 
 
 @in_virtual_time
@@ -71,9 +72,7 @@ async def test_a_server_that_records_nothing_forgets_what_it_acknowledged(
 async def test_beside_recorded_topics_the_numbers_are_remembered_and_the_messages_are_not(
     tmp_path: Path,
 ) -> None:
-    config = BrokerConfig(
-        log_topics=(LogTopic("kept"),), data_dir=tmp_path, segment_bytes=1 << 20
-    )
+    config = BrokerConfig(log_topics=(LogTopic("kept"),), data_dir=tmp_path, segment_bytes=1 << 20)
     async with instances("east", config=config) as (east,), client_of(east) as client:
         for topic in ("kept", "fleeting", "kept", "fleeting"):
             await client.publish(topic, topic.encode())

@@ -2,7 +2,7 @@
 
 ::
 
-    async with instances("east", "west") as (east, west), HAClient("c", servers=[east.uri]) as client:
+    async with instances("east") as (east,), HAClient("c", servers=[east.uri]) as client:
         await east.stop()
 """
 

@@ -77,3 +77,50 @@ async def test_when_callbacks_are_behind_the_queue_says_full_until_half_is_done(
         assert len(told) == 3
         assert events.consumer is not None
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.row("HA20")
+async def test_listeners_are_told_what_happens_while_they_are_known() -> None:
+    told: list[tuple[str, int]] = []
+
+    def first(number: int) -> None:
+        told.append(("first", number))
+
+    def second(number: int) -> None:
+        told.append(("second", number))
+
+    events = Events()
+    events.tell("now", 0)
+    events.add("now", first)
+    events.tell("now", 1)
+    events.add("now", second)
+    events.tell("now", 2)
+    events.tell("now", 3)
+    events.remove("now", first)
+    assert "now" in events
+    await events.finish()
+    assert told == [("second", 2), ("second", 3)]
+    with pytest.raises(UsageError, match="no such now listener"):
+        events.remove("now", first)
+    with pytest.raises(UsageError, match="added already"):
+        events.add("now", second)
+    events.remove("now", second)
+    assert "now" not in events
+
+
+async def test_what_is_left_is_told_at_the_end_unless_a_callback_has_failed() -> None:
+    told: list[int] = []
+
+    async def pick(number: int) -> None:
+        await trio.lowlevel.checkpoint()
+        told.append(number)
+        if number == 2:
+            raise ZeroDivisionError
+
+    events = Events(pick=pick)
+    for number in (1, 2, 3):
+        events.tell("pick", number)
+    with pytest.raises(ZeroDivisionError):
+        await events.finish()
+    await events.finish()
+    assert told == [1, 2]
