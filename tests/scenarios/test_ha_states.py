@@ -171,6 +171,20 @@ async def test_what_a_listener_raises_leaves_the_block(when: ConnectionState) ->
         assert told[-1] is when  # it is told nothing more
 
 
+async def test_a_listener_that_still_waits_is_cancelled_and_then_told_the_rest() -> None:
+    told: list[ConnectionState] = []
+
+    async def slow(state: ConnectionState) -> None:
+        if state is S.LOGGED_ON:
+            await trio.sleep_forever()
+        told.append(state)
+
+    async with instances("east") as (east,), HAClient("c", servers=[east.uri], on_state=slow):
+        await wait_all_tasks_blocked()
+        assert told == [S.CONNECTED]
+    assert told == [S.CONNECTED, *LIVE[2:], S.DISCONNECTED, S.SHUTDOWN]
+
+
 async def test_a_listener_that_hangs_does_not_keep_the_block_open(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
