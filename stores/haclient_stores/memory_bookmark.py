@@ -93,4 +93,6 @@ class MemoryBookmarkStore(BookmarkStore):
 
     @override
     def close(self) -> None:
-        """Nothing is held but memory; the next client of the process finds it as it was left."""
+        """Nothing is held but memory, which the next client of the process goes on with."""
+        for tracker in self._subscriptions.values():
+            tracker.ended()  # nobody holds what this client had received: it comes again
