@@ -161,8 +161,11 @@ async def test_the_limit_is_kept_while_there_is_no_link(
         store, max_unpersisted_bytes=2000, would_deadlock=lambda _: None, lasting=True
     )
     if was_connected:
-        publisher.connected(Writer(link_pair()[0], publisher.log, publisher.gate))
+        writer = Writer(link_pair()[0], publisher.log, publisher.gate)
+        publisher.connected(writer)
+        publisher.open_log()
         publisher.publish_nowait("t", bytes(500))
+        writer.pump()
         publisher.lost()
     with pytest.raises(WouldBlock):  # noqa: PT012  # frames differ in length: any number may fit
         while store.unpersisted_count < 10:
