@@ -121,7 +121,7 @@ class Core:
             with ExitStack() as closing:  # each of them, whatever happens to another
                 for store in reversed(self._stores):
                     closing.callback(store.close)
-                self.tell(ConnectionState.SHUTDOWN)
+                self._tell(ConnectionState.SHUTDOWN)
                 with trio.CancelScope(shield=True) as last_calls:
                     last_calls.deadline = trio.current_time() + _LAST_CALLS_S
                     await self.events.finish()
@@ -158,7 +158,7 @@ class Core:
         self._closed = trio.Event()
         self._lost_because = None
         self.publisher.connected(connection.writer)
-        self.tell(ConnectionState.CONNECTED)
+        self._tell(ConnectionState.CONNECTED)
         nursery.start_soon(self._serve, connection)
 
     async def logon(self, *, timeout: float | None) -> None:
@@ -185,7 +185,7 @@ class Core:
         except BaseException:
             await self._abandon(connection, closed)
             raise
-        self.tell(ConnectionState.LOGGED_ON)
+        self._tell(ConnectionState.LOGGED_ON)
 
     async def _log_on(
         self,
@@ -279,7 +279,7 @@ class Core:
         for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
             self._end(subscription, reason)
         _logger.info("client %s: %s", self.name, reason)
-        self.tell(ConnectionState.DISCONNECTED)
+        self._tell(ConnectionState.DISCONNECTED)
         self.events.tell("disconnect", reason)
         self._closed.set()
 
@@ -288,7 +288,7 @@ class Core:
         if isinstance(subscription.sink, Delivery):
             subscription.sink.end(reason, raises=subscription.finite)
 
-    def tell(self, state: ConnectionState) -> None:
+    def _tell(self, state: ConnectionState) -> None:
         """A state is reached (HA20)."""
         self.state = state
         self.events.tell("state", state)

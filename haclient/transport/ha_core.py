@@ -124,11 +124,21 @@ class HACore(Core):
     @override
     async def disconnect(self) -> None:
         """Stop for good, at once, whatever the recovery is doing (HA8)."""
-        self._gave_up = self._gave_up or DisconnectedError("the client was disconnected on purpose")
-        self._plan.stop()
+        reason = DisconnectedError("the client was disconnected on purpose")
+        self._stop(self._gave_up or reason)
         self._stopping.cancel()
+        for subscription in self._lasting.values():
+            super()._end(subscription, reason)
         await super().disconnect()
-        self._stay_away(self._gave_up)
+
+    def _stop(self, reason: HAClientError) -> None:
+        """Nothing follows: whoever waits for a connection hears so."""
+        self._gave_up = reason
+        self._plan.stop()
+        self.publisher.stop(reason)
+        self._live.set()
+        if self.state is ConnectionState.RECONNECTING:
+            self._tell(ConnectionState.DISCONNECTED)
 
     @override
     def subscriptions(self) -> list[Subscription]:
@@ -148,7 +158,7 @@ class HACore(Core):
 
     @override
     def _lost(self, reason: HAClientError) -> None:
-        if self._live.is_set():  # at once: whoever is not ready any more has to wait
+        if self._live.is_set() and self._gave_up is None:  # at once: nobody is ready any more
             self._live = trio.Event()
         super()._lost(reason)
 
@@ -209,22 +219,13 @@ class HACore(Core):
         if final:
             self._give_up(error)
         elif self.state is ConnectionState.DISCONNECTED:
-            self.tell(ConnectionState.RECONNECTING)
+            self._tell(ConnectionState.RECONNECTING)
 
     def _give_up(self, error: HAClientError) -> None:
-        self._gave_up = error
-        self._plan.stop()
-        self._stay_away(error)
-
-    def _stay_away(self, reason: HAClientError) -> None:
-        """No connection will come any more: nobody need wait for one."""
+        self._stop(error)
         for subscription in self._lasting.values():
-            super()._end(subscription, reason)
+            super()._end(subscription, error)
         self._lasting.clear()
-        self._live.set()
-        self.publisher.stay_lost()
-        if self.state is ConnectionState.RECONNECTING:
-            self.tell(ConnectionState.DISCONNECTED)
 
     def _info(self) -> dict[str, str]:
         uri = Uri.parse(self._attempt).safe if self._attempt else ""
@@ -256,7 +257,7 @@ class HACore(Core):
             raise self._not_connected()
         timeout = self._ha.connect_timeout_s
         await self._log_on(connection, uri, self._authenticator, timeout=timeout)
-        self.tell(ConnectionState.LOGGED_ON)
+        self._tell(ConnectionState.LOGGED_ON)
 
     async def _reconcile_with_server(self) -> None:
         self._ha.chooser.report_success(self._info())
@@ -265,18 +266,18 @@ class HACore(Core):
     async def _beat(self) -> None:
         if self._heartbeat is not None:
             await self._start_heartbeat(self._heartbeat, timeout=self._ha.connect_timeout_s)
-            self.tell(ConnectionState.HEARTBEAT_INITIATED)
+            self._tell(ConnectionState.HEARTBEAT_INITIATED)
 
     async def _replay(self) -> None:
         self.publisher.open_log()
-        self.tell(ConnectionState.PUBLISH_REPLAYED)
+        self._tell(ConnectionState.PUBLISH_REPLAYED)
 
     async def _resubscribe(self) -> None:
         for entry in self._ha.manager.entries():
             subscription = self._lasting.get(entry.sub_id)
             if subscription is not None:
                 await self._reenter(subscription, entry)
-        self.tell(ConnectionState.RESUBSCRIBED)
+        self._tell(ConnectionState.RESUBSCRIBED)
 
     async def _stay(self) -> None:
         self._ha.delay.reset()

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.errors import DisconnectedError, UsageError, WouldBlock
+from haclient.errors import DisconnectedError, HAClientError, UsageError, WouldBlock
 from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
@@ -55,6 +55,9 @@ class Publisher:
         max_unpersisted_bytes: See `DEFAULT_MAX_UNPERSISTED_BYTES`.
         would_deadlock: Called before a wait for acks; raises when it could never end.
         lasting: Whether waits outlive a lost connection because another one will come.
+
+    Attributes:
+        lasting: As above; no longer once `stop` was called.
     """
 
     def __init__(
@@ -72,7 +75,8 @@ class Publisher:
         self._synced = getattr(store, "durability", "process") == "fsync"
         self.gate = SendGate(max_unpersisted_bytes)
         self._would_deadlock = would_deadlock
-        self._lasting = lasting
+        self.lasting = lasting
+        self._stopped: HAClientError | None = None
         self.refusals: dict[int, str] = {}
         self._heads: dict[str, bytes] = {}
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
@@ -109,12 +113,13 @@ class Publisher:
         self.writer = None
         if self.log is not None:
             self._look_again_later(self.log)
-        if not self._lasting:
+        if not self.lasting:
             self.persisted.release()
 
-    def stay_lost(self) -> None:
-        """No other link will come either: whoever waits for one has waited in vain."""
-        self._lasting = False
+    def stop(self, reason: HAClientError) -> None:
+        """No other connection will come: nobody waits for acks any more."""
+        self.lasting = False
+        self._stopped = reason
         self.persisted.release()
 
     def acknowledged(self, sequence: int) -> None:
@@ -335,10 +340,9 @@ class Publisher:
 
     async def _until_acknowledged(self, log: FrameLog, what: str) -> None:
         self._would_deadlock(what)
-        if self.writer is None and not self._lasting:
-            raise DisconnectedError(
-                f"{what} waits for acks, but the connection is lost: connect again"
-            )
+        if self.writer is None and not self.lasting:
+            why = self._stopped or "the connection is lost: connect again"
+            raise DisconnectedError(f"{what} waits for acks, but {why}")
         await self.persisted.reached(log.last_persisted + 1)
 
     async def wait_persisted(self, sequence: int, what: str) -> None:
@@ -350,10 +354,11 @@ class Publisher:
         log = self.log
         while log is not None and log.unpersisted_count and log.last_persisted < sequence:
             self._would_deadlock(what)
-            if self.writer is None and not self._lasting:
+            if self.writer is None and not self.lasting:
+                why = self._stopped or "the connection is lost: connect again"
                 raise DisconnectedError(
-                    f"{what}: {log.unpersisted_count} publishes are not persisted and the "
-                    "connection is lost: connect again, they are still in the store"
+                    f"{what}: {log.unpersisted_count} publishes are not persisted and {why}; "
+                    "they are still in the store"
                 )
             if self.writer is not None:
                 self.writer.flush()  # who waits has nothing to gather: one task switch less

@@ -93,6 +93,6 @@ class MemoryBookmarkStore(BookmarkStore):
 
     @override
     def close(self) -> None:
-        """Nothing is held but memory, which the next client of the process goes on with."""
-        for tracker in self._subscriptions.values():
-            tracker.ended()  # nobody holds what this client had received: it comes again
+        """Let go; the next client of the process gets all that is not discarded again."""
+        for each in self._subscriptions.values():
+            each.ended()

@@ -18,7 +18,7 @@ pytestmark = in_virtual_time
 @pytest.mark.row("BS5", "BS13")
 @pytest.mark.parametrize("kind", [Client, HAClient])
 async def test_what_the_first_did_not_discard_the_next_gets_again(
-    kind: type[Client] | type[HAClient],
+    kind: type[Client | HAClient],
 ) -> None:
     store = MemoryBookmarkStore()
     taken: list[bytes] = []

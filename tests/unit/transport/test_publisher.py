@@ -144,12 +144,12 @@ async def test_a_lasting_publisher_waits_no_more_when_no_other_link_will_come(
     async with trio.open_nursery() as nursery:
 
         async def wait() -> None:
-            with pytest.raises(DisconnectedError):
+            with pytest.raises(DisconnectedError, match="not persisted and no more"):
                 await bench.publisher.wait_persisted(sequence, "test")
 
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
-        bench.publisher.stay_lost()
+        bench.publisher.stop(DisconnectedError("no more"))
 
 
 @pytest.mark.row("HA18")
