@@ -25,12 +25,13 @@ from haclient.session.logon import LoggedOn
 from haclient.session.machine import Received, Session
 from haclient.session.states import ConnectionState
 from haclient.session.subscriptions import Subscription
-from haclient.transport.commander import Commander, Fields, drop_queued, lost_error
+from haclient.transport.commander import Commander, Fields, lost_error
 from haclient.transport.connection import Connection
 from haclient.transport.dial import dial
 from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
 from haclient.transport.exceptions import open_nursery
+from haclient.transport.leaving import drain, let_go
 from haclient.transport.log_on import check_client_name, log_on
 from haclient.transport.publisher import Payload, Publisher
 from haclient.transport.settings import TIMEOUT_S, Settings
@@ -298,25 +299,10 @@ class Core:
         publisher, limit_s = self.publisher, self.settings.exit_timeout_s
         if limit_s == 0 or (publisher.log is None and not self.commander.logged_on):
             return
-        self._let_go()
-        why = ""
-        with trio.move_on_after(float("inf") if limit_s is None else limit_s):
-            while publisher.log is None and publisher.writer and publisher.writer.outbox_bytes:
-                await publisher.writer.room()
-        try:
-            await self.flush_persisted(timeout=limit_s)
-        except (TimedOut, DisconnectedError) as error:
-            why = f": {error}"
-        if why or (publisher.log is not None and publisher.log.unpersisted_count):
-            _logger.warning("client %s leaves with publishes not persisted%s", self.name, why)
-
-    def _let_go(self) -> None:
-        """Who leaves takes no more messages: its full streams must not hold back the last acks."""
-        for subscription in self.session.router.all():
-            sink = subscription.sink
-            if isinstance(sink, Delivery) and sink.consumer in {trio.lowlevel.current_task(), None}:
-                drop_queued(subscription)
-                sink.end()
+        let_go(self.session.router.all())
+        left = await drain(publisher, self.flush_persisted, limit_s=limit_s)
+        if left:
+            _logger.warning("client %s leaves with publishes not persisted: %s", self.name, left)
 
     async def flush_persisted(self, *, timeout: float | None) -> None:
         """Wait until everything published so far is persisted (CC9, PS15).
