@@ -9,6 +9,7 @@ An error of a callback is the client's, like that of a handler: it leaves the bl
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from inspect import isawaitable
@@ -16,11 +17,13 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.errors import UsageError
+from haclient.errors import DisconnectedError, UsageError
 
 __all__ = ["Events"]
 
 _CAP: Final = 65_536  # events; each may hold one message
+_logger = logging.getLogger(__name__)
+
 Callback: TypeAlias = Callable[..., object]
 
 
@@ -95,9 +98,16 @@ class Events:
             await self._arrived.park()
 
     async def finish(self) -> None:
-        """Tell what is left, after `run` has ended; nothing if that was by an error of theirs."""
-        if not self._failed:
-            await self._call_all()
+        """Tell what is left, after `run` has ended; nothing if that was by an error of theirs.
+
+        The client is being left: what a callback still wants of it fails, and is no error of ours.
+        """
+        while not self._failed and self._queue:
+            try:
+                await self._call_all()
+            except DisconnectedError as error:
+                self._failed = False
+                _logger.warning("a callback used its client when that was left: %s", error)
 
     async def _call_all(self) -> None:
         while self._queue:

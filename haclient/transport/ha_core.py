@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from types import TracebackType
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import trio
@@ -130,6 +131,16 @@ class HACore(Core):
         for subscription in self._lasting.values():
             super()._end(subscription, reason)
         await super().disconnect()
+
+    @override
+    async def _close(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop(self._gave_up or DisconnectedError("the client was left"))
+        await super()._close(kind, error, traceback)
 
     def _stop(self, reason: HAClientError) -> None:
         """Nothing follows: whoever waits for a connection hears so."""

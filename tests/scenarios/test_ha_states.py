@@ -111,10 +111,6 @@ async def test_a_listener_may_use_its_client_in_any_state() -> None:
         client = HAClient.memory_backed("c", servers=[east.uri])
 
         async def use(state: ConnectionState) -> None:
-            if state is S.SHUTDOWN:
-                with pytest.raises(DisconnectedError):
-                    await client.publish_flush(timeout=1)
-                return
             await client.publish("orders", state.value)
             client.publish_nowait("orders", b"more")
             await client.unsubscribe(await client.subscribe("orders", handler=take))
@@ -133,6 +129,30 @@ async def test_a_listener_may_use_its_client_in_any_state() -> None:
             client.remove_state_listener(use)
             client.add_state_listener(lambda _: None)
         assert len(got) >= 2 * len(done)
+
+
+@pytest.mark.row("HA21")
+async def test_a_listener_that_wants_something_of_a_client_that_is_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It cannot know whether a connection will follow; its client fails it, not the block."""
+    told: list[ConnectionState] = []
+    async with instances("east") as (east,):
+        client = HAClient.memory_backed("c", servers=[east.uri], exit_timeout=0)
+
+        async def use(state: ConnectionState) -> None:
+            told.append(state)
+            if state in {S.DISCONNECTED, S.SHUTDOWN}:
+                await client.publish("orders", b"x")
+                await client.publish_flush()
+
+        async with client:
+            await wait_all_tasks_blocked()
+            client.add_state_listener(use)
+            began = trio.current_time()
+        assert trio.current_time() == began
+        assert told == [S.DISCONNECTED, S.SHUTDOWN]
+        assert caplog.text.count("used its client when that was left") == 2
 
 
 @pytest.mark.row("HA21")

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.errors import UsageError
+from haclient.errors import DisconnectedError, UsageError
 from haclient.transport import events as events_module
 from haclient.transport.events import Events
 
@@ -124,3 +124,20 @@ async def test_what_is_left_is_told_at_the_end_unless_a_callback_has_failed() ->
         await events.finish()
     await events.finish()
     assert told == [1, 2]
+
+
+async def test_at_the_end_a_callback_that_misses_its_client_is_passed_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: list[int] = []
+
+    def use(number: int) -> None:
+        told.append(number)
+        raise DisconnectedError("the client was left")
+
+    events = Events(use=use)
+    events.tell("use", 1)
+    events.tell("use", 2)
+    await events.finish()
+    assert told == [1, 2]
+    assert caplog.text.count("the client was left") == 2
