@@ -61,7 +61,7 @@ async def test_a_server_that_records_nothing_forgets_what_it_acknowledged(
         await trio.sleep(10)
         refused = on_publish_gap == "refuse"
         assert (client.disconnected, client.unpersisted_count) == (refused, int(refused))
-        assert ("acknowledged" in caplog.text) == refused
+        assert ("reconciling: the server has persisted" in caplog.text) == refused
         if not refused:
             with pytest.raises(InvalidTopic):
                 await client.bookmark_subscribe("orders", sub_id="s", handler=print)
