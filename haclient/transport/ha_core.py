@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from types import TracebackType
 from typing import Literal, TypeAlias, TypeVar
 
 import trio
@@ -157,12 +158,24 @@ class HACore(Core):
             super()._end(subscription, reason)
         await super().disconnect()
 
+    @override
+    async def _close(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop(self._gave_up or DisconnectedError("the client was left"))
+        await super()._close(kind, error, traceback)
+
     def _stop(self, reason: HAClientError) -> None:
         """Nothing follows: whoever waits for a connection hears so."""
         self._gave_up = reason
         self._plan.stop()
         self.publisher.stop(reason)
         self._live.set()
+        if self.state is ConnectionState.RECONNECTING:
+            self._tell(ConnectionState.DISCONNECTED)
 
     @override
     def subscriptions(self) -> list[Subscription]:
@@ -256,6 +269,8 @@ class HACore(Core):
             await self._abandon(self._connection, self._closed, error)
         if final or error is self._fatal:
             self._give_up(error)
+        elif self.state is ConnectionState.DISCONNECTED:
+            self._tell(ConnectionState.RECONNECTING)
 
     def _give_up(self, error: HAClientError) -> None:
         """The error leaves the block, and every stream."""
@@ -269,10 +284,6 @@ class HACore(Core):
         uri = Uri.parse(self._attempt).safe if self._attempt else ""
         version = "" if self.server is None else self.server.server_version
         return {"uri": uri, "client_name": self.name, "server_version": version}
-
-    def _tell(self, state: ConnectionState) -> None:
-        self.state = state
-        self._events.tell("state", state)
 
     # -- its steps --------------------------------------------------------------
 
@@ -292,7 +303,6 @@ class HACore(Core):
 
     async def _dial(self) -> None:
         await self.connect(self._attempt, timeout=self._ha.connect_timeout_s)
-        self._events.tell("state", ConnectionState.CONNECTED)
 
     async def _log_on_there(self) -> None:
         connection, uri, limit_s = self._serving(), self._uri, self._ha.connect_timeout_s

@@ -111,6 +111,8 @@ class Publisher:
     def lost(self) -> None:
         """The link is gone; who waits looks for itself whether waiting still makes sense."""
         self.writer = None
+        if self.log is not None:
+            self._look_again_later(self.log)
         if not self.lasting:
             self.persisted.release()
 
@@ -207,7 +209,12 @@ class Publisher:
         if self.writer is not None and self.writer.log_open:
             self.writer.flush()
         else:
-            self.gate.look_at = log.unsent_bytes + FLUSH_BYTES
+            self._look_again_later(log)
+
+    def _look_again_later(self, log: FrameLog) -> None:
+        """Nothing is sent now, so nothing but the limit is there to look for."""
+        room = max(self.gate.cap_bytes - log.unpersisted_bytes, 1)
+        self.gate.look_at = log.unsent_bytes + min(FLUSH_BYTES, room)
 
     async def publish(self, topic: str, body: Payload) -> int | None:
         """Publish plainly, waiting for room first when there is none.

@@ -119,8 +119,7 @@ async def test_it_ends_at_once_wherever_it_is(
                 elif ending == "cancel":
                     scope.cancel()
         took = trio.current_time() - started
-        drains = ending == "leave" and state in {*STATES[3:]}
-        assert took <= (DRAIN_S if drains else 0)
+        assert took <= (DRAIN_S if ending == "leave" else 0)
         assert running_tasks() == before
 
 
