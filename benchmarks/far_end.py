@@ -1,6 +1,7 @@
 """The other end of every benchmark: a process that is faster than the client under test.
 
-`python -m benchmarks.far_end [PORT [mute]]`; a mute one logs on and acknowledges no publish. It serves one connection at a time. What the first bytes are decides what it is:
+`python -m benchmarks.far_end [PORT [mute]]`; a mute one acknowledges no publish. It serves one
+connection at a time. What the first bytes are decides what it is:
 
 =================  ====================================================================
 `SEND <bytes>`     counts so many bytes, then answers `K` (the raw row of publishing)
@@ -71,7 +72,7 @@ def _serve(connection: socket.socket, *, mute: bool) -> None:
 
 
 def main() -> None:
-    """Listen on a port of the loopback, a free one by default, say which, and serve until killed."""
+    """Listen on a port of the loopback, by default a free one, say which, serve until killed."""
     pin(SERVER_CORE)
     gc.disable()
     port, mute = int((*sys.argv, "0")[1]), "mute" in sys.argv

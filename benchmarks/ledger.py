@@ -53,9 +53,8 @@ class Ledger:
         expected = self.taken + 1
         if number != expected:
             word = "given twice or out of order" if number < expected else "missing"
-            culprit = number if number < expected else expected
             raise AssertionError(
-                f"message {culprit} is {word}: expected {expected}, got {number}, "
+                f"message {min(number, expected)} is {word}: expected {expected}, got {number}, "
                 f"after {self.taken} in order"
             )
         self.taken = number

@@ -6,7 +6,10 @@ import os
 import random
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -17,6 +20,9 @@ __all__ = ["Pair", "free_ports"]
 
 _PORTS: Final = range(20_000, 32_000)
 """Below those that the system gives to outgoing connections, which would take a killed server's."""
+
+_SHOWN: Final = 4000
+"""Characters of the log that are shown: the end tells most."""
 
 
 def free_ports(count: int, source: random.Random | None = None) -> list[int]:
@@ -41,10 +47,14 @@ class Pair:
     Args:
         command: Module and arguments of server 0 and 1; the same for each of its lives.
         ports: Where they listen.
+        log: A file for what they say on stderr; it is shown when the run fails.
     """
 
-    def __init__(self, command: Callable[[int], list[str]], ports: list[int]) -> None:
+    def __init__(
+        self, command: Callable[[int], list[str]], ports: list[int], *, log: Path | None = None
+    ) -> None:
         self._command = command
+        self._log = log
         self.ports = ports
         self._processes: list[subprocess.Popen[str] | None] = [None, None]
 
@@ -69,10 +79,13 @@ class Pair:
         traceback: TracebackType | None,
     ) -> None:
         self._end()
+        if error is not None and self._log is not None:
+            sys.stderr.write(self._log.read_text()[-_SHOWN:])
 
     def start(self, index: int) -> None:
         """Start one that is not running, and wait until it is ready."""
-        process = module_process(*self._command(index))
+        with self._log.open("a") if self._log else nullcontext() as errors:
+            process = module_process(*self._command(index), errors=errors)
         self._processes[index] = process
         if hasattr(os, "sched_setaffinity") and SERVER_CORE in range(os.cpu_count() or 0):
             os.sched_setaffinity(process.pid, {SERVER_CORE})

@@ -15,7 +15,7 @@ def test_a_ratio_is_the_quotient_of_medians_with_its_target_beside() -> None:
     for rate in (90.0, 100.0, 500.0):
         report.add({"publish file 100 B": rate}, "messages/s")
         report.add({"publish memory 100 B": 200.0}, "messages/s")
-    [verdict] = compare(report.medians)
+    [verdict] = compare(report.figures)
     assert (verdict.value, verdict.bound, verdict.met) == (0.5, 0.8, False)
     assert report.as_json()["rows"] == {
         "publish file 100 B": {
