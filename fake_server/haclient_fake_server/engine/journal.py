@@ -20,8 +20,9 @@ from typing import NamedTuple, Protocol
 from typing_extensions import override
 
 from haclient_fake_server.journal_format import (
-    BLOCK_HEADER,
     BLOCK_HEADER_BYTES,
+    BLOCK_LENGTH,
+    BLOCK_LENGTH_AT,
     INDEX_STRIDE_BYTES,
     RECORD_HEADER,
     Record,
@@ -127,19 +128,18 @@ def records_of(data: bytes) -> Iterator[Record]:
 
 def blocks_of(chunk: bytes) -> Iterator[tuple[int, int]]:
     """First and last byte of the records of each block in a chunk of whole blocks."""
-    offset = 0
-    while offset < len(chunk):
-        end = offset + BLOCK_HEADER_BYTES + BLOCK_HEADER.unpack_from(chunk, offset)[4]
-        yield offset + BLOCK_HEADER_BYTES, end
-        offset = end
+    offset, size, length_at = 0, len(chunk), BLOCK_LENGTH.unpack_from
+    while offset < size:
+        start = offset + BLOCK_HEADER_BYTES
+        offset = start + length_at(chunk, offset + BLOCK_LENGTH_AT)[0]
+        yield start, offset
 
 
 def whole_blocks(data: bytes) -> int:
     """How many bytes of `data` are whole blocks; if not even one is: minus what it needs."""
-    offset = 0
-    size = len(data)
+    offset, size, length_at = 0, len(data), BLOCK_LENGTH.unpack_from
     while size - offset >= BLOCK_HEADER_BYTES:
-        after = offset + BLOCK_HEADER_BYTES + BLOCK_HEADER.unpack_from(data, offset)[4]
+        after = offset + BLOCK_HEADER_BYTES + length_at(data, offset + BLOCK_LENGTH_AT)[0]
         if after > size:
             return offset or -after
         offset = after
