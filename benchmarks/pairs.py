@@ -69,6 +69,7 @@ class Pair:
                 self.start(index)
         except BaseException:
             self._end()
+            self._show_log()
             raise
         return self
 
@@ -79,8 +80,8 @@ class Pair:
         traceback: TracebackType | None,
     ) -> None:
         self._end()
-        if error is not None and self._log is not None:
-            sys.stderr.write(self._log.read_text()[-_SHOWN:])
+        if error is not None:
+            self._show_log()
 
     def start(self, index: int) -> None:
         """Start one that is not running, and wait until it is ready."""
@@ -107,6 +108,10 @@ class Pair:
         if process.stdout is not None:
             process.stdout.close()
         self._processes[index] = None
+
+    def _show_log(self) -> None:
+        if self._log is not None:
+            sys.stderr.write(self._log.read_text(encoding="utf-8")[-_SHOWN:])
 
     def _end(self) -> None:
         for index, process in enumerate(self._processes):

@@ -44,3 +44,16 @@ def test_percentiles_are_in_microseconds_and_what_was_skipped_is_said() -> None:
 def test_each_target_is_named_once() -> None:
     names = [target.name for target in TARGETS]
     assert len(names) == len(set(names))
+
+
+def test_samples_are_pooled_over_the_rounds_and_have_a_p99() -> None:
+    report = Report({})
+    for first in (1, 101):
+        report.add(
+            {"fail-over, first message": [float(n) for n in range(first, first + 100)]}, "ms"
+        )
+    assert report.figures["fail-over, first message"] == 100.5
+    assert report.figures["fail-over, first message p99"] == 199
+    verdicts = {verdict.name: verdict.met for verdict in compare(report.figures)}
+    assert verdicts == {"fail-over, first message": False, "fail-over, first message p99": True}
+    assert any("p99" in line and "200 samples" in line for line in report.lines())
