@@ -279,8 +279,11 @@ class HACore(Core):
         self._ha.delay.reset()
         self._live_uri = self._attempt
         self._live.set()
+        connection = self._connection
         await self._closed.wait()
-        self._live_until_us = self.settings.clock_us()
+        # What was written while the link was silent has not reached us.
+        silent_s = 0.0 if connection is None else connection.silent_s
+        self._live_until_us = self.settings.clock_us() - int(silent_s * 1_000_000)
         raise self._lost_because or DisconnectedError("the connection was lost")
 
     # -- entering again -----------------------------------------------------------
