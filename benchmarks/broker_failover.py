@@ -53,6 +53,7 @@ class _Run:
     published: int = 0
     last_sequence: int = 0
     over: bool = False
+    last: int = 0
 
     def killed(self) -> None:
         """A broker is killed with the next statement."""
@@ -73,18 +74,23 @@ class _Run:
         while not self.over:
             due = int((trio.current_time() - began) * self.rate)
             while self.published < due:
-                sequence = await client.publish(TOPIC, body_of(self.published + 1))
-                assert sequence is not None
-                self.published, self.last_sequence = self.published + 1, sequence
+                await self._publish_one(client)
             await trio.sleep(1 / self.rate)
+        self.last = self.published + 1
+        await self._publish_one(client)
         await client.wait_empty(timeout=_LIMIT_S)
+
+    async def _publish_one(self, client: HAClient) -> None:
+        sequence = await client.publish(TOPIC, body_of(self.published + 1))
+        assert sequence is not None
+        self.published, self.last_sequence = self.published + 1, sequence
 
     async def caught_up(self, publisher: HAClient) -> None:
         """Wait until both brokers have what is published next: each holds acks for the other."""
         await publisher.wait_persisted(self.last_sequence + 1, timeout=_LIMIT_S)
 
     async def subscribe(self, client: HAClient) -> None:
-        """Take messages until it is over and all have come."""
+        """Take messages until the last one has come."""
         async with client.bookmark_stream(TOPIC, sub_id=SUB_ID, bookmark=EPOCH) as messages:
             async for message in messages:
                 now = time.perf_counter()
@@ -92,7 +98,7 @@ class _Run:
                 message.discard()
                 if self.timeline.message(now):
                     self.first.set()
-                if self.over and self.ledger.taken == self.published:
+                if self.ledger.taken == self.last:
                     return
 
 
