@@ -111,6 +111,8 @@ class Wires:
     def join(self, source: str, target: str) -> None:
         """What was held arrives, all at once."""
         way = (source, target)
+        if way not in self._apart:  # everything was healed meanwhile
+            return
         self._apart[way] -= 1
         if not self._apart[way]:
             del self._apart[way]
