@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn, Self
+from typing import Final, NoReturn, Self
 
 from typing_extensions import override
 
@@ -25,13 +25,20 @@ from haclient.session.heartbeat import Heartbeat
 from haclient.session.states import ConnectionState
 from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
-from haclient.transport.ha_core import HACore, HASettings, OnPublishGap
+from haclient.transport.ha_core import (
+    HACore,
+    HASettings,
+    OnPublishGap,
+    OnResubscribeFailure,
+)
 from haclient.transport.handling import HandlerErrorPolicy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient.transport.settings import TIMEOUT_S, Settings
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["HAClient"]
+
+_WORDS: Final = frozenset({"fail", "retry", "drop"})
 
 
 class HAClient(Client):
@@ -55,6 +62,10 @@ class HAClient(Client):
         logon_options: Options of the logon; `ack_conflation=100ms` unless told otherwise.
         on_publish_gap: What to do with a server that lacks what was acknowledged to us: try the
             next one (`"refuse"`), go on, or raise.
+        on_resubscribe_failure: What becomes of a subscription that no server takes back (SM8). Each
+            server is asked once; when one refuses it again, `"fail"` ends the block with the error,
+            `"drop"` ends this subscription with it, `"retry"` goes on for as long as the delay
+            strategy allows. A callable gets id and error and answers with one of these.
         failover_overlap: How many seconds before a loss the replay on another server begins.
         on_failed_write: Called with the message and the reason when a publish is refused.
         on_duplicate: Called with each message that a bookmark store filtered out.
@@ -84,6 +95,7 @@ class HAClient(Client):
         connect_timeout: float = TIMEOUT_S,
         logon_options: str | Options = "ack_conflation=100ms",
         on_publish_gap: OnPublishGap = "refuse",
+        on_resubscribe_failure: OnResubscribeFailure = "fail",
         failover_overlap: float = 5.0,
         on_failed_write: Callable[[Message, str], object] | None = None,
         on_duplicate: Callable[[Message], object] | None = None,
@@ -99,6 +111,11 @@ class HAClient(Client):
         if on_publish_gap not in {"refuse", "continue", "raise"}:
             raise UsageError(
                 f"on_publish_gap is 'refuse', 'continue' or 'raise', not {on_publish_gap!r}"
+            )
+        if not callable(on_resubscribe_failure) and on_resubscribe_failure not in _WORDS:
+            raise UsageError(
+                "on_resubscribe_failure is 'fail', 'retry', 'drop' or a callable, "
+                f"not {on_resubscribe_failure!r}"
             )
         self._ha_core = HACore(
             Settings(
@@ -122,6 +139,7 @@ class HAClient(Client):
                 manager=subscription_manager or MemorySubscriptionManager(),
                 connect_timeout_s=connect_timeout,
                 on_publish_gap=on_publish_gap,
+                on_resubscribe_failure=on_resubscribe_failure,
                 failover_overlap_s=failover_overlap,
             ),
         )

@@ -17,7 +17,7 @@ import trio
 
 from haclient.errors import DisconnectedError, TimedOut, UsageError
 from haclient.protocol.commands import Command, CommandName
-from haclient.session.subscriptions import Marker, Subscription
+from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.streams import MessageStream
 from haclient.transport.commander import Fields, drop_queued
 from haclient.transport.core import Core
@@ -168,11 +168,15 @@ class Subscriber:
         self, command: Command, delivery: Delivery, *, markers: bool, lasts: bool
     ) -> Subscription:
         fields = _fields(command)
+        options = fields.get("opts", "")
         subscription = await self._core.commander.open(
             fields, delivery, body=command.body, markers=markers, timeout=_timeout(command)
         )
+        if subscription.phase is Phase.LOST:  # right behind the ack
+            raise DisconnectedError(f"{command.name}: the connection was lost")
+        subscription.phase = Phase.OPEN
         if lasts and command.name in _LASTING:
-            self._core.opened(subscription, fields, command.body)
+            self._core.opened(subscription, {**fields, "opts": options}, command.body)
         return subscription
 
     async def _leave(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from functools import partial
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
-from typing_extensions import override
 
-from haclient.auth import Authenticator
 from haclient.chooser import DefaultServerChooser
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import (
@@ -25,13 +22,13 @@ from haclient.errors import (
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
-from haclient.transport.exceptions import open_nursery
 from haclient.transport.ha_core import OnPublishGap
 from haclient_stores.bookmarks import EPOCH
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, listening, together
+from support.recovery import RecordedDelay, Recorder, entered, live, lose
 
 pytestmark = in_virtual_time
 
@@ -46,78 +43,6 @@ async def server() -> AsyncGenerator[Server]:
 async def other() -> AsyncGenerator[Server]:
     async with listening() as found:
         yield found
-
-
-class Recorder(DefaultServerChooser):
-    """A chooser that writes down what it is asked and told."""
-
-    def __init__(self, uris: Mapping[str, str], seen: list[str]) -> None:
-        super().__init__(uris.values())
-        self._names = {uri: name for name, uri in uris.items()}
-        self._seen = seen
-
-    def name(self) -> str:
-        return self._names[super().current_uri()]
-
-    @override
-    def current_uri(self) -> str:
-        self._seen.append(f"uri {self.name()}")
-        return super().current_uri()
-
-    @override
-    def current_authenticator(self) -> Authenticator:
-        self._seen.append(f"authenticator {self.name()}")
-        return super().current_authenticator()
-
-    @override
-    def report_success(self, info: Mapping[str, str]) -> None:
-        assert "secret" not in str(info)
-        self._seen.append(f"success {self.name()}")
-        super().report_success(info)
-
-    @override
-    def report_failure(self, error: Exception, info: Mapping[str, str]) -> None:
-        self._seen.append(f"failure {self.name()}: {type(error).__name__}")
-        super().report_failure(error, info)
-
-
-class RecordedDelay(FixedDelayStrategy):
-    def __init__(self, seen: list[str]) -> None:
-        super().__init__(0.5)
-        self._seen = seen
-
-    @override
-    def delay_for(self, uri: str, now: float) -> float:
-        delay = super().delay_for(uri, now)
-        self._seen.append(f"delay {delay}")
-        return delay
-
-
-async def lose(peer: Peer) -> None:
-    peer.link.close()
-    await wait_all_tasks_blocked()
-
-
-async def live(server: Server, *, seen: int = 0, persisted: int | None = None) -> Peer:
-    """Accept a client and its logon."""
-    peer = await server.accept()
-    await peer.log_on(seen=seen, persisted=persisted)
-    return peer
-
-
-@asynccontextmanager
-async def entered(client: HAClient, serve: Callable[[], Awaitable[Peer]]) -> AsyncGenerator[Peer]:
-    """Enter a client while a server accepts it; the peer that it is live with."""
-    peers: list[Peer] = []
-
-    async def accept() -> None:
-        peers.append(await serve())
-
-    async with open_nursery() as nursery:
-        nursery.start_soon(accept)
-        async with client:
-            await wait_all_tasks_blocked()
-            yield peers[0]
 
 
 @pytest.mark.row("HA3", "HA20", "HB6", "PS7", "SM2")
