@@ -292,7 +292,7 @@ class Subscriber(Program):
             if self.plan.slow_s:
                 await trio.sleep(self.plan.slow_s * self._chance.random())
                 await life.stop_if_dead()
-            if self._chance.random() < self.plan.eager:
+            if self._chance.random() < self.plan.eager and found in to.held:
                 self._discard(to, found)
 
         return handle
