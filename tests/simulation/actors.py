@@ -24,6 +24,8 @@ from haclient_stores.file_publish import FilePublishStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.segment import MIN_SEGMENT_BYTES
+from simulation.disk import SimulatedDisk
 from simulation.history import (
     Accepted,
     Delivered,
@@ -40,7 +42,7 @@ from simulation.plans import Plan, PublisherPlan, SubscriberPlan
 
 __all__ = ["Broker", "Counts", "Publisher", "Reader", "Subscriber", "Surroundings", "message_of", "uri"]
 
-_SEGMENT_BYTES: Final = 64 * 1024
+_SEGMENT_BYTES: Final = MIN_SEGMENT_BYTES  # so that segments are recycled
 _JOURNAL_BYTES: Final = 128 * 1024
 _RETRY_S: Final = 0.2
 
@@ -175,6 +177,11 @@ class Publisher(Program):
         self._owed += count
         self._more.set()
 
+    def intrude(self, disk: SimulatedDisk) -> None:
+        """Another process wants the store, too."""
+        if self.plan.store != "memory":
+            FilePublishStore(f"/{self.plan.name}/store", disk=disk)
+
     def _opened(self, life: Life) -> PublishStore:
         if self.plan.store == "memory":
             return MemoryPublishStore(segment_bytes=_SEGMENT_BYTES)
@@ -200,7 +207,8 @@ class Publisher(Program):
         message = MessageId(self.plan.name, self._next)
         topic = "state" if self._next % 4 == 3 else "orders"
         self._next += 1
-        body = b'{"key":"%b","n":%d}' % (message.publisher.encode(), message.index)
+        pad = b"." * self.plan.pad
+        body = b'{"key":"%b","n":%d,"pad":"%b"}' % (message.publisher.encode(), message.index, pad)
         try:
             sequence = await client.publish(topic, body)
         except StoreFull:  # not stored: the application tries again
@@ -321,6 +329,10 @@ class Subscriber(Program):
             for each in self.subscriptions:
                 point = str(self.store.most_recent(each.sub_id))
                 self._around.history.add(Point(each.name, point))
+
+    def intrude(self, disk: SimulatedDisk) -> None:
+        """Another process wants the store, too."""
+        LoggedBookmarkStore(f"/{self.plan.name}/bookmarks", disk=disk)
 
     def prune(self) -> None:
         """Rewrite the store's file; a disk that fails leaves the old one."""

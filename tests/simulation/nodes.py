@@ -42,6 +42,7 @@ class Life:
         self.alive = True
         self.disk = disk
         self.scope = trio.CancelScope()
+        self.over = trio.Event()
 
     async def stop_if_dead(self) -> None:
         """Tasks of a crashed process do nothing more: here they wait for their cancellation."""
@@ -111,6 +112,7 @@ class Node:
             self._wires.go_dark(self.name)
         else:
             self._wires.reset(self.name)
+        life.over.set()
         life.scope.cancel()
 
     def come_back(self) -> None:
@@ -156,8 +158,7 @@ class Node:
     async def _watch(self, life: Life, scope: trio.CancelScope) -> None:
         """A dead process has to be gone soon."""
         with scope:
-            while life.alive:
-                await trio.sleep(1.0)
+            await life.over.wait()
             await trio.sleep(_ENDING_LIMIT_S)
             self.complaints.append(f"task left: {self.name} does not end after its crash")
 

@@ -7,6 +7,7 @@ fault at once would hide what only few of them, many times over, can do.
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from random import Random
 from typing import Final, Literal
 
@@ -49,7 +50,7 @@ _DISK: Final = (
 def plan_of(seed: int) -> Plan:
     """The plan that belongs to a seed."""
     chance = Random(f"plan {seed}")
-    brokers = ("b1", "b2", "b3")[: chance.choice((2, 2, 3))]
+    brokers = ("b1", "b2", "b3")[: chance.choice((1, 2, 2, 2, 3))]
     replications, reachable = _replications(brokers, chance)
     fsync = chance.random() < 0.3
     publishers = tuple(
@@ -57,6 +58,7 @@ def plan_of(seed: int) -> Plan:
             name=f"p{number}",
             store=chance.choice(_STORES),  # type: ignore[arg-type]  # the literals of the type
             servers=_shuffled(reachable, chance),
+            pad=chance.choice((0, 0, 400)),
         )
         for number in range(1, chance.randint(2, 3) + 1)
     )
@@ -123,7 +125,7 @@ def _with_script(plan: Plan, chance: Random) -> Plan:
         kinds.append("kill_broker")
     weights = [_WEIGHTS.get(kind, 1.0) * chance.choice((0.5, 1.0, 3.0)) for kind in kinds]
     steps: list[Step] = []
-    for number in range(chance.randint(70, 100)):
+    for number in range(chance.randint(50, 80)):
         draw = chance.random()
         if draw < 0.42:
             step = _publish(plan, chance, number)
@@ -131,13 +133,16 @@ def _with_script(plan: Plan, chance: Random) -> Plan:
             step = _discard(plan, chance, number)
         elif draw < 0.64:
             step = Step(number=number, kind="prune", node=chance.choice(plan.subscribers).name)
-        elif draw < 0.68 and plan.readers:
+        elif draw < 0.66:
+            node = chance.choice((*plan.publishers, *plan.subscribers)).name
+            step = Step(number=number, kind="intrude", node=node)
+        elif draw < 0.69 and plan.readers:
             step = Step(number=number, kind="query", node=chance.choice(plan.readers))
         else:
             kind = chance.choices(kinds, weights)[0]
             step = _fault(plan, chance, number, kind)
         steps.append(step)
-    return Plan(**{name: getattr(plan, name) for name in plan.__slots__} | {"script": tuple(steps)})
+    return replace(plan, script=tuple(steps))
 
 
 def _pause(chance: Random) -> float:

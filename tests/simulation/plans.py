@@ -57,11 +57,19 @@ class Replication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublisherPlan:
-    """One publishing process; its store is of this kind, `fsync` a file with that durability."""
+    """One publishing process.
+
+    Attributes:
+        name: Its client name.
+        store: The kind of its store; `fsync` is a file with that durability.
+        servers: Brokers, best first.
+        pad: Each message is longer by so many bytes.
+    """
 
     name: str
     store: StoreKind
     servers: tuple[str, ...]
+    pad: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ synced and any subset of the pages written since, some of them torn (`disk`), an
 nothing. Both come back, with the disk that was left. A broker loses its power only when it syncs
 every batch, which is what it promises to survive; clients do with any store.
 
+*Other processes* try to open a store that is in use.
+
 *Disks* report no space, failed reads, writes, maps and syncs, and short writes, now and then; bytes
 at rest are not changed. A process that a failed operation ends is a crash like another.
 
@@ -42,10 +44,10 @@ import trio
 import trio.testing
 from trio._core import _run as scheduler  # its order is to come from the seed
 
-from haclient_stores.errors import StoreError
+from haclient_stores.errors import StoreError, StoreLocked
 from simulation import checkers
 from simulation.actors import Broker, Counts, Publisher, Reader, Subscriber, Surroundings
-from simulation.history import Fact, Forgiven, History
+from simulation.history import Forgiven, History
 from simulation.inspection import log_of, sizes, sow_of
 from simulation.nodes import Node
 from simulation.plans import Plan, Step
@@ -67,19 +69,24 @@ class Outcome:
 
     Attributes:
         failures: Complaints, the first ones of each checker; empty when all is well.
-        trace: What happened, line by line.
+        trace: What happened, and when.
     """
 
     failures: list[str] = field(default_factory=list[str])
-    trace: list[str] = field(default_factory=list[str])
+    trace: list[tuple[float, object]] = field(default_factory=list[tuple[float, object]])
     counts: Counts = field(default_factory=Counts)
     beyond: checkers.Beyond = field(default_factory=checkers.Beyond)
     virtual_s: float = 0.0
 
+    def lines(self) -> Iterator[str]:
+        """The trace, to be read."""
+        for at, what in self.trace:
+            yield f"{at:10.4f} {what}"
+
     @property
     def digest(self) -> str:
         """Equal for two runs in which the same things happened."""
-        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
+        return hashlib.sha256("\n".join(self.lines()).encode()).hexdigest()
 
 
 def simulate(plan: Plan) -> Outcome:
@@ -122,7 +129,7 @@ class Run:
         self.plan = plan
         self.outcome = outcome
         self.nodes: dict[str, Node] = {}
-        self.history = History(self._fact)
+        self.history = History(self._say)
         self._hurry: list[trio.CancelScope] = []
 
     async def run(self) -> None:
@@ -164,11 +171,8 @@ class Run:
                 name, program, wires=self.wires, chance=chance, told=self._say
             )
 
-    def _say(self, text: str) -> None:
-        self.outcome.trace.append(f"{trio.current_time():10.4f} {text}")
-
-    def _fact(self, fact: Fact) -> None:
-        self._say(str(fact))
+    def _say(self, what: object) -> None:
+        self.outcome.trace.append((trio.current_time(), what))
 
     # -- the script -----------------------------------------------------------
 
@@ -216,6 +220,20 @@ class Run:
             if not node.life.disk.failures:
                 node.complaints.append(f"crash: {name}: {error!r}")
             node.crash(power=False, down_s=0.5)
+
+    def do_intrude(self, step: Step) -> None:
+        node, owner = self.nodes[step.node], {**self.publishers, **self.subscribers}[step.node]
+        if owner.store is None or node.life is None:
+            return
+        try:
+            owner.intrude(node.life.disk)
+        except StoreLocked:
+            return
+        except StoreError as error:
+            self._say(f"{step.node}: an intruder meets {error}")
+            return
+        if owner.plan.store != "memory" if isinstance(owner, Publisher) else True:
+            node.complaints.append(f"lock: a second process has opened the store of {step.node}")
 
     def do_query(self, step: Step) -> None:
         self.readers[step.node].query()
@@ -278,19 +296,23 @@ class Run:
     async def _delivered(self) -> bool:
         """Wait until everything is persisted and delivered; liveness is that this happens soon."""
         with trio.move_on_after(LIVENESS_S):
-            while not self._all_delivered():
+            looked_at = -1
+            while True:
+                if self._at_rest() and looked_at != len(self.history.facts):
+                    looked_at = len(self.history.facts)
+                    if not any(self._lost()):
+                        return True
                 await trio.sleep(_LOOK_S)
-            return True
         self.outcome.failures.append(f"liveness: not everything is delivered in {LIVENESS_S:g} s")
         for name, publisher in self.publishers.items():
             if not publisher.done:
                 self.outcome.failures.append(f"liveness: {name} is not done")
         return False
 
-    def _all_delivered(self) -> bool:
-        if not all(publisher.done for publisher in self.publishers.values()):
-            return False
-        return all(node.up for node in self.nodes.values()) and not any(self._lost())
+    def _at_rest(self) -> bool:
+        """Whether everybody runs and everything is persisted."""
+        done = all(publisher.done for publisher in self.publishers.values())
+        return done and all(node.up for node in self.nodes.values())
 
     def _lost(self) -> Iterator[str]:
         wants = {
@@ -312,7 +334,7 @@ class Run:
         with trio.move_on_after(LIVENESS_S):
             await trio.sleep(_SETTLED_FOR_S)
             while any(checkers.skipped(self.history.facts)):
-                await trio.sleep(_LOOK_S)
+                await trio.sleep(_SETTLED_FOR_S)
         await trio.sleep(_SETTLED_FOR_S)
         await self._inspect()
 
