@@ -311,14 +311,21 @@ class Subscriber(Program):
         to.held.pop(found).discard()
         self._around.history.add(Discarded(to.name, found))
 
-    def discard(self, seed: int) -> None:
-        """Discard some of what is held, in any order; everything if the seed is 0."""
+    def discard(self, seed: int, chosen: str = "") -> None:
+        """Discard some of what is held, in any order.
+
+        Args:
+            seed: Of what is drawn; 0 for everything.
+            chosen: These and no others, as in `p1:0 p2:3`.
+        """
         if self.store is None:
             return
         chance = Random(seed)
         for each in self.subscriptions:
             held = list(each.held)
-            count = len(held) if not seed else int(len(held) * chance.random())
+            if chosen:
+                held = [found for found in held if f"{found[0]}:{found[1]}" in chosen.split()]
+            count = int(len(held) * chance.random()) if seed and not chosen else len(held)
             for found in chance.sample(held, count):
                 self._discard(each, found)
         self.look()

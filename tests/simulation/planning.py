@@ -90,6 +90,7 @@ def plan_of(seed: int) -> Plan:
         subscribers=subscribers,
         readers=("r1",) if chance.random() < 0.5 else (),
         fsync=fsync,
+        finishes=chance.random() < 0.6,
         heartbeat_s=chance.choice((1.0, 2.0)),
         links=links,
     )

@@ -109,6 +109,7 @@ class Plan:
 
     Attributes:
         fsync: Whether brokers sync each batch: only then may they lose their power.
+        finishes: Whether subscribers discard all but what they keep, before they start once more.
     """
 
     seed: int
@@ -118,6 +119,7 @@ class Plan:
     subscribers: tuple[SubscriberPlan, ...]
     readers: tuple[str, ...] = ()
     fsync: bool = False
+    finishes: bool = True
     heartbeat_s: float = 2.0
     links: Links = field(default_factory=Links)
     script: tuple[Step, ...] = ()

@@ -70,6 +70,7 @@ class Outcome:
     Attributes:
         failures: Complaints, the first ones of each checker; empty when all is well.
         trace: What happened, and when.
+        logs: What each broker has in the end, in its order.
     """
 
     failures: list[str] = field(default_factory=list[str])
@@ -77,6 +78,9 @@ class Outcome:
     counts: Counts = field(default_factory=Counts)
     beyond: checkers.Beyond = field(default_factory=checkers.Beyond)
     virtual_s: float = 0.0
+    logs: dict[str, list[checkers.LogRecord]] = field(
+        default_factory=dict[str, list[checkers.LogRecord]]
+    )
 
     def lines(self) -> Iterator[str]:
         """The trace, to be read."""
@@ -202,7 +206,7 @@ class Run:
 
     def do_discard(self, step: Step) -> None:
         with self._application_of(step.node):
-            self.subscribers[step.node].discard(step.count)
+            self.subscribers[step.node].discard(step.count, step.other)
 
     def do_prune(self, step: Step) -> None:
         with self._application_of(step.node):
@@ -326,7 +330,8 @@ class Run:
         """Discard what is ever discarded, start all subscribers again, and see what comes."""
         await trio.sleep(_SETTLED_FOR_S)
         for subscriber in self.subscribers.values():
-            subscriber.discard(0)
+            if self.plan.finishes:
+                subscriber.discard(0)
         await trio.sleep(_SETTLED_FOR_S)
         for name, subscriber in self.subscribers.items():
             subscriber.look()
@@ -343,8 +348,8 @@ class Run:
         failures = self.outcome.failures
         facts = self.history.facts
         forgiven = frozenset(fact.message for fact in facts if isinstance(fact, Forgiven))
-        logs = {name: await log_of(name) for name in self.plan.brokers}
-        failures.extend(checkers.agreement(logs, forgiven))
+        self.outcome.logs = {name: await log_of(name) for name in self.plan.brokers}
+        failures.extend(checkers.agreement(self.outcome.logs, forgiven))
         answers = {name: await sow_of(name) for name in self.plan.brokers}
         if len({str(sorted(answer.items())) for answer in answers.values()}) > 1 and not forgiven:
             failures.append(f"agreement: the states of the world differ: {answers}")
