@@ -281,6 +281,8 @@ class Subscriber(Program):
     async def run(self, life: Life) -> None:
         store = LoggedBookmarkStore(f"/{self.plan.name}/bookmarks", disk=life.disk)
         name, servers = self.plan.name, self.plan.servers
+        first = (life.number - 1) % len(servers) if self.plan.rotates else 0
+        servers = servers[first:] + servers[:first]
         async with self._around.client(name, servers, bookmark_store=store, life=life) as client:
             self.store = store
             for each in self.subscriptions:

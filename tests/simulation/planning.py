@@ -70,6 +70,7 @@ def plan_of(seed: int) -> Plan:
             eager=chance.choice((0.0, 0.5, 0.9, 1.0)),
             keeps=chance.choice((0, 0, 17)),
             slow_s=chance.choice((0.0, 0.0, 0.05)),
+            rotates=chance.random() < 0.5,
         )
         for number in range(1, chance.randint(2, 3) + 1)
     )

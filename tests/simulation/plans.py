@@ -83,6 +83,7 @@ class SubscriberPlan:
         eager: The share of messages that are discarded at once.
         keeps: Every so manieth message is never discarded; 0 for none.
         slow_s: How long its handler takes for a message, at most.
+        rotates: Whether each of its processes has another server as its best.
     """
 
     name: str
@@ -91,6 +92,7 @@ class SubscriberPlan:
     eager: float = 0.5
     keeps: int = 0
     slow_s: float = 0.0
+    rotates: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

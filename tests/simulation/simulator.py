@@ -239,6 +239,9 @@ class Run:
         if owner.plan.store != "memory" if isinstance(owner, Publisher) else True:
             node.complaints.append(f"lock: a second process has opened the store of {step.node}")
 
+    def do_wait(self, step: Step) -> None:
+        """Nothing happens: the pause before the step is what is wanted."""
+
     def do_query(self, step: Step) -> None:
         self.readers[step.node].query()
 
