@@ -325,8 +325,8 @@ class Publisher:
         """Have the store on disk; shielded, since the publish is accepted already.
 
         Raises:
-            StoreError: It is not on the disk. It stays stored, so this is never a `StoreFull`, after
-                which an application may publish it again.
+            StoreError: It is not on the disk. It stays stored, so this is never a `StoreFull`,
+                after which an application may publish it again.
         """
         store = self.store
         if store is not None:

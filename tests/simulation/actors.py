@@ -17,6 +17,7 @@ from haclient.delay import ExponentialDelayStrategy
 from haclient.errors import CommandError, DisconnectedError, TimedOut
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.transport.handling import Handler
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo, SowTopic
 from haclient_fake_server.server import BrokerServer
 from haclient_stores.errors import StoreFull
@@ -40,7 +41,16 @@ from simulation.history import (
 from simulation.nodes import Life, Program
 from simulation.plans import Plan, PublisherPlan, SubscriberPlan
 
-__all__ = ["Broker", "Counts", "Publisher", "Reader", "Subscriber", "Surroundings", "message_of", "uri"]
+__all__ = [
+    "Broker",
+    "Counts",
+    "Publisher",
+    "Reader",
+    "Subscriber",
+    "Surroundings",
+    "message_of",
+    "uri",
+]
 
 _SEGMENT_BYTES: Final = MIN_SEGMENT_BYTES  # so that segments are recycled
 _JOURNAL_BYTES: Final = 128 * 1024
@@ -179,8 +189,7 @@ class Publisher(Program):
 
     def intrude(self, disk: SimulatedDisk) -> None:
         """Another process wants the store, too."""
-        if self.plan.store != "memory":
-            FilePublishStore(f"/{self.plan.name}/store", disk=disk)
+        FilePublishStore(f"/{self.plan.name}/store", disk=disk)
 
     def _opened(self, life: Life) -> PublishStore:
         if self.plan.store == "memory":
@@ -208,7 +217,7 @@ class Publisher(Program):
         topic = "state" if self._next % 4 == 3 else "orders"
         self._next += 1
         pad = b"." * self.plan.pad
-        body = b'{"key":"%b","n":%d,"pad":"%b"}' % (message.publisher.encode(), message.index, pad)
+        body = b'{"key":"%b","n":%d,"pad":"%b"}' % (message.publisher.encode(), message.number, pad)
         try:
             sequence = await client.publish(topic, body)
         except StoreFull:  # not stored: the application tries again
@@ -293,7 +302,7 @@ class Subscriber(Program):
                 await life.stop_if_dead()
             await trio.sleep_forever()
 
-    def _handler(self, to: Subscription, life: Life) -> Callable[[Message], object]:
+    def _handler(self, to: Subscription, life: Life) -> Handler:
         async def handle(message: Message) -> None:
             await life.stop_if_dead()
             found = message_of(message.data)
@@ -308,7 +317,7 @@ class Subscriber(Program):
         return handle
 
     def _discard(self, to: Subscription, found: MessageId) -> None:
-        if self.plan.keeps and found.index % self.plan.keeps == 5:
+        if self.plan.keeps and found.number % self.plan.keeps == 5:
             return
         to.held.pop(found).discard()
         self._around.history.add(Discarded(to.name, found))
@@ -385,11 +394,9 @@ class Reader(Program):
 
     async def _query(self, client: HAClient) -> None:
         self._wanted -= 1
-        keys: list[str] = []
         try:
             async with client.sow("state") as records:
-                async for record in records:
-                    keys.append(message_of(record.data).publisher)
+                keys = [message_of(record.data).publisher async for record in records]
         except (DisconnectedError, TimedOut, CommandError):
             return
         self.answers += 1
@@ -399,5 +406,3 @@ class Reader(Program):
     @override
     def crashed(self, *, power: bool) -> None:
         pass
-
-

@@ -109,9 +109,9 @@ def order(facts: Sequence[Fact]) -> Iterator[str]:
     for fact in facts:
         if isinstance(fact, Delivered):
             key = (fact.subscription, fact.life, fact.message.publisher)
-            if fact.message.index < last.get(key, -1):
+            if fact.message.number < last.get(key, -1):
                 yield f"order: {fact.subscription} got {fact.message} after {last[key]}"
-            last[key] = max(fact.message.index, last.get(key, -1))
+            last[key] = max(fact.message.number, last.get(key, -1))
 
 
 def _sequence(bookmark: str) -> tuple[str, int]:

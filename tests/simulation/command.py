@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from simulation.mutations import MUTATIONS, planted
-from simulation.plans import Plan
 from simulation.planning import plan_of
+from simulation.plans import Plan
 from simulation.shrinking import shrink
 from simulation.simulator import Outcome, simulate
 

@@ -1,4 +1,4 @@
-"""What happened in a run, as its checkers see it: a list of facts in the order of their happening."""
+"""What happened in a run, as its checkers see it: a list of facts, in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MessageId(NamedTuple):
     """A message as the applications know it: the n-th of a publisher."""
 
     publisher: str
-    index: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,8 @@ async def log_of(broker: str) -> list[LogRecord]:
         async with messages, trio.open_nursery() as nursery:
 
             async def collect() -> None:
-                async for message in messages:
-                    found.append((message.bookmark, message_of(message.data)))
+                async for batch in messages.batches():
+                    found.extend((each.bookmark, message_of(each.data)) for each in batch)
 
             nursery.start_soon(collect)
             await messages.wait_caught_up()
@@ -44,7 +44,7 @@ async def sow_of(broker: str) -> dict[str, int]:
         await client.logon()
         async with client.sow("state") as records:
             found = [message_of(record.data) async for record in records]
-    return {message.publisher: message.index for message in found}
+    return {message.publisher: message.number for message in found}
 
 
 def sizes(run: Run) -> dict[str, int]:
@@ -55,7 +55,9 @@ def sizes(run: Run) -> dict[str, int]:
     for name, subscriber in run.subscribers.items():
         store = subscriber.store
         if store is not None and run.plan.finishes and not subscriber.plan.keeps:
-            trackers = [store.subscription(each.sub_id).tracker for each in subscriber.subscriptions]
+            trackers = [
+                store.subscription(each.sub_id).tracker for each in subscriber.subscriptions
+            ]
             found[f"{name} entries"] = sum(1 for each in trackers for _ in each.entries())
     for name, broker in run.brokers.items():
         if broker.server is not None:

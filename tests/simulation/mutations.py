@@ -11,11 +11,10 @@ import contextlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from haclient.session import logon
 from haclient.transport import dispatch, ha_core, publisher
-
 from haclient_fake_server.engine import durability, heartbeats, identity, replay
 from haclient_stores import (
     file_space,
@@ -29,6 +28,7 @@ from simulation import disk
 
 __all__ = ["MUTATIONS", "Mutation", "planted"]
 
+Ours: TypeAlias = Any  # an object of the product, inside and all
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -65,7 +65,7 @@ def planted(name: str) -> Generator[None]:
         yield
 
 
-def _replace(stack: contextlib.ExitStack, owner: object, name: str, value: object) -> Any:  # noqa: ANN401  # whatever stood there
+def _replace(stack: contextlib.ExitStack, owner: object, name: str, value: object) -> Ours:
     original = getattr(owner, name)
     setattr(owner, name, value)
     stack.callback(setattr, owner, name, original)
@@ -76,12 +76,12 @@ def _replace(stack: contextlib.ExitStack, owner: object, name: str, value: objec
 def _ack_before_write(stack: contextlib.ExitStack) -> None:
     unwritten: dict[int, tuple[int, int]] = {}
 
-    def pwrite(self: Any, data: Any, offset: int) -> None:
+    def pwrite(self: Ours, data: Ours, offset: int) -> None:
         written(self, data, offset)
         if self.path.name.startswith("journal.0"):
             unwritten[id(self._inode)] = (offset, len(data))
 
-    def copy(self: Any) -> Any:
+    def copy(self: Ours) -> Ours:
         made = copied(self)
         offset, length = unwritten.get(id(self), (0, 0))
         made.memory[offset : offset + length] = bytes(length)
@@ -107,7 +107,7 @@ def _trim_by_s(stack: contextlib.ExitStack) -> None:
 
 @_mutation("messages are discarded before the handler gets them")
 def _discard_before_handler(stack: contextlib.ExitStack) -> None:
-    async def next_batch(self: Any) -> Any:
+    async def next_batch(self: Ours) -> Ours:
         batch = await taken(self)
         for message in batch or ():
             message.discard()
@@ -118,7 +118,7 @@ def _discard_before_handler(stack: contextlib.ExitStack) -> None:
 
 @_mutation("after a logon new publishes leave before those that wait for their ack")
 def _new_publish_before_replay(stack: contextlib.ExitStack) -> None:
-    def reconcile(self: publisher.Publisher, *values: Any) -> None:
+    def reconcile(self: publisher.Publisher, *values: Ours) -> None:
         reconciled(self, *values)
         if self.log is not None:
             self.log.rewind(self.log.last_sequence)
@@ -128,7 +128,7 @@ def _new_publish_before_replay(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a restarted broker has forgotten which sequences it has seen")
 def _duplicates_forgotten_at_restart(stack: contextlib.ExitStack) -> None:
-    def restore(self: identity.Publishers, number: int, high: int, *, assigned: bool) -> None:
+    def restore(self: identity.Publishers, number: int, _high: int, *, assigned: bool) -> None:
         restored(self, number, 0, assigned=assigned)
 
     restored = _replace(stack, identity.Publishers, "restore", restore)
@@ -136,7 +136,7 @@ def _duplicates_forgotten_at_restart(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a recycled segment keeps its old frames, and recovery takes them")
 def _stale_frames_of_a_recycled_segment(stack: contextlib.ExitStack) -> None:
-    def append(self: Any, head: bytes, tail: bytes, body: bytes) -> int:
+    def append(self: Ours, head: bytes, tail: bytes, body: bytes) -> int:
         memory, at = self._memory, self._at
         sequence: int = appended(self, head, tail, body)
         if memory is self._memory and self._at > at:
@@ -157,7 +157,7 @@ def _persisted_ack_for_what_was_not_sent(stack: contextlib.ExitStack) -> None:
 
 @_mutation("prune takes the lock of the new file only after the rename")
 def _lock_after_rename(stack: contextlib.ExitStack) -> None:
-    def open_locked(self: disk.SimulatedDisk, path: Path) -> Any:
+    def open_locked(self: disk.SimulatedDisk, path: Path) -> Ours:
         if path.name.endswith(".prune"):
             return self.open(path, create=True)
         return locked(self, path)
@@ -167,7 +167,7 @@ def _lock_after_rename(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a store without history numbers from what the server has seen, not from the clock")
 def _number_reuse_after_a_restart(stack: contextlib.ExitStack) -> None:
-    def reconcile(self: Any, *, seen: int, persisted: int, clock_us: int) -> None:
+    def reconcile(self: Ours, *, seen: int, persisted: int, clock_us: int) -> None:
         reconciled(self, seen=seen, persisted=persisted, clock_us=clock_us and 0)
 
     reconciled = _replace(stack, window.PublishWindow, "reconcile", reconcile)
@@ -181,7 +181,7 @@ def _missing_time_anchor(stack: contextlib.ExitStack) -> None:
 
 @_mutation("what was queued for a handler when the link was lost is handed out nevertheless")
 def _old_queue_after_the_new_link(stack: contextlib.ExitStack) -> None:
-    def drop(self: Any) -> int:
+    def drop(self: Ours) -> int:
         kept = tuple(self._batches)
         first: int = dropped(self)
         self._batches.extend(kept)
@@ -192,7 +192,7 @@ def _old_queue_after_the_new_link(stack: contextlib.ExitStack) -> None:
 
 @_mutation("persisted acks do not wait for synchronous destinations")
 def _ack_before_replication(stack: contextlib.ExitStack) -> None:
-    def settle(self: Any, reached: int, *, end: int, last: Any) -> bool:
+    def settle(self: Ours, reached: int, *, end: int, last: Ours) -> bool:
         return bool(settled(self, reached * 0 + end, end=end, last=last))
 
     settled = _replace(stack, durability.Durability, "settle", settle)
@@ -200,7 +200,7 @@ def _ack_before_replication(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a discard is remembered in memory and not in the file")
 def _discard_not_written(stack: contextlib.ExitStack) -> None:
-    def discard(self: Any, number: int) -> None:
+    def discard(self: Ours, number: int) -> None:
         self._try_discard(number)
 
     _replace(stack, logged_subscription.LoggedSubscription, "discard", discard)
@@ -213,13 +213,9 @@ def _lost_queue_counts_as_seen(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a subscription that has caught up misses what was written meanwhile")
 def _gap_between_replay_and_live(stack: contextlib.ExitStack) -> None:
-    def advance(self: Any, item: Any) -> None:
+    def advance(self: Ours, item: Ours) -> None:
         if 0 < self._state.batch.position - item.position < 3 and item.position > 8:
             item.position, item.cursor = self._state.batch.position, None
         advanced(self, item)
 
     advanced = _replace(stack, replay.Replay, "_advance", advance)
-
-
-
-

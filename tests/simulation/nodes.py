@@ -69,7 +69,13 @@ class Node:
     """
 
     def __init__(
-        self, name: str, program: Program, *, wires: Wires, chance: Random, told: Callable[[str], None]
+        self,
+        name: str,
+        program: Program,
+        *,
+        wires: Wires,
+        chance: Random,
+        told: Callable[[str], None],
     ) -> None:
         self.name = name
         self.program = program
@@ -173,5 +179,3 @@ async def _error_of(run: Callable[[Life], Awaitable[None]], life: Life) -> BaseE
             return unwrapped(error)
         return error
     return None
-
-

@@ -11,7 +11,15 @@ from dataclasses import replace
 from random import Random
 from typing import Final, Literal
 
-from simulation.plans import Links, Plan, PublisherPlan, Replication, Step, SubscriberPlan
+from simulation.plans import (
+    Links,
+    Plan,
+    PublisherPlan,
+    Replication,
+    Step,
+    StoreKind,
+    SubscriberPlan,
+)
 
 __all__ = ["FAULTS", "plan_of"]
 
@@ -35,7 +43,7 @@ FAULTS: Final = (
 
 _WEIGHTS: Final = {"kill_broker": 5.0, "reset": 2.0, "cut": 2.0, "end": 2.0}
 _TOPICS: Final = ("orders", "orders", "state", "^(orders|state)$")
-_STORES: Final = ("file", "file", "fsync", "memory")
+_STORES: Final[tuple[StoreKind, ...]] = ("file", "file", "fsync", "memory")
 _DISK: Final = (
     ("allocate", errno.ENOSPC),
     ("pwrite", errno.ENOSPC),
@@ -56,7 +64,7 @@ def plan_of(seed: int) -> Plan:
     publishers = tuple(
         PublisherPlan(
             name=f"p{number}",
-            store=chance.choice(_STORES),  # type: ignore[arg-type]  # the literals of the type
+            store=chance.choice(_STORES),
             servers=_shuffled(reachable, chance),
             pad=chance.choice((0, 0, 400)),
         )
@@ -109,7 +117,7 @@ def _replications(
     found: list[Replication] = []
     for source in brokers:
         for target in brokers:
-            if source == target or source == asynchronous:
+            if source in {target, asynchronous}:
                 continue
             mode: Literal["sync", "async"] = "async" if target == asynchronous else "sync"
             found.append(Replication(source=source, target=target, mode=mode))
@@ -136,7 +144,7 @@ def _with_script(plan: Plan, chance: Random) -> Plan:
         elif draw < 0.64:
             step = Step(number=number, kind="prune", node=chance.choice(plan.subscribers).name)
         elif draw < 0.66:
-            node = chance.choice((*plan.publishers, *plan.subscribers)).name
+            node = chance.choice(_clients(plan))
             step = Step(number=number, kind="intrude", node=node)
         elif draw < 0.69 and plan.readers:
             step = Step(number=number, kind="query", node=chance.choice(plan.readers))
@@ -145,6 +153,11 @@ def _with_script(plan: Plan, chance: Random) -> Plan:
             step = _fault(plan, chance, number, kind)
         steps.append(step)
     return replace(plan, script=tuple(steps))
+
+
+def _clients(plan: Plan) -> list[str]:
+    publishers = [each.name for each in plan.publishers]
+    return publishers + [each.name for each in plan.subscribers]
 
 
 def _pause(chance: Random) -> float:
@@ -172,7 +185,7 @@ def _discard(plan: Plan, chance: Random, number: int) -> Step:
 
 
 def _fault(plan: Plan, chance: Random, number: int, kind: str) -> Step:
-    clients = [each.name for each in (*plan.publishers, *plan.subscribers)]
+    clients = _clients(plan)
     node, other, count, seconds = "", "", 0, chance.choice((0.1, 0.5, 1.5, 4.0))
     match kind:
         case "kill" | "power" | "reset" | "end" | "silence":

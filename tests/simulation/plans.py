@@ -1,18 +1,20 @@
 """What a run consists of, as data: its nodes, and a script of work and faults.
 
-A plan follows from a seed alone, so the seed repeats the run; a shorter script is the same plan with
-some of its steps left out (`keeping`), named by their numbers.
+A plan follows from a seed alone, so the seed repeats the run; a shorter script is the same plan
+with some of its steps left out (`keeping`), named by their numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
-__all__ = ["Links", "Plan", "PublisherPlan", "Replication", "Step", "SubscriberPlan"]
+from typing_extensions import override
 
-StoreKind = Literal["file", "fsync", "memory"]
+__all__ = ["Links", "Plan", "PublisherPlan", "Replication", "Step", "StoreKind", "SubscriberPlan"]
+
+StoreKind: TypeAlias = Literal["file", "fsync", "memory"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ class Step:
     seconds: float = 0.0
     after: float = 0.0
 
+    @override
     def __str__(self) -> str:
         """One line of a script."""
         text = f"{self.number:4} +{self.after:.3f}s {self.kind} {self.node or 'the busiest broker'}"

@@ -1,4 +1,4 @@
-"""Any interleaving of work, losses and restarts: everything arrives, and nothing after its discard."""
+"""Any interleaving of work, losses and restarts: all arrives, and nothing after its discard."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ OTHER_ORDER = replace(
         PublisherPlan(name="A", store="file", servers=("b1",)),
         PublisherPlan(name="B", store="file", servers=("b2",)),
     ),
-    subscribers=(SubscriberPlan(name="s", servers=("b1", "b2"), topics=("orders",), eager=0.0, rotates=True),),
+    subscribers=(
+        SubscriberPlan(name="s", servers=("b1", "b2"), topics=("orders",), eager=0.0, rotates=True),
+    ),
     links=Links(latency_s=0.01),
     finishes=False,
 )
@@ -126,7 +128,10 @@ def test_a_subscriber_moves_to_a_replica_with_another_order(
     plan = scripted(OTHER_ORDER, *script)
     outcome = simulate(plan)
     assert not outcome.failures
-    order = {name: [str(m.publisher) + str(m.index) for _, m in log] for name, log in outcome.logs.items()}
+    order = {
+        name: [str(m.publisher) + str(m.number) for _, m in log]
+        for name, log in outcome.logs.items()
+    }
     assert order == {"b1": ["A0", "B0", "A1", "B1"], "b2": ["B0", "A0", "A1", "B1"]}
 
 

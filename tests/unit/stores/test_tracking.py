@@ -291,7 +291,9 @@ def test_discards_written_as_one_run_are_taken_at_once_or_not_at_all() -> None:
 
 
 @pytest.mark.row("BS9")
-def test_elsewhere_an_unfinished_first_message_of_a_publisher_is_looked_for_from_the_start() -> None:
+def test_elsewhere_an_unfinished_first_message_of_a_publisher_is_looked_for_from_the_start() -> (
+    None
+):
     """A1 B1 here may be B1 A1 there: behind A1 there is no B1 any more."""
     tracker = entered()
     a1, b1 = arrive(tracker, "A|1", "B|1")
