@@ -7,7 +7,6 @@ is decided in `haclient.transport.commander`.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterable
 from inspect import isawaitable
@@ -15,7 +14,13 @@ from typing import Final
 
 import trio
 
-from haclient.errors import DisconnectedError, TimedOut, UsageError
+from haclient.errors import (
+    AuthenticationError,
+    DisconnectedError,
+    NameInUse,
+    TimedOut,
+    UsageError,
+)
 from haclient.protocol.commands import Command, CommandName
 from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.streams import MessageStream
@@ -160,8 +165,12 @@ class Subscriber:
         with trio.move_on_after(_timeout(command)):
             while True:
                 await self._core.ready()
-                with contextlib.suppress(DisconnectedError):
+                try:
                     return await self._open_once(command, delivery, markers=markers, lasts=lasts)
+                except (AuthenticationError, NameInUse):  # an answer, though not to a logon
+                    raise
+                except DisconnectedError:
+                    continue
         raise TimedOut(f"{command.name}: no server accepted it within {_timeout(command):g} s")
 
     async def _open_once(

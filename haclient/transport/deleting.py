@@ -66,11 +66,12 @@ async def _store_and_wait(
         publisher.hurry(_WHAT)
         await answered.wait()
         while pending.ack is None:
-            if not isinstance(pending.error, DisconnectedError | None):
-                raise pending.error
+            lost = pending.error or DisconnectedError("the wait was ended")
+            if not isinstance(lost, DisconnectedError):
+                raise lost
             if log.last_persisted >= sequence:
                 return Message(kind="ack", ack_type="stats", status="success", sequence=sequence)
-            publisher.check_lasting(_WHAT, pending.error)
+            publisher.check_lasting(_WHAT, lost)
             # The next connection repeats it, unless that server has it already. A server answers
             # before it says "persisted": after that no answer comes.
             pending, answered = _pending(command_id)

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from types import TracebackType
 from typing import Literal, TypeAlias, TypeVar
 
 import trio
@@ -78,6 +79,20 @@ class HASettings:
     on_publish_gap: OnPublishGap
     on_resubscribe_failure: OnResubscribeFailure
     failover_overlap_s: float
+
+    def __post_init__(self) -> None:
+        """Refuse words that mean nothing.
+
+        Raises:
+            UsageError: One does.
+        """
+        gap, failure = self.on_publish_gap, self.on_resubscribe_failure
+        if gap not in {"refuse", "continue", "raise"}:
+            raise UsageError(f"on_publish_gap is 'refuse', 'continue' or 'raise', not {gap!r}")
+        if not callable(failure) and failure not in {"fail", "retry", "drop"}:
+            raise UsageError(
+                f"on_resubscribe_failure is 'fail', 'retry', 'drop' or a callable, not {failure!r}"
+            )
 
 
 class HACore(Core):
@@ -143,12 +158,24 @@ class HACore(Core):
             super()._end(subscription, reason)
         await super().disconnect()
 
+    @override
+    async def _close(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop(self._gave_up or DisconnectedError("the client was left"))
+        await super()._close(kind, error, traceback)
+
     def _stop(self, reason: HAClientError) -> None:
         """Nothing follows: whoever waits for a connection hears so."""
         self._gave_up = reason
         self._plan.stop()
         self.publisher.stop(reason)
         self._live.set()
+        if self.state is ConnectionState.RECONNECTING:
+            self._tell(ConnectionState.DISCONNECTED)
 
     @override
     def subscriptions(self) -> list[Subscription]:
@@ -168,9 +195,8 @@ class HACore(Core):
 
     @override
     def _lost(self, reason: HAClientError) -> None:
-        if (
-            self._live.is_set() and self._gave_up is None
-        ):  # at once: whoever is not ready any more has to wait
+        # At once: who has to wait for the next connection must not take this one for it.
+        if self._live.is_set() and self._gave_up is None:
             self._live = trio.Event()
         super()._lost(reason)
 
@@ -196,10 +222,12 @@ class HACore(Core):
 
         Without one it is not said twice: what was published meanwhile would be deleted too.
         """
-        if self.publisher.log is None:
-            with trio.move_on_after(float("inf") if timeout is None else timeout):
-                await self.ready()
-        return await super().sow_delete(fields, body, timeout=timeout)
+        if self.publisher.log is not None:
+            return await super().sow_delete(fields, body, timeout=timeout)
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            await self.ready()
+            return await super().sow_delete(fields, body, timeout=None)
+        raise TimedOut(f"sow_delete: no server answered within {timeout:g} s")
 
     async def _until_answered(
         self, command: Callable[[], Awaitable[_T]], what: str, timeout: float | None
@@ -229,6 +257,8 @@ class HACore(Core):
 
     async def _failed(self, error: HAClientError) -> None:
         """A step failed, or the connection was lost."""
+        if self._gave_up is not None:  # on purpose, which is what made it fail
+            return
         _logger.info("client %s: %s: %s", self.name, self._plan.state, error)
         final = isinstance(error, ReconnectGaveUp | NameInUse) or (
             isinstance(error, PublishGap) and self._ha.on_publish_gap == "raise"
@@ -239,6 +269,8 @@ class HACore(Core):
             await self._abandon(self._connection, self._closed, error)
         if final or error is self._fatal:
             self._give_up(error)
+        elif self.state is ConnectionState.DISCONNECTED:
+            self._tell(ConnectionState.RECONNECTING)
 
     def _give_up(self, error: HAClientError) -> None:
         """The error leaves the block, and every stream."""
@@ -252,10 +284,6 @@ class HACore(Core):
         uri = Uri.parse(self._attempt).safe if self._attempt else ""
         version = "" if self.server is None else self.server.server_version
         return {"uri": uri, "client_name": self.name, "server_version": version}
-
-    def _tell(self, state: ConnectionState) -> None:
-        self.state = state
-        self._events.tell("state", state)
 
     # -- its steps --------------------------------------------------------------
 
@@ -275,7 +303,6 @@ class HACore(Core):
 
     async def _dial(self) -> None:
         await self.connect(self._attempt, timeout=self._ha.connect_timeout_s)
-        self._events.tell("state", ConnectionState.CONNECTED)
 
     async def _log_on_there(self) -> None:
         connection, uri, limit_s = self._serving(), self._uri, self._ha.connect_timeout_s
@@ -290,6 +317,11 @@ class HACore(Core):
         self._serving()
         self._ha.chooser.report_success(self._info())
         self._reconcile()
+        log = self.publisher.log
+        if log is not None and log.gap is not None:
+            _logger.warning(
+                "client %s goes on with %s: %s", self.name, self._info()["uri"], log.gap
+            )
 
     async def _beat(self) -> None:
         self._serving()

@@ -118,6 +118,8 @@ class Publisher:
     def lost(self) -> None:
         """The link is gone; who waits looks for itself whether waiting still makes sense."""
         self.writer = None
+        if self.log is not None:
+            self._look_again_later(self.log)
         if not self.lasting:
             self.persisted.release()
 
@@ -127,15 +129,16 @@ class Publisher:
         self._stopped = reason
         self.persisted.release()
 
-    def check_lasting(self, what: str, reason: HAClientError | None) -> None:
-        """Look whether waiting for another connection makes sense.
+    def check_lasting(self, what: str, reason: HAClientError) -> None:
+        """Look whether waiting for another connection makes sense, after one was lost.
 
         Raises:
             DisconnectedError: It does not.
         """
+        if self._stopped is not None:
+            raise DisconnectedError(f"{what}: not confirmed: {self._stopped}") from self._stopped
         if not self.lasting:
-            stopped = self._stopped or reason
-            raise DisconnectedError(f"{what}: not confirmed: {stopped}") from stopped
+            raise reason
 
     def acknowledged(self, sequence: int) -> None:
         """Everything up to `sequence` is persisted (PS5)."""
@@ -213,7 +216,12 @@ class Publisher:
         if self.writer is not None and self.writer.log_open:
             self.writer.flush()
         else:
-            self.gate.look_at = log.unsent_bytes + FLUSH_BYTES
+            self._look_again_later(log)
+
+    def _look_again_later(self, log: FrameLog) -> None:
+        """Nothing is sent now, so nothing but the limit is there to look for."""
+        room = max(self.gate.cap_bytes - log.unpersisted_bytes, 1)
+        self.gate.look_at = log.unsent_bytes + min(FLUSH_BYTES, room)
 
     async def publish(self, topic: str, body: Payload) -> int | None:
         """Publish plainly, waiting for room first when there is none.

@@ -46,7 +46,8 @@ class Watermark:
             event: Something else that may happen first and ends the wait as well.
         """
         shared = event is not None
-        event = event or trio.Event()
+        if event is None:
+            event = trio.Event()
         entry = (level, next(self._order), event)
         heapq.heappush(self._heap, entry)
         try:

@@ -119,8 +119,7 @@ async def test_it_ends_at_once_wherever_it_is(
                 elif ending == "cancel":
                     scope.cancel()
         took = trio.current_time() - started
-        drains = ending == "leave" and state in {*STATES[3:]}
-        assert took <= (DRAIN_S if drains else 0)
+        assert took <= (DRAIN_S if ending == "leave" else 0)
         assert running_tasks() == before
 
 
@@ -145,6 +144,32 @@ async def test_it_ends_while_an_authenticator_takes_its_time(server: Server) -> 
             pytest.fail("never entered")
     assert trio.current_time() - started == 1.0
     assert client.state is ConnectionState.SHUTDOWN
+
+
+@pytest.mark.row("HA8")
+@pytest.mark.parametrize("state", [Recovery.LOGGING_ON, Recovery.HEARTBEAT, Recovery.RESUBSCRIBING])
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_disconnect_may_meet_the_answer_that_was_awaited(
+    server: Server, state: Recovery, turns: int
+) -> None:
+    """The step's task may be running already when another one stops the plan."""
+    world, before = World(server.uri), running_tasks()
+    async with entered(world.client, partial(world.first, server)) as peer:
+        await world.work(peer)
+        await lose(peer)
+        again = await server.accept()
+        await world.up_to(again, state)
+        message = await again.hear()
+        await wait_all_tasks_blocked()
+        await again.ack(message, client_name="ha", s=world.numbers[-1])
+        for _ in range(turns):
+            await trio.lowlevel.checkpoint()
+        await world.client.disconnect()
+        await wait_all_tasks_blocked()
+        assert world.client.disconnected
+        with pytest.raises(DisconnectedError, match="on purpose"):
+            await world.client.flush(timeout=1)
+    assert running_tasks() == before
 
 
 @pytest.mark.row("HA8")

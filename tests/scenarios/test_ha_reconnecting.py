@@ -12,17 +12,16 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.chooser import DefaultServerChooser
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import (
+    AuthenticationError,
     DisconnectedError,
     HAClientError,
     NameInUse,
-    PublishGap,
     ReconnectGaveUp,
     UsageError,
 )
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
-from haclient.transport.ha_core import OnPublishGap
 from haclient_stores.bookmarks import EPOCH
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.memory_publish import MemoryPublishStore
@@ -83,7 +82,7 @@ async def test_the_order_of_a_reconnect_event_by_event(server: Server) -> None:
         assert (published.data, published.sequence) == (b"while away", stored)
         assert (await again.answer("subscribe")).sub_id == "s"
         await wait_all_tasks_blocked()
-        assert (seen, states) == (expected, reached)
+        assert (seen, states) == (expected, ["disconnected", "reconnecting", *reached])
         async with answering(again):
             await again.persisted(published.sequence or 0)
             await client.flush(timeout=1)
@@ -340,41 +339,16 @@ async def test_disconnect_stops_a_recovery_at_once(server: Server) -> None:
         assert trio.current_time() == started
 
 
-@pytest.mark.row("PS9", "HA3")
-@pytest.mark.parametrize("policy", ["refuse", "raise", "continue"])
-async def test_a_server_that_lacks_what_was_acknowledged(
-    server: Server, other: Server, policy: OnPublishGap
-) -> None:
-    seen: list[str] = []
-    client = HAClient(
-        "ha",
-        server_chooser=Recorder({"A": server.uri, "B": other.uri}, seen),
-        publish_store=MemoryPublishStore(),
-        on_publish_gap=policy,
-        heartbeat=None,
-    )
+@pytest.mark.row("CC11")
+async def test_a_refusal_in_the_words_of_a_logon_is_an_answer_all_the_same(server: Server) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
 
-    async def run() -> None:
-        async with entered(client, partial(live, server)) as peer:
-            sequence = await client.publish("orders", b"x")
-            assert sequence is not None
-            await peer.expect("publish")
-            await peer.persisted(sequence)
-            await client.wait_empty(timeout=1)
-            await lose(peer)
-            seen.clear()
-            forgetful = await live(server, seen=0)
-            await wait_all_tasks_blocked()
-            fit = await live(other, seen=sequence) if policy == "refuse" else forgetful
-            async with answering(fit):
-                await client.flush(timeout=1)
+        async def refuse() -> None:
+            await peer.refuse(await peer.expect("subscribe"), "auth failure")
 
-    if policy == "raise":
-        with pytest.raises(PublishGap):
-            await run()
-    else:
-        await run()
-        assert ("failure A: PublishGap" in seen) == (policy == "refuse")
+        with pytest.raises(AuthenticationError):
+            await together(lambda: client.subscribe("orders", handler=lambda _: None), refuse)
 
 
 @pytest.mark.row("HA9")
