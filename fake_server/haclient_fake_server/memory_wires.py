@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from haclient_fake_server.faults import Direction, How
+from haclient_fake_server.faults import CLIENT, Direction, How
 from haclient_fake_server.wires import Wire
 
 if TYPE_CHECKING:
@@ -29,30 +29,39 @@ class MemorySwitch:
     """Puts wires into the network of a `trio.run`; connections without a wire are left alone.
 
     Args:
-        network: Whose `admit` and `connected` are taken.
+        network: Whose `admit` and `connected` are taken; what was there is asked after this.
     """
 
     def __init__(self, network: MemoryNetwork) -> None:
         self._wires: dict[tuple[str, str], Wire] = {}
+        self._next_admit, self._next_connected = network.admit, network.connected
         network.admit = self._admit
         network.connected = self._connected
 
     def wire(self, source: str, address: str) -> Wire:
-        """The wire from who dials under this name to `host:port`."""
+        """The wire from who dials under this name to `host:port`.
+
+        That of `CLIENT` is for everybody who has none.
+        """
         return self._wires.setdefault((source, address), Wire())
 
+    def _find(self, source: str, address: str) -> Wire | None:
+        return self._wires.get((source, address)) or self._wires.get((CLIENT, address))
+
     def _admit(self, source: str, address: str) -> trio.Event | None:
-        wire = self._wires.get((source, address))
-        if wire is None:
-            return None
-        if wire.refusing:
+        wire = self._find(source, address)
+        if wire is not None and wire.refusing:
             raise ConnectionRefusedError(111, "connections are refused")
-        return wire.barrier
+        if wire is not None and wire.barrier is not None:
+            return wire.barrier
+        return None if self._next_admit is None else self._next_admit(source, address)
 
     def _connected(self, connection: MemoryConnection) -> None:
-        wire = self._wires.get((connection.source, connection.target))
+        wire = self._find(connection.source, connection.target)
         if wire is not None:
             _Carried(wire, connection)
+        if self._next_connected is not None:
+            self._next_connected(connection)
 
 
 class _Carried:

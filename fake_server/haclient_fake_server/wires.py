@@ -22,7 +22,7 @@ __all__ = ["Carried", "Wire"]
 
 
 class Carried(Protocol):
-    """One connection, as its wire sees it.
+    """One connection, as its wire sees it."""
 
     @property
     def open(self) -> bool:
@@ -92,7 +92,8 @@ class Wire:
     def block(self, direction: Direction, *, dropped: bool = False) -> None:
         """Let nothing arrive in this direction, and no new connection be made."""
         self.blocked[direction] = dropped
-        self.barrier = self.barrier or trio.Event()
+        if self.barrier is None:
+            self.barrier = trio.Event()
         self._tell()
 
     def heal(self) -> None:
