@@ -31,6 +31,7 @@ from haclient.transport.memory import network
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.faults import (
+    BOTH,
     CLIENT,
     Cut,
     Direction,
@@ -60,9 +61,6 @@ SEGMENT_BYTES: Final = 4 * 2**20
 PORT: Final = 9007
 """The port of `mem://` addresses, where every number is free."""
 
-_UP: Final[Direction] = "up"
-_DOWN: Final[Direction] = "down"
-
 
 class Cluster:
     """Running brokers, for as long as the `async with` block.
@@ -79,7 +77,7 @@ class Cluster:
         data_dir: Where the journals are; a temporary directory unless told otherwise.
 
     Raises:
-        UsageError: A name is used twice, unknown, or `client`; or processes cannot be configured so.
+        UsageError: A name is used twice, is unknown, or is `client`.
     """
 
     def __init__(  # noqa: PLR0913  # the parts of a cluster, all by keyword
@@ -97,7 +95,8 @@ class Cluster:
         if links is None:
             links = {name: [each for each in self.names if each != name] for name in self.names}
         known = {*self.names} - {CLIENT}
-        if len(known) < len(self.names) or {*links, *sum(map(list, links.values()), [])} - known:
+        linked = {*links, *(target for targets in links.values() for target in targets)}
+        if len(known) < len(self.names) or linked - known:
             raise UsageError(
                 f"brokers {self.names}, links {dict(links)}: wanted names that differ, none of "
                 f"them {CLIENT!r}, and links between them"
@@ -119,6 +118,7 @@ class Cluster:
         """Start all brokers; returns when they listen.
 
         Raises:
+            UsageError: A broker that is a process cannot be configured so.
             HAClientError: A broker did not start.
             OSError: An address cannot be listened on.
         """
@@ -289,15 +289,17 @@ class Cluster:
         return found
 
     def _part(self, fault: Partition) -> None:
+        if fault.a == fault.b:
+            raise UsageError(f"a partition between {fault.a!r} and itself: wanted two names")
         self._between(fault.a, fault.b)
-        for dialler, direction in ((fault.a, _UP), (fault.b, _DOWN)):
-            other = fault.b if dialler == fault.a else fault.a
-            wire = self._wires.get((dialler, other))
-            if wire is None:
-                continue
-            wire.block(direction, dropped=fault.dropped)
-            if not fault.one_way:
-                wire.block(_DOWN if direction == _UP else _UP, dropped=fault.dropped)
+        sent_by_a: dict[tuple[str, str], Direction] = {
+            (fault.a, fault.b): "up",
+            (fault.b, fault.a): "down",
+        }
+        for pair, direction in sent_by_a.items():
+            for each in (direction,) if fault.one_way else BOTH:
+                if pair in self._wires:
+                    self._wires[pair].block(each, dropped=fault.dropped)
 
     def _disarm(self, cut: Cut) -> None:
         """A cut falls once, on whichever wire its place is reached first."""

@@ -114,19 +114,23 @@ class _Connection:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    for direction, source, sink in (
-                        ("up", self._client, self._server),
-                        ("down", self._server, self._client),
-                    ):
-                        send, receive = trio.open_memory_channel[tuple[float, bytes]](
-                            IN_FLIGHT_PIECES
-                        )
-                        nursery.start_soon(self._read, source, send)
-                        nursery.start_soon(self._write, direction, sink, receive)
+                    self._start("up", self._client, self._server, nursery)
+                    self._start("down", self._server, self._client, nursery)
         finally:
             self.open = False
             for stream in (self._client, self._server):
                 stream.socket.close()
+
+    def _start(
+        self,
+        direction: Direction,
+        source: trio.SocketStream,
+        sink: trio.SocketStream,
+        nursery: trio.Nursery,
+    ) -> None:
+        send, receive = trio.open_memory_channel[tuple[float, bytes]](IN_FLIGHT_PIECES)
+        nursery.start_soon(self._read, source, send)
+        nursery.start_soon(self._write, direction, sink, receive)
 
     def lose(self, how: How) -> None:
         """Lose it now."""
@@ -203,8 +207,10 @@ class _Connection:
             self.lose(how)
 
     def _broken(self) -> None:
-        """One end has gone; the other learns of it, unless it cannot hear of it any more."""
-        if not self._silent and not any(self._wire.blocked.values()):
+        """One end has gone; the other learns of it when it can hear of it."""
+        if self._wire.blocked:
+            self.lossy = True
+        elif not self._silent:
             self.lose("reset")
 
 

@@ -7,7 +7,7 @@ imports nothing of ours: a test run that uses no fixture pays nothing.
 |---|---|---|
 | `amps_broker` | a `Cluster` of one broker, in this process, on TCP | an async test under trio |
 | `amps_memory_broker` | the same on `mem://`, for virtual time | an async test under trio |
-| `amps_cluster` | `await amps_cluster("east", "west", on="tcp")`: a `Cluster` | an async test under trio |
+| `amps_cluster` | clusters: `await amps_cluster("east", "west")` | an async test under trio |
 | `amps_broker_process` | a `BrokerProcess`, to kill, pause and start again | nothing |
 
 Async fixtures need pytest-trio (or another plugin that runs them under trio). Brokers listen on
@@ -57,7 +57,7 @@ class ClusterFactory(Protocol):
 
 @pytest.fixture
 async def amps_cluster() -> AsyncGenerator[ClusterFactory]:
-    """Start clusters of brokers: `await amps_cluster("east", "west", on="process")`."""
+    """Clusters of brokers that replicate to each other; call it with their names, and await."""
     import trio  # noqa: PLC0415 - loading the plugin must cost nothing
 
     from haclient_fake_server.cluster import Cluster, run_cluster  # noqa: PLC0415 - the same

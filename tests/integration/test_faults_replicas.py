@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from haclient.errors import TimedOut
-from haclient_fake_server.cluster import Cluster
+from haclient_fake_server.cluster import Cluster, On
 from haclient_fake_server.faults import Cut, Heal, Partition
+from haclient_fake_server.pytest_plugin import ClusterFactory
 from support.broker import RawClient
 
 QUICK = "ack_conflation=1ms"
@@ -73,43 +73,45 @@ async def test_a_partition_holds_acks_delivery_goes_on_and_healing_catches_up(
 
 @pytest.mark.row("FI4", "RE3")
 @pytest.mark.parametrize("on", ["tcp", "process"])
-async def test_a_partition_in_one_direction_holds_the_acks_of_both(on: str) -> None:
-    async with Cluster("east", "west", on="process" if on == "process" else "tcp") as cluster:
-        async with (
-            RawClient.connect(cluster.uris[0]) as at_east,
-            RawClient.connect(cluster.uris[1]) as at_west,
-        ):
-            await at_east.logon("e", opts=QUICK)
-            await at_west.logon("w", opts=QUICK)
-            for client in (at_east, at_west):
-                await publish(client, 1, 50)
-            for client in (at_east, at_west):
-                await persisted(client, 50)
-            await cluster.apply(Partition("east", "west", one_way=True))
-            for client in (at_east, at_west):
-                await publish(client, 51, 100)
-            # What west sends arrives; that it has arrived, west does not hear.
-            assert len(await read(cluster.uris[0], 200)) == 200
-            assert await logged(cluster.uris[1]) == 150
-            for client in (at_east, at_west):
-                with trio.move_on_after(0.2) as waiting:
-                    await client.ack("persisted")
-                assert waiting.cancelled_caught
-            await cluster.apply(Heal())
-            for client in (at_east, at_west):
-                await persisted(client, 100)
-            for uri in cluster.uris:
-                assert sorted(await read(uri, 200)) == sorted([*range(1, 101), *range(1, 101)])
+async def test_a_partition_in_one_direction_holds_the_acks_of_both(
+    amps_cluster: ClusterFactory, on: On
+) -> None:
+    cluster = await amps_cluster("east", "west", on=on)
+    east, west = cluster.uris
+    async with RawClient.connect(east) as at_east, RawClient.connect(west) as at_west:
+        await at_east.logon("e", opts=QUICK)
+        await at_west.logon("w", opts=QUICK)
+        for client in (at_east, at_west):
+            await publish(client, 1, 50)
+        for client in (at_east, at_west):
+            await persisted(client, 50)
+        await cluster.apply(Partition("east", "west", one_way=True))
+        for client in (at_east, at_west):
+            await publish(client, 51, 100)
+        # What west sends arrives; that it has arrived, west does not hear.
+        assert len(await read(east, 200)) == 200
+        assert await logged(west) == 150
+        for client in (at_east, at_west):
+            with trio.move_on_after(0.2) as waiting:
+                await client.ack("persisted")
+            assert waiting.cancelled_caught
+        await cluster.apply(Heal())
+        for client in (at_east, at_west):
+            await persisted(client, 100)
+        for uri in cluster.uris:
+            assert sorted(await read(uri, 200)) == sorted([*range(1, 101), *range(1, 101)])
 
 
 @pytest.mark.row("FI4")
 async def test_a_chain_is_cut_at_every_place_and_catches_up() -> None:
     links = {"a": ["b"], "b": ["c"]}
-    async with Cluster("a", "b", "c", links=links) as cluster:
-        async with RawClient.connect(cluster.uri) as client:
-            await client.logon("p", opts=QUICK)
-            for round_, source in enumerate(("a", "b", "a", "b")):
-                await cluster.apply(Cut(source=source, at_byte=37 + 500 * round_, direction="up"))
-                await publish(client, 100 * round_ + 1, 100 * round_ + 100)
-            await persisted(client, 400)
-            assert await read(cluster.uris[2], 400) == list(range(1, 401))
+    async with (
+        Cluster("a", "b", "c", links=links) as cluster,
+        RawClient.connect(cluster.uri) as client,
+    ):
+        await client.logon("p", opts=QUICK)
+        for round_, source in enumerate(("a", "b", "a", "b")):
+            await cluster.apply(Cut(source=source, at_byte=37 + 500 * round_, direction="up"))
+            await publish(client, 100 * round_ + 1, 100 * round_ + 100)
+        await persisted(client, 400)
+        assert await read(cluster.uris[2], 400) == list(range(1, 401))
