@@ -54,7 +54,7 @@ async def test_the_same_faults_as_on_sockets_in_no_time_at_all() -> None:
             await cluster.apply(from_json(fault))
             await journey.publish(20)
             await journey.delivered(len(journey.published))
-        await trio.sleep(60)
+        await trio.sleep(5)
         assert journey.publisher.unpersisted_count == 20
         await cluster.apply(Heal())
         await journey.arrive()
@@ -69,32 +69,29 @@ async def test_a_partition_holds_what_is_sent_one_way() -> None:
         await journey.publish(5)
         await journey.delivered(5)
         await trio.sleep(1)
-        assert (
-            cluster.destination("east", "west").behind,
-            journey.publisher.unpersisted_count,
-        ) == (
-            5,
-            5,
-        )
+        assert cluster.destination("east", "west").behind == 5
+        assert journey.publisher.unpersisted_count == 5
         await cluster.apply(Heal("west", "east"))
         await journey.arrive()
         assert cluster.destination("east", "west").behind == 0
 
 
 async def test_brokers_are_killed_and_restarted_on_their_data(tmp_path: Path) -> None:
-    async with Cluster("east", "west", on="memory", data_dir=tmp_path) as cluster:
-        async with Journey(cluster.uris[:1]) as journey:
-            await journey.publish(5)
-            await journey.arrive()
-            await cluster.apply(Kill("east"))
-            assert (cluster.is_running("east"), cluster.is_running("west")) == (False, True)
-            with pytest.raises(ConnectionRefused):
-                await dial(Uri.parse(cluster.uri), timeout=1)
-            with pytest.raises(UsageError, match="'east' does not run"):
-                cluster.destination("east", "west")
-            await journey.publish(5)
-            await cluster.apply(Restart("east"), Restart("east"))
-            await journey.arrive()
+    async with (
+        Cluster("east", "west", on="memory", data_dir=tmp_path) as cluster,
+        Journey(cluster.uris[:1]) as journey,
+    ):
+        await journey.publish(5)
+        await journey.arrive()
+        await cluster.apply(Kill("east"))
+        assert (cluster.is_running("east"), cluster.is_running("west")) == (False, True)
+        with pytest.raises(ConnectionRefused):
+            await dial(Uri.parse(cluster.uri), timeout=1)
+        with pytest.raises(UsageError, match="'east' does not run"):
+            cluster.destination("east", "west")
+        await journey.publish(5)
+        await cluster.apply(Restart("east"), Restart("east"))
+        await journey.arrive()
     assert (tmp_path / "east" / "journal.00000001").exists()
 
 

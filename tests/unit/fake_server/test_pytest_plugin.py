@@ -103,7 +103,7 @@ async def test_a_client(amps_broker):
     async with HAClient("a", servers=[amps_broker.uri]) as client:
         await client.flush()
 """
-    done = run(tmp_path, source, "-p", "pytest_trio")
+    done = run(tmp_path, source, "-p", "pytest_trio.plugin")
     assert "1 passed" in done.stdout, done.stdout
 
 
