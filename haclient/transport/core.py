@@ -25,12 +25,13 @@ from haclient.session.logon import LoggedOn
 from haclient.session.machine import Received, Session
 from haclient.session.states import ConnectionState
 from haclient.session.subscriptions import Subscription
-from haclient.transport.commander import Commander, Fields, drop_queued, lost_error
+from haclient.transport.commander import Commander, Fields, lost_error
 from haclient.transport.connection import Connection
 from haclient.transport.dial import dial
 from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
 from haclient.transport.exceptions import open_nursery
+from haclient.transport.leaving import drain, let_go
 from haclient.transport.log_on import check_client_name, log_on
 from haclient.transport.publisher import Payload, Publisher
 from haclient.transport.settings import TIMEOUT_S, Settings
@@ -38,7 +39,7 @@ from haclient.transport.writer import Writer
 
 __all__ = ["Core"]
 
-_DRAIN_S: Final = 5.0  # how long leaving the block waits for what was published to be persisted
+_LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened
 # Makes the server pay its persisted ack now. The watermark is what is waited for: no id is needed.
 _HURRY: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
 _logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Core:
         )
         self.state = ConnectionState.DISCONNECTED
         self.server: LoggedOn | None = None
-        self._events = Events(
+        self.events = Events(
             failed_write=settings.on_failed_write,
             duplicate=settings.on_duplicate,
             last_chance=settings.on_last_chance,
@@ -89,7 +90,7 @@ class Core:
         if self._nursery is not None or self.state is ConnectionState.SHUTDOWN:
             raise UsageError("a client runs once: make a new one with the same stores' paths")
         self._nursery = await self._stack.enter_async_context(open_nursery())
-        self._nursery.start_soon(self._events.run)
+        self._nursery.start_soon(self.events.run)
 
     async def leave(
         self,
@@ -111,7 +112,8 @@ class Core:
         traceback: TracebackType | None,
     ) -> None:
         nursery, self._nursery = self._nursery, None
-        self._shut()
+        if self._connection is not None:
+            self._connection.close()
         if nursery is not None:
             nursery.cancel_scope.cancel()
         try:
@@ -120,6 +122,12 @@ class Core:
             with ExitStack() as closing:  # each of them, whatever happens to another
                 for store in reversed(self._stores):
                     closing.callback(store.close)
+                self._tell(ConnectionState.SHUTDOWN)
+                with trio.CancelScope(shield=True) as last_calls:
+                    last_calls.deadline = trio.current_time() + _LAST_CALLS_S
+                    await self.events.finish()
+                if last_calls.cancelled_caught:
+                    _logger.warning("client %s: its callbacks did not end in time", self.name)
 
     async def connect(self, uri: str | Uri, *, timeout: float | None) -> None:
         """Open a connection (CC2); `logon` comes next.
@@ -143,7 +151,7 @@ class Core:
             self.session,
             writer=Writer(link, self.publisher.log, self.publisher.gate),
             on_received=self._received,
-            events=self._events,
+            events=self.events,
             hurried=self._hurried,
             on_stopped=self.publisher.persisted.release,
         )
@@ -151,7 +159,7 @@ class Core:
         self._closed = trio.Event()
         self._lost_because = None
         self.publisher.connected(connection.writer)
-        self.state = ConnectionState.CONNECTED
+        self._tell(ConnectionState.CONNECTED)
         nursery.start_soon(self._serve, connection)
 
     async def logon(self, *, timeout: float | None) -> None:
@@ -178,7 +186,7 @@ class Core:
         except BaseException:
             await self._abandon(connection, closed)
             raise
-        self.state = ConnectionState.LOGGED_ON
+        self._tell(ConnectionState.LOGGED_ON)
 
     async def _log_on(
         self,
@@ -228,7 +236,7 @@ class Core:
         """Close the connection; what the stores keep stays kept. The client may connect again."""
         closed = self._closed
         if self._connection is not None:
-            self._shut()
+            self._connection.close()
             await closed.wait()
 
     async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
@@ -269,12 +277,11 @@ class Core:
         self.commander.logged_on = False
         self.publisher.lost()
         self._lost_because = reason
-        if self.state is not ConnectionState.SHUTDOWN:
-            self.state = ConnectionState.DISCONNECTED
         for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
             self._end(subscription, reason)
         _logger.info("client %s: %s", self.name, reason)
-        self._events.tell("disconnect", reason)
+        self._tell(ConnectionState.DISCONNECTED)
+        self.events.tell("disconnect", reason)
         self._closed.set()
 
     def _end(self, subscription: Subscription, reason: HAClientError) -> None:
@@ -282,33 +289,20 @@ class Core:
         if isinstance(subscription.sink, Delivery):
             subscription.sink.end(reason, raises=subscription.finite)
 
-    def _shut(self) -> None:
-        if self._nursery is None:
-            self.state = ConnectionState.SHUTDOWN
-        if self._connection is not None:
-            self._connection.close()
+    def _tell(self, state: ConnectionState) -> None:
+        """A state is reached (HA20)."""
+        self.state = state
+        self.events.tell("state", state)
 
     async def _drain(self) -> None:
-        """Before leaving: what was published has left, and is persisted if soon (CC3)."""
-        publisher, connection = self.publisher, self._connection
-        if connection is None or not self.commander.logged_on:
+        """Before leaving: what was published has left, and is persisted if soon (CC3, HA25)."""
+        publisher, limit_s = self.publisher, self.settings.exit_timeout_s
+        if limit_s == 0 or (publisher.log is None and not self.commander.logged_on):
             return
-        self._let_go()
-        with trio.move_on_after(_DRAIN_S):
-            while publisher.log is None and publisher.writer and connection.writer.outbox_bytes:
-                await connection.writer.room()
-        try:
-            await self.flush_persisted(timeout=_DRAIN_S)
-        except (TimedOut, DisconnectedError) as error:
-            _logger.warning("client %s leaves with publishes not persisted: %s", self.name, error)
-
-    def _let_go(self) -> None:
-        """Who leaves takes no more messages: its full streams must not hold back the last acks."""
-        for subscription in self.session.router.all():
-            sink = subscription.sink
-            if isinstance(sink, Delivery) and sink.consumer in {trio.lowlevel.current_task(), None}:
-                drop_queued(subscription)
-                sink.end()
+        let_go(self.session.router.all())
+        left = await drain(publisher, self.flush_persisted, limit_s=limit_s)
+        if left:
+            _logger.warning("client %s leaves with publishes not persisted: %s", self.name, left)
 
     async def flush_persisted(self, *, timeout: float | None) -> None:
         """Wait until everything published so far is persisted (CC9, PS15).
@@ -409,6 +403,11 @@ class Core:
             raise UsageError("use the client as `async with Client(...) as client:`")
         return self._nursery
 
+    @property
+    def entered(self) -> bool:
+        """Whether the client's `async with` was entered, and not left."""
+        return self._nursery is not None
+
     def _not_connected(self) -> HAClientError:
         return self._lost_because or DisconnectedError("not connected: call connect first")
 
@@ -423,10 +422,10 @@ class Core:
         for ack in received.failed:
             message = self.publisher.refused(ack)
             _logger.warning("publish %d was refused: %s", message.sequence, ack.reason)
-            self._events.tell("failed_write", message, ack.reason)
+            self.events.tell("failed_write", message, ack.reason)
         if received.persisted:
             self.publisher.acknowledged(received.persisted)
         for message in received.duplicates:
-            self._events.tell("duplicate", message)
+            self.events.tell("duplicate", message)
         for message in received.unrouted:
-            self._events.tell("last_chance", message)
+            self.events.tell("last_chance", message)

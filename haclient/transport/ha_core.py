@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from types import TracebackType
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import trio
@@ -124,11 +125,31 @@ class HACore(Core):
     @override
     async def disconnect(self) -> None:
         """Stop for good, at once, whatever the recovery is doing (HA8)."""
-        self._gave_up = self._gave_up or DisconnectedError("the client was disconnected on purpose")
-        self._plan.stop()
+        reason = DisconnectedError("the client was disconnected on purpose")
+        self._stop(self._gave_up or reason)
         self._stopping.cancel()
+        for subscription in self._lasting.values():
+            super()._end(subscription, reason)
         await super().disconnect()
+
+    @override
+    async def _close(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop(self._gave_up or DisconnectedError("the client was left"))
+        await super()._close(kind, error, traceback)
+
+    def _stop(self, reason: HAClientError) -> None:
+        """Nothing follows: whoever waits for a connection hears so."""
+        self._gave_up = reason
+        self._plan.stop()
+        self.publisher.stop(reason)
         self._live.set()
+        if self.state is ConnectionState.RECONNECTING:
+            self._tell(ConnectionState.DISCONNECTED)
 
     @override
     def subscriptions(self) -> list[Subscription]:
@@ -148,7 +169,7 @@ class HACore(Core):
 
     @override
     def _lost(self, reason: HAClientError) -> None:
-        if self._live.is_set():  # at once: whoever is not ready any more has to wait
+        if self._live.is_set() and self._gave_up is None:  # at once: nobody is ready any more
             self._live = trio.Event()
         super()._lost(reason)
 
@@ -208,24 +229,19 @@ class HACore(Core):
             await self._abandon(self._connection, self._closed)
         if final:
             self._give_up(error)
+        elif self.state is ConnectionState.DISCONNECTED:
+            self._tell(ConnectionState.RECONNECTING)
 
     def _give_up(self, error: HAClientError) -> None:
-        self._gave_up = error
-        self._plan.stop()
+        self._stop(error)
         for subscription in self._lasting.values():
             super()._end(subscription, error)
         self._lasting.clear()
-        self._live.set()
-        self.publisher.persisted.release()
 
     def _info(self) -> dict[str, str]:
         uri = Uri.parse(self._attempt).safe if self._attempt else ""
         version = "" if self.server is None else self.server.server_version
         return {"uri": uri, "client_name": self.name, "server_version": version}
-
-    def _tell(self, state: ConnectionState) -> None:
-        self.state = state
-        self._events.tell("state", state)
 
     # -- its steps --------------------------------------------------------------
 
@@ -245,7 +261,6 @@ class HACore(Core):
 
     async def _dial(self) -> None:
         await self.connect(self._attempt, timeout=self._ha.connect_timeout_s)
-        self._events.tell("state", ConnectionState.CONNECTED)
 
     async def _log_on_there(self) -> None:
         connection, uri = self._connection, self._uri

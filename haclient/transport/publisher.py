@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.errors import DisconnectedError, UsageError, WouldBlock
+from haclient.errors import DisconnectedError, HAClientError, UsageError, WouldBlock
 from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
@@ -55,6 +55,9 @@ class Publisher:
         max_unpersisted_bytes: See `DEFAULT_MAX_UNPERSISTED_BYTES`.
         would_deadlock: Called before a wait for acks; raises when it could never end.
         lasting: Whether waits outlive a lost connection because another one will come.
+
+    Attributes:
+        lasting: As above; no longer once `stop` was called.
     """
 
     def __init__(
@@ -72,7 +75,8 @@ class Publisher:
         self._synced = getattr(store, "durability", "process") == "fsync"
         self.gate = SendGate(max_unpersisted_bytes)
         self._would_deadlock = would_deadlock
-        self._lasting = lasting
+        self.lasting = lasting
+        self._stopped: HAClientError | None = None
         self.refusals: dict[int, str] = {}
         self._heads: dict[str, bytes] = {}
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
@@ -107,8 +111,16 @@ class Publisher:
     def lost(self) -> None:
         """The link is gone; who waits looks for itself whether waiting still makes sense."""
         self.writer = None
-        if not self._lasting:
+        if self.log is not None:
+            self._look_again_later(self.log)
+        if not self.lasting:
             self.persisted.release()
+
+    def stop(self, reason: HAClientError) -> None:
+        """No other connection will come: nobody waits for acks any more."""
+        self.lasting = False
+        self._stopped = reason
+        self.persisted.release()
 
     def acknowledged(self, sequence: int) -> None:
         """Everything up to `sequence` is persisted (PS5)."""
@@ -186,7 +198,12 @@ class Publisher:
         if self.writer is not None and self.writer.log_open:
             self.writer.flush()
         else:
-            self.gate.look_at = log.unsent_bytes + FLUSH_BYTES
+            self._look_again_later(log)
+
+    def _look_again_later(self, log: FrameLog) -> None:
+        """Nothing is sent now, so nothing but the limit is there to look for."""
+        room = max(self.gate.cap_bytes - log.unpersisted_bytes, 1)
+        self.gate.look_at = log.unsent_bytes + min(FLUSH_BYTES, room)
 
     async def publish(self, topic: str, body: Payload) -> int | None:
         """Publish plainly, waiting for room first when there is none.
@@ -323,10 +340,9 @@ class Publisher:
 
     async def _until_acknowledged(self, log: FrameLog, what: str) -> None:
         self._would_deadlock(what)
-        if self.writer is None and not self._lasting:
-            raise DisconnectedError(
-                f"{what} waits for acks, but the connection is lost: connect again"
-            )
+        if self.writer is None and not self.lasting:
+            why = self._stopped or "the connection is lost: connect again"
+            raise DisconnectedError(f"{what} waits for acks, but {why}")
         await self.persisted.reached(log.last_persisted + 1)
 
     async def wait_persisted(self, sequence: int, what: str) -> None:
@@ -338,10 +354,11 @@ class Publisher:
         log = self.log
         while log is not None and log.unpersisted_count and log.last_persisted < sequence:
             self._would_deadlock(what)
-            if self.writer is None and not self._lasting:
+            if self.writer is None and not self.lasting:
+                why = self._stopped or "the connection is lost: connect again"
                 raise DisconnectedError(
-                    f"{what}: {log.unpersisted_count} publishes are not persisted and the "
-                    "connection is lost: connect again, they are still in the store"
+                    f"{what}: {log.unpersisted_count} publishes are not persisted and {why}; "
+                    "they are still in the store"
                 )
             if self.writer is not None:
                 self.writer.flush()  # who waits has nothing to gather: one task switch less

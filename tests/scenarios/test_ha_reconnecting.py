@@ -158,7 +158,7 @@ async def test_the_order_of_a_reconnect_event_by_event(server: Server) -> None:
         assert (published.data, published.sequence) == (b"while away", stored)
         assert (await again.answer("subscribe")).sub_id == "s"
         await wait_all_tasks_blocked()
-        assert (seen, states) == (expected, reached)
+        assert (seen, states) == (expected, ["disconnected", "reconnecting", *reached])
         async with answering(again):
             await again.persisted(published.sequence or 0)
             await client.flush(timeout=1)
