@@ -28,37 +28,38 @@ class LocalBroker:
 
     Attributes:
         address: Where it listens; the same after a restart.
+        server: The broker, while it runs.
     """
 
     def __init__(self, config: BrokerConfig, nursery: trio.Nursery) -> None:
         (self.address,) = config.listen
         self._config = config
         self._nursery = nursery
-        self._server: BrokerServer | None = None
+        self.server: BrokerServer | None = None
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
 
     @property
     def is_running(self) -> bool:
         """Whether it serves."""
-        return self._server is not None
+        return self.server is not None
 
     async def start(self) -> None:
         """Start it on the data that it has left; does nothing while it runs."""
-        if self._server is None:
+        if self.server is None:
             self._scope, self._ended = trio.CancelScope(), trio.Event()
             await self._nursery.start(self._run)
 
     async def kill(self) -> None:
         """End it now; every acknowledged message is in its journal at any moment."""
         self._scope.cancel()
-        if self._server is not None:
+        if self.server is not None:
             await self._ended.wait()
 
     @property
     def destinations(self) -> tuple[DestinationStatus, ...]:
         """Where it replicates to, and how far that is; empty while it does not run."""
-        return self._server.destinations if self._server is not None else ()
+        return self.server.destinations if self.server is not None else ()
 
     async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
         origin.set(self._config.name)  # what this task and its children dial is known by its name
@@ -67,11 +68,11 @@ class LocalBroker:
                 config = replace(self._config, listen=(self.address,))
                 async with BrokerServer(config) as server:
                     (self.address,) = server.uris
-                    self._server = server
+                    self.server = server
                     task_status.started()
                     await trio.sleep_forever()
         finally:
-            self._server = None
+            self.server = None
             self._ended.set()
 
 
