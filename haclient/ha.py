@@ -28,7 +28,12 @@ from haclient.session.heartbeat import Heartbeat
 from haclient.session.states import StateListener
 from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
-from haclient.transport.ha_core import HACore, HASettings, OnPublishGap
+from haclient.transport.ha_core import (
+    HACore,
+    HASettings,
+    OnPublishGap,
+    OnResubscribeFailure,
+)
 from haclient.transport.handling import HandlerErrorPolicy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient.transport.settings import EXIT_TIMEOUT_S, TIMEOUT_S, Settings
@@ -66,6 +71,10 @@ class HAClient(Client):
         logon_options: Options of the logon; `ack_conflation=100ms` unless told otherwise.
         on_publish_gap: What to do with a server that lacks what was acknowledged to us: try the
             next one (`"refuse"`), go on, or raise.
+        on_resubscribe_failure: What becomes of a subscription that no server takes back (SM8). Each
+            server is asked once; when one refuses it again, `"fail"` ends the block with the error,
+            `"drop"` ends this subscription with it, `"retry"` goes on for as long as the delay
+            strategy allows. A callable gets id and error and answers with one of these.
         failover_overlap: How many seconds before a loss the replay on another server begins.
         on_failed_write: Called with the message and the reason when a publish is refused.
         on_duplicate: Called with each message that a bookmark store filtered out.
@@ -98,6 +107,7 @@ class HAClient(Client):
         connect_timeout: float = TIMEOUT_S,
         logon_options: str | Options = "ack_conflation=100ms",
         on_publish_gap: OnPublishGap = "refuse",
+        on_resubscribe_failure: OnResubscribeFailure = "fail",
         failover_overlap: float = 5.0,
         on_failed_write: Callable[[Message, str], object] | None = None,
         on_duplicate: Callable[[Message], object] | None = None,
@@ -111,10 +121,6 @@ class HAClient(Client):
     ) -> None:
         if bool(servers) == (server_chooser is not None):
             raise UsageError("give either servers=[...] or a server_chooser")
-        if on_publish_gap not in {"refuse", "continue", "raise"}:
-            raise UsageError(
-                f"on_publish_gap is 'refuse', 'continue' or 'raise', not {on_publish_gap!r}"
-            )
         self._ha_core = HACore(
             Settings(
                 name=name,
@@ -138,6 +144,7 @@ class HAClient(Client):
                 manager=subscription_manager or MemorySubscriptionManager(),
                 connect_timeout_s=connect_timeout,
                 on_publish_gap=on_publish_gap,
+                on_resubscribe_failure=on_resubscribe_failure,
                 failover_overlap_s=failover_overlap,
             ),
         )

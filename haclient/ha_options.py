@@ -16,7 +16,7 @@ from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.states import StateListener
 from haclient.subscription_manager import SubscriptionManager
-from haclient.transport.ha_core import OnPublishGap
+from haclient.transport.ha_core import OnPublishGap, OnResubscribeFailure
 from haclient.transport.handling import HandlerErrorPolicy
 
 __all__ = ["HAOptions"]
@@ -34,6 +34,7 @@ class HAOptions(TypedDict, total=False):
     connect_timeout: float
     logon_options: str | Options
     on_publish_gap: OnPublishGap
+    on_resubscribe_failure: OnResubscribeFailure
     failover_overlap: float
     on_failed_write: Callable[[Message, str], object] | None
     on_duplicate: Callable[[Message], object] | None

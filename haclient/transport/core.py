@@ -16,10 +16,9 @@ import trio
 
 from haclient.auth import Authenticator
 from haclient.errors import DisconnectedError, HAClientError, PublishFailed, TimedOut, UsageError
-from haclient.protocol.codec import encode_frame, encode_header
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
-from haclient.session.acks import PendingCommand
 from haclient.session.heartbeat import Heartbeat
 from haclient.session.logon import LoggedOn
 from haclient.session.machine import Received, Session
@@ -27,7 +26,8 @@ from haclient.session.states import ConnectionState
 from haclient.session.subscriptions import Subscription
 from haclient.transport.commander import Commander, Fields, lost_error
 from haclient.transport.connection import Connection
-from haclient.transport.dial import dial
+from haclient.transport.deleting import delete_stored
+from haclient.transport.dial import Dialler
 from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
 from haclient.transport.exceptions import open_nursery
@@ -52,7 +52,7 @@ class Core:
         self.settings = settings
         self.name = check_client_name(settings.name)
         self.session = Session()
-        self.commander = Commander(self.session, settings.bookmark_store)
+        self.commander = Commander(self.session, settings.bookmark_store, settings.clock_us)
         self.publisher = Publisher(
             settings.publish_store,
             max_unpersisted_bytes=settings.max_unpersisted_bytes,
@@ -72,7 +72,8 @@ class Core:
         self._stack = AsyncExitStack()
         self._nursery: trio.Nursery | None = None
         self._connection: Connection | None = None
-        self._dialling = False
+        self._dialler = Dialler()
+        self._logging_on = False
         self._closed = trio.Event()
         self._uri: Uri | None = None
         self._lost_because: HAClientError | None = None
@@ -135,17 +136,16 @@ class Core:
         Raises:
             UsageError: The URI is wrong, or there is a connection already.
             ConnectionRefused: Nobody listens there.
+            DisconnectedError: Another task called `disconnect` meanwhile.
             TimedOut: It took longer than `timeout` seconds.
         """
         nursery = self.running()
-        if self._connection is not None or self._dialling:
+        if self._dialler.busy:
+            raise UsageError("connect is under way in another task: wait for that one")
+        if self._connection is not None:
             raise UsageError("this client is connected: disconnect first, or use another client")
         self._uri = Uri.parse(uri) if isinstance(uri, str) else uri
-        self._dialling = True
-        try:
-            link = await dial(self._uri, timeout=timeout)
-        finally:
-            self._dialling = False
+        link = await self._dialler.dial(self._uri, timeout=timeout)
         connection = Connection(
             link,
             self.session,
@@ -174,9 +174,12 @@ class Core:
         connection, uri = self._connection, self._uri
         if connection is None or uri is None:
             raise self._not_connected()
+        if self._logging_on:
+            raise UsageError("logon is under way in another task: wait for that one")
         if self.commander.logged_on:
             raise UsageError("this connection has logged on already")
         closed = self._closed
+        self._logging_on = True
         try:
             await self._log_on(connection, uri, self.settings.authenticator, timeout=timeout)
             self._reconcile()
@@ -186,6 +189,8 @@ class Core:
         except BaseException:
             await self._abandon(connection, closed)
             raise
+        finally:
+            self._logging_on = False
         self._tell(ConnectionState.LOGGED_ON)
 
     async def _log_on(
@@ -206,16 +211,29 @@ class Core:
             correlation_id=self.settings.logon_correlation_id,
             timeout=timeout,
         )
+        self._check_serving(connection)  # it may have been lost right behind the ack
+        self.commander.server_version = self.server.server_version
         self.commander.logged_on = True
 
     def _reconcile(self) -> None:
         if self.server is not None:
             self.publisher.reconcile(self.server, self.settings.clock_us())
 
+    def _check_serving(self, connection: Connection) -> None:
+        """Look whether it is still in use.
+
+        Raises:
+            HAClientError: It was lost; this says why.
+        """
+        if self._connection is not connection:
+            raise self._not_connected()
+
     @staticmethod
-    async def _abandon(connection: Connection, closed: trio.Event) -> None:
+    async def _abandon(
+        connection: Connection, closed: trio.Event, reason: HAClientError | None = None
+    ) -> None:
         """Close a connection that came to nothing; then the client may connect again at once."""
-        connection.close()
+        connection.close(reason)
         with trio.CancelScope(shield=True):
             await closed.wait()
 
@@ -235,6 +253,7 @@ class Core:
     async def disconnect(self) -> None:
         """Close the connection; what the stores keep stays kept. The client may connect again."""
         closed = self._closed
+        self._dialler.stop()
         if self._connection is not None:
             self._connection.close()
             await closed.wait()
@@ -255,10 +274,11 @@ class Core:
             await self._start_heartbeat(self._heartbeat, timeout=TIMEOUT_S)
 
     async def _start_heartbeat(self, heartbeat: Heartbeat, *, timeout: float | None) -> None:
+        connection = self.commander.connected()
         fields = self.fields("heartbeat", a="processed", opts=heartbeat.options)
         await self.commander.command(fields, what="heartbeat", urgent=True, timeout=timeout)
-        if self._connection is not None:
-            self._connection.set_heartbeat(heartbeat)
+        self._check_serving(connection)
+        connection.set_heartbeat(heartbeat)
 
     async def _serve(self, connection: Connection) -> None:
         reason: HAClientError = DisconnectedError("the client was closed")
@@ -371,22 +391,14 @@ class Core:
 
     async def sow_delete(self, fields: Fields, body: Payload, *, timeout: float | None) -> Message:
         """Delete SOW records; with a store the command is kept until it is persisted (PS3)."""
-        log = self.publisher.log
-        header: Fields = {**fields, "cid": self.session.next_command_id()}
-        header["a"] = "processed,stats" if log is None else "processed,stats,persisted"
         body = body.encode() if isinstance(body, str) else bytes(body)
-        if log is None:
-            return await self.commander.command(
-                header, body, what="sow_delete", awaited="stats", timeout=timeout
+        if self.publisher.log is not None:
+            return await delete_stored(
+                self.commander, self.publisher, fields, body, timeout=timeout
             )
-        # A stored command may be sent again by a later process: no later id may equal its own.
-        header["cid"] = f"sow_delete-{log.last_sequence + 1}"
-        head = encode_header(header)[:-1] + b',"s":'
-        event = trio.Event()
-        pending = PendingCommand(str(header["cid"]), "sow_delete", awaited="stats", wake=event.set)
-        self.commander.connected()
-        return await self.commander.confirm(
-            lambda: self.publisher.append(head, body), pending, event, timeout=timeout
+        header = {**fields, "cid": self.session.next_command_id(), "a": "processed,stats"}
+        return await self.commander.command(
+            header, body, what="sow_delete", awaited="stats", timeout=timeout
         )
 
     def fields(self, command: str, **others: str | int) -> Fields:

@@ -122,6 +122,17 @@ class Publisher:
         self._stopped = reason
         self.persisted.release()
 
+    def check_lasting(self, what: str, reason: HAClientError) -> None:
+        """Look whether waiting for another connection makes sense, after one was lost.
+
+        Raises:
+            DisconnectedError: It does not.
+        """
+        if self._stopped is not None:
+            raise DisconnectedError(f"{what}: not confirmed: {self._stopped}") from self._stopped
+        if not self.lasting:
+            raise reason
+
     def acknowledged(self, sequence: int) -> None:
         """Everything up to `sequence` is persisted (PS5)."""
         log = self.log
@@ -212,7 +223,7 @@ class Publisher:
         """
         gate, log = self.gate, self.log
         if gate.attention:
-            await self._make_room()
+            await self.make_room()
         if log is None:
             self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
             return None
@@ -255,17 +266,31 @@ class Publisher:
             correlation_id=correlation_id,
             sow_key=sow_key,
         )
-        await self._make_room()
+        await self.make_room()
         self.send_unstored(frame)
         return None
 
     async def append_durably(self, head: bytes, body: Payload) -> int:
         """`append` after a wait for room, and after it the disk where durability asks for it."""
-        await self._make_room()
+        await self.make_room()
         sequence = self.append(head, body)
+        await self.settle()
+        return sequence
+
+    async def settle(self) -> None:
+        """Wait for the disk, where durability asks for it."""
         if self._synced:
             await self._sync()
-        return sequence
+
+    def hurry(self, what: str) -> None:
+        """Send now what is stored: the caller is about to wait for the answer.
+
+        Raises:
+            UsageError: The wait could only end after the caller itself has gone on.
+        """
+        self._would_deadlock(what)
+        if self.writer is not None:
+            self.writer.flush()
 
     def publish_nowait(self, topic: str, body: Payload) -> int | None:
         """Publish plainly without ever suspending.
@@ -306,7 +331,7 @@ class Publisher:
 
     # -- room ---------------------------------------------------------------
 
-    async def _make_room(self) -> None:
+    async def make_room(self) -> None:
         """Suspend once, and for as long as a limit is exceeded.
 
         Raises:

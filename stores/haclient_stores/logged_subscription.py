@@ -263,3 +263,7 @@ class LoggedSubscription(SubscriptionLog):
     @override
     def resume(self) -> str:
         return self.tracker.resume()
+
+    @override
+    def resume_elsewhere(self, since_us: int) -> tuple[str, ...]:
+        return self.tracker.resume_elsewhere(since_us)
