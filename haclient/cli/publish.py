@@ -73,8 +73,8 @@ async def _publish_all(run: PublishRun) -> None:
         run.summary.skipped = plan.skip
         if plan.remark:
             complain(plan.remark, kind="note")
-        with progress_bar(f"publish {request.topic}", run.scan.lines or None) as tell:
-            await publish_lines(run, client, plan, tell)
+        with progress_bar(f"publish {request.topic}", run.scan.lines or None) as progress:
+            await publish_lines(run, client, plan, progress.tell)
         await _flush(run, client)
         run.note(run.book.settle(run.store.last_sequence))
         run.summary.unpersisted = run.store.unpersisted_count
