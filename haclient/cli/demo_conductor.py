@@ -13,7 +13,6 @@ store asks the *other* broker for what is left. It must be given nothing.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -192,8 +191,8 @@ class _Conductor:
                     subscriber = await self._restart(subscriber)
         await self._until(lambda: self.persisted == self._messages)
         await self._until_arrived(self._messages)
-        await publisher.finish()
-        await subscriber.stop(signal.SIGTERM)
+        await publisher.stop()
+        await subscriber.stop()
         self._look()
         await self._call_the_roll()
 
@@ -208,7 +207,7 @@ class _Conductor:
         if victim.member is None:
             raise AssertionError("both brokers are started first")
         arrived, killed_ns = len(self._arrived), time.monotonic_ns()
-        await victim.member.stop(signal.SIGKILL)
+        await victim.member.kill()
         self._progress.say(f"killed broker {victim.name}, the primary, after {arrived} messages")
         await self._until(lambda: self._resumed_ns > killed_ns)
         self.failover_ms.append((self._resumed_ns - killed_ns) / 1e6)
@@ -223,7 +222,7 @@ class _Conductor:
     async def _restart(self, subscriber: Member) -> Member:
         """Kill the subscriber and start another one with its store."""
         arrived = len(self._arrived)
-        await subscriber.stop(signal.SIGKILL)
+        await subscriber.kill()
         self._look()
         self._progress.say(f"killed the subscriber after {arrived} messages")
         successor = await self._start_subscriber(self._primary, self._secondary)
@@ -236,7 +235,7 @@ class _Conductor:
         """Ask the other broker for what the store does not know as discarded: nothing."""
         last = await self._start_subscriber(self._secondary, self._primary)
         await self._until(lambda: self._said[last].caught_up)
-        await last.stop(signal.SIGTERM)
+        await last.stop()
         self._look()
 
 

@@ -28,8 +28,8 @@ KILLS: Final = (Kill.PRIMARY, Kill.SUBSCRIBER, Kill.PRIMARY, Kill.PRIMARY)
 MIN_MESSAGES: Final = 1000
 """With fewer there is no stream to kill anybody in the middle of."""
 
-_STREAM_S: Final = 8.0  # how long publishing takes at full pace
-_MAX_PER_SECOND: Final = 15_000.0  # what two cores carry through five processes with ease
+_STREAM_S: Final = 10.0  # how long publishing takes at full pace
+_MAX_PER_SECOND: Final = 12_500.0  # what two cores carry through five processes with ease
 _SLOWDOWN_S: Final = 1.0  # time constant of the approach to the end of a part
 
 

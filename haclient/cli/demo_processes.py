@@ -63,19 +63,28 @@ class Member:
                     yield line
         await self._process.wait()
         if not self._may_end:
-            words = self._errors.read_text(errors="replace").strip().splitlines()
-            last = words[-1] if words else "it said nothing"
-            raise DemoFailed(f"the {self._name} ended with {self._process.returncode}: {last}")
+            raise self._failure()
 
-    async def finish(self) -> None:
-        """Close its standard input, which tells it to end in order, and wait until it has."""
-        self._may_end = True
-        if self._process.stdin is not None:
-            await self._process.stdin.aclose()
-        await self._process.wait()
+    def _failure(self) -> DemoFailed:
+        words = self._errors.read_text(errors="replace").strip().splitlines()
+        last = words[-1] if words else "it said nothing"
+        return DemoFailed(f"the {self._name} ended with {self._process.returncode}: {last}")
 
-    async def stop(self, number: int) -> None:
-        """Send a signal, and wait until it has ended."""
+    async def stop(self) -> None:
+        """SIGTERM, and wait until it has ended in order.
+
+        Raises:
+            DemoFailed: It ended with an error.
+        """
+        await self._end(signal.SIGTERM)
+        if self._process.returncode:
+            raise self._failure()
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        await self._end(signal.SIGKILL)
+
+    async def _end(self, number: int) -> None:
         self._may_end = True
         self._process.send_signal(number)
         await self._process.wait()
@@ -110,7 +119,7 @@ class Company:
     async def bury(self) -> None:
         """Kill whoever still runs."""
         for member in self._members:
-            await member.stop(signal.SIGKILL)
+            await member.kill()
 
 
 @asynccontextmanager

@@ -7,7 +7,9 @@ standard output and ends with its standard input, so that no process outlives th
 * ``publisher``: publishes as far as the conductor allows. It reads that limit from its standard
   input and answers each line with how many it has published and how many are persisted.
 * ``subscriber``: a resumable stream with a trace of everything (`haclient.cli.demo_trace`). It holds
-  each message for a while and discards in another order than that of arrival. SIGTERM ends it.
+  each message for a while and discards in another order than that of arrival.
+
+SIGTERM ends each of them in order.
 """
 
 from __future__ import annotations
@@ -49,13 +51,15 @@ TOPIC: Final = "orders"
 HELD: Final = 8
 """How many messages the subscriber has in its hands before it discards them."""
 
-_OVERLAP_S: Final = 0.5  # the brokers are on one machine: their logs differ by milliseconds
+_OVERLAP_S: Final = 0.1  # two brokers on one machine are never further apart than that
 _HEARTBEAT_S: Final = 1.0
 
 
 def body_of(number: int) -> bytes:
     """The message of this number."""
-    return b'{"n":%d,"side":"buy","symbol":"DEMO","quantity":100,"price":101.25,"desk":"A7"}' % number
+    return (
+        b'{"n":%d,"side":"buy","symbol":"DEMO","quantity":100,"price":101.25,"desk":"A7"}' % number
+    )
 
 
 def number_of(body: bytes) -> int:
@@ -92,13 +96,15 @@ async def publisher(task: Assignment) -> None:
         heartbeat=_HEARTBEAT_S,
     ) as client:
         _tell(Report(ready=True))
-        async with aclosing(_limits()) as limits:
+        async with trio.open_nursery() as nursery, aclosing(_limits()) as limits:
+            nursery.start_soon(_cancel_on_sigterm, nursery.cancel_scope)
             async for limit in limits:
                 for number in range(published, limit):
                     await client.publish(TOPIC, body_of(number))
                 published = max(published, limit)
                 persisted = published - client.unpersisted_count
                 _tell(Report(published=published, persisted=persisted))
+            nursery.cancel_scope.cancel()
 
 
 class _Subscriber:
@@ -151,14 +157,14 @@ async def subscriber(task: Assignment) -> None:
                 on_disconnect=hands.lost,
             ) as client,
             client.bookmark_stream(TOPIC, sub_id="demo", bookmark=MOST_RECENT) as messages,
-            trio.open_nursery() as nursery,
         ):
             _tell(Report(ready=True))
-            nursery.start_soon(_cancel_on_sigterm, nursery.cancel_scope)
-            nursery.start_soon(_tell_caught_up, messages)
-            async for batch in messages.batches():
-                hands.take(batch)
-        hands.discard()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_on_sigterm, nursery.cancel_scope)
+                nursery.start_soon(_tell_caught_up, messages)
+                async for batch in messages.batches():
+                    hands.take(batch)
+            hands.discard()
 
 
 async def _cancel_on_sigterm(scope: trio.CancelScope) -> None:
