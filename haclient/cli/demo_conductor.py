@@ -2,10 +2,10 @@
 
 Two brokers replicate synchronously to each other. A publisher and a subscriber are clients of both
 and connected to one of them, the primary. When enough has arrived, the primary is killed and, once
-the other one has delivered, started again; the subscriber is killed and started again at once. The
-next kill waits until all is well: after a broker's restart, until everything that was published
-before it is persisted, which with synchronous replication means that both brokers have it; after the
-subscriber's, until it has been given something.
+the other one has delivered, started again; the subscriber is killed and started again at once.
+The next kill waits until all is well: after a broker's restart, until everything that was published
+before it is persisted, which with synchronous replication means that both brokers have it; after
+the subscriber's, until it has been given something.
 
 At the end, when all has arrived, the subscriber is stopped in order, and a last one with the same
 store asks the *other* broker for what is left. It must be given nothing.

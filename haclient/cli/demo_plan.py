@@ -1,9 +1,10 @@
 """When `haclient demo` kills whom, and how fast it publishes meanwhile: pure, with `now` passed in.
 
 The stream is cut into equal parts, one more than there are kills; the k-th kill is due when k parts
-have arrived. It may have to wait, for a broker that has yet to catch up, say. So that it still strikes
-in mid-stream, publishing slows down by then: what may be published before a kill ends one part after
-it was due, and that end is only ever approached. From the kill on the pace is the full one again.
+have arrived. It may have to wait, for a broker that has yet to catch up, say. So that it strikes in
+mid-stream all the same, publishing slows down by then: what may be published before a kill ends one
+part after it was due, and that end is only ever approached. From the kill on the pace is the full
+one again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The processes of `haclient demo` as its conductor sees them: started, listened to, killed, buried.
+"""The processes of `haclient demo` as its conductor sees them: started, heard, killed, buried.
 
 A `Company` holds all of them and their directory; leaving it kills whatever still runs and removes
-the directory, however it is left. Each process is the leader of a session of its own, so that Ctrl-C
-reaches the conductor alone, and ends by itself when the conductor is gone.
+the directory, however it is left. Each process is the leader of a session of its own, so that
+Ctrl-C reaches the conductor alone, and ends by itself when the conductor is gone.
 """
 
 from __future__ import annotations
@@ -112,9 +112,8 @@ class Company:
                 env={**os.environ, "PYTHONPATH": path},
                 start_new_session=True,
             )
-        member = Member(name, process, errors)
-        self._members.append(member)
-        return member
+            self._members.append(Member(name, process, errors))
+        return self._members[-1]
 
     async def bury(self) -> None:
         """Kill whoever still runs."""

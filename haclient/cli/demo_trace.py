@@ -1,4 +1,4 @@
-"""What the subscriber of `haclient demo` writes down about each message, so that a SIGKILL hides none.
+"""What the subscriber of `haclient demo` writes down, so that a SIGKILL hides no delivery.
 
 A trace is a file of machine words, mapped into memory: a mark is one aligned store into the page
 cache, which outlives the process and is whole or not there at all. Three marks for each message, in
@@ -10,8 +10,8 @@ this order, and nothing in between but what they stand around::
 
 So whenever the process is killed, each message is in one of four states. No mark: the application
 never had it. DELIVERED only: it was certainly not discarded, and has to come again. DISCARDED: it
-must never come again. DISCARDING without DISCARDED (at most one message for each kill): the call had
-not returned to anybody, so both are right.
+must never come again. DISCARDING without DISCARDED (at most one message for each kill): the call
+had not returned to anybody, so both are right.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ standard output and ends with its standard input, so that no process outlives th
 * ``broker``: `haclient broker run`.
 * ``publisher``: publishes as far as the conductor allows. It reads that limit from its standard
   input and answers each line with how many it has published and how many are persisted.
-* ``subscriber``: a resumable stream with a trace of everything (`haclient.cli.demo_trace`). It holds
-  each message for a while and discards in another order than that of arrival.
+* ``subscriber``: a resumable stream with a trace of everything (`haclient.cli.demo_trace`). It
+  holds each message for a while and discards in another order than that of arrival.
 
 SIGTERM ends each of them in order.
 """
