@@ -33,7 +33,7 @@ from haclient.transport.exceptions import open_nursery
 __all__ = ["conduct"]
 
 _TICK_S: Final = 0.02  # how often the conductor looks around
-_PATIENCE_S: Final = 20.0  # without any progress for so long, the demo judges what there is
+_PATIENCE_S: Final = 20.0
 _MARKS_PER_MESSAGE: Final = 4  # one more than are due, so that repetitions find room
 
 
@@ -75,7 +75,9 @@ class _Conductor:
         ports: list[int],
         messages: int,
         progress: Progress,
+        patience_s: float,
     ) -> None:
+        self._patience_s = patience_s
         self._company = company
         self._nursery = nursery
         self._messages = messages
@@ -129,7 +131,7 @@ class _Conductor:
             state = (sum(map(len, self.lives)), self.published, self.persisted)
             if state != moved:
                 moved, since = state, now
-            elif now - since > _PATIENCE_S:
+            elif now - since > self._patience_s:
                 raise _Stuck
             await trio.sleep(_TICK_S)
         self._look()
@@ -208,7 +210,9 @@ class _Conductor:
             raise AssertionError("both brokers are started first")
         arrived, killed_ns = len(self._arrived), time.monotonic_ns()
         await victim.member.kill()
-        self._progress.say(f"killed broker {victim.name}, the primary, after {arrived} messages")
+        self._progress.say(
+            f"killed broker {victim.name} (process {victim.member.pid}) after {arrived} messages"
+        )
         await self._until(lambda: self._resumed_ns > killed_ns)
         self.failover_ms.append((self._resumed_ns - killed_ns) / 1e6)
         self._primary, self._secondary = heir, victim
@@ -224,7 +228,9 @@ class _Conductor:
         arrived = len(self._arrived)
         await subscriber.kill()
         self._look()
-        self._progress.say(f"killed the subscriber after {arrived} messages")
+        self._progress.say(
+            f"killed the subscriber (process {subscriber.pid}) after {arrived} messages"
+        )
         successor = await self._start_subscriber(self._primary, self._secondary)
         await self._until(lambda: bool(self.lives[-1]))
         self.restarts += 1
@@ -239,8 +245,13 @@ class _Conductor:
         self._look()
 
 
-async def conduct(messages: int, progress: Progress) -> Verdict:
+async def conduct(messages: int, progress: Progress, *, patience_s: float = _PATIENCE_S) -> Verdict:
     """Run the demo to its verdict.
+
+    Args:
+        messages: How many to publish.
+        progress: Is told how many have arrived, and of each kill.
+        patience_s: When nothing has moved for so long, what there is by then is judged.
 
     Raises:
         DemoFailed: It could not be carried out.
@@ -250,7 +261,12 @@ async def conduct(messages: int, progress: Progress) -> Verdict:
     with reserved_ports(2) as ports:
         async with open_company() as company, open_nursery() as nursery:
             conductor = _Conductor(
-                company, nursery, ports=ports, messages=messages, progress=progress
+                company,
+                nursery,
+                ports=ports,
+                messages=messages,
+                progress=progress,
+                patience_s=patience_s,
             )
             try:
                 await conductor.play()
@@ -264,5 +280,5 @@ async def conduct(messages: int, progress: Progress) -> Verdict:
     )
     verdict = judge(conductor.published, conductor.lives, measures)
     if is_stuck and verdict.good:
-        raise DemoFailed(f"nothing has moved for {_PATIENCE_S:g} s")
+        raise DemoFailed(f"nothing has moved for {patience_s:g} s")
     return verdict

@@ -43,6 +43,11 @@ class Member:
         self._errors = errors
         self._may_end = False
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     async def say(self, text: str) -> None:
         """Write a line to its standard input; one that has just died does not hear it."""
         if self._process.stdin is not None:

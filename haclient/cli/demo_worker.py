@@ -40,6 +40,7 @@ from haclient_stores.bookmarks import MOST_RECENT
 
 __all__ = [
     "HELD",
+    "Hands",
     "body_of",
     "main",
     "number_of",
@@ -107,7 +108,7 @@ async def publisher(task: Assignment) -> None:
             nursery.cancel_scope.cancel()
 
 
-class _Subscriber:
+class Hands:
     """What one life of the subscriber has in its hands."""
 
     def __init__(self, trace: TraceWriter) -> None:
@@ -145,7 +146,7 @@ class _Subscriber:
 async def subscriber(task: Assignment) -> None:
     """Take messages until SIGTERM; then discard what is held, and leave."""
     with TraceWriter(Path(task.trace), task.marks) as trace:
-        hands = _Subscriber(trace)
+        hands = Hands(trace)
         async with (
             HAClient(
                 "demo-subscriber",

@@ -218,10 +218,10 @@ def haclient(
 class BrokerProcess:
     """A reference broker that can be killed and started again on the same port and data."""
 
-    def __init__(self, data: Path, *options: str) -> None:
+    def __init__(self, data: Path, *options: str, port: int = 0) -> None:
         self._data = data
         self._options = options
-        self._listen = "tcp://127.0.0.1:0"
+        self._listen = f"tcp://127.0.0.1:{port}"
         self._child: Child | None = None
 
     @property
@@ -262,9 +262,9 @@ class BrokerProcess:
 
 
 @contextmanager
-def running_broker(data: Path, *options: str) -> Generator[BrokerProcess]:
-    """A broker that listens on a free port, killed at the end."""
-    broker = BrokerProcess(data, *options)
+def running_broker(data: Path, *options: str, port: int = 0) -> Generator[BrokerProcess]:
+    """A broker that listens on a free port unless one is named, killed at the end."""
+    broker = BrokerProcess(data, *options, port=port)
     broker.start()
     try:
         yield broker
