@@ -138,7 +138,7 @@ def test_who_gives_up_on_a_dead_broker_goes_on_in_the_next_run(
     assert job.everything() == rows
 
 
-@pytest.mark.row("CLI1", "HA1", "SC6")
+@pytest.mark.row("CLI1", "HA7", "HA17", "SC6")
 @pytest.mark.parametrize("remembers", ["store", "memory"])
 def test_a_job_goes_on_at_the_second_server(tmp_path: Path, remembers: str) -> None:
     rows = rows_of(data_file("stocks.csv"))
