@@ -12,6 +12,7 @@ import trio
 from haclient.errors import ConnectionRefused, TimedOut, UsageError
 from haclient.protocol.uri import Uri
 from haclient.transport.link import Link
+from haclient.transport.memory import network
 from haclient.transport.tcp import TcpLink
 
 __all__ = ["dial"]
@@ -31,6 +32,8 @@ async def dial(uri: Uri, *, timeout: float | None) -> Link:
     """
     _refuse_unsupported(uri)
     with trio.move_on_after(float("inf") if timeout is None else timeout):
+        if uri.scheme == "mem":
+            return await _connect_memory(uri)
         return TcpLink(await (_connect_unix(uri) if uri.scheme == "unix" else _connect_tcp(uri)))
     raise TimedOut(f"{uri.safe} did not accept a connection within {timeout:g} s")
 
@@ -38,12 +41,19 @@ async def dial(uri: Uri, *, timeout: float | None) -> Link:
 def _refuse_unsupported(uri: Uri) -> None:
     if sys.platform == "win32":
         raise UsageError("haclient runs on Linux and macOS, not on Windows")
-    if uri.scheme not in {"tcp", "unix"}:
+    if uri.scheme not in {"tcp", "unix", "mem"}:
         raise UsageError(f"{uri.safe}: {uri.scheme} is not supported by this version, use tcp")
     if uri.compression or uri.http_preflight:
         raise UsageError(
             f"{uri.safe}: compression and http_preflight are not supported by this version"
         )
+
+
+async def _connect_memory(uri: Uri) -> Link:
+    try:
+        return await network().connect(uri.address)
+    except OSError as error:
+        raise _refused(uri, error) from error
 
 
 async def _connect_unix(uri: Uri) -> socket.socket:

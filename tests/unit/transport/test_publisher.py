@@ -8,13 +8,13 @@ from haclient.errors import DisconnectedError, PublishGap, UsageError, WouldBloc
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
+from haclient.transport.memory import link_pair
 from haclient.transport.publisher import Publisher
 from haclient.transport.writer import FLUSH_BYTES, Writer
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
-from support.links import link_pair
 from support.peer import Peer
 
 pytestmark = in_virtual_time
