@@ -1,10 +1,10 @@
 """When `haclient demo` kills whom, and how fast it publishes meanwhile: pure, with `now` passed in.
 
-The stream is cut into equal parts, one more than there are kills; the k-th kill is due when k parts
+The stream is cut into equal parts, two more than there are kills; the k-th kill is due when k parts
 have arrived. It may have to wait, for a broker that has yet to catch up, say. So that it strikes in
 mid-stream all the same, publishing slows down by then: what may be published before a kill ends one
 part after it was due, and that end is only ever approached. From the kill on the pace is the full
-one again.
+one again. Behind the last kill there is always a part left.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SLOWDOWN_S: Final = 1.0  # time constant of the approach to the end of a part
 
 def due_at(kill: int, messages: int) -> int:
     """How many messages have arrived when the kill of this index is due."""
-    return messages * (kill + 1) // (len(KILLS) + 1)
+    return messages * (kill + 1) // (len(KILLS) + 2)
 
 
 class Pace:

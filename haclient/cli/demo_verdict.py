@@ -61,9 +61,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     def told(self) -> str:
         """The verdict in words."""
+        restarts = "restart" if self.restarts == 1 else "restarts"
         went_through = (
             f"{self.published} messages, {self.failovers} fail-overs, "
-            f"{self.restarts} restart of the subscriber, {self.seconds:.1f} s"
+            f"{self.restarts} {restarts} of the subscriber, {self.seconds:.1f} s"
         )
         again = (
             f"{self.redelivered_undiscarded} came again because the killed subscriber had not "

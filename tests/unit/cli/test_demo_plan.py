@@ -19,12 +19,12 @@ def test_kills_are_due_between_the_first_message_and_the_last(messages: int) -> 
     due = [due_at(kill, messages) for kill in range(len(KILLS))]
     assert due == sorted(set(due))
     assert due[0] > 0
-    assert due[-1] < messages
+    assert due[-1] < messages - messages // 4
 
 
 @pytest.mark.parametrize("messages", [MIN_MESSAGES, 5000, 100_000])
 def test_a_kill_that_waits_forever_still_strikes_in_mid_stream(messages: int) -> None:
-    pace, now = Pace(messages, 0.0), 0.0
+    pace, now, allowed = Pace(messages, 0.0), 0.0, 0
     for kill in range(len(KILLS)):
         for _ in range(5000):
             now += TICK_S
