@@ -34,7 +34,7 @@ class Bench:
         near, far = link_pair()
         self.session = Session()
         self.peer = Peer(far)
-        self.commander = Commander(self.session, store)
+        self.commander = Commander(self.session, store, lambda: 1_700_000_000_000_000)
         self.connection = self.commander.connection = Connection(
             near,
             self.session,

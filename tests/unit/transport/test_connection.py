@@ -178,7 +178,9 @@ async def test_a_farewell_says_why() -> None:
     async with bench.running():
         await bench.peer.ack(None, status="failure", reason="slow client")
         bench.far.close()
-        assert await bench.ended() == "DisconnectedError: server closed the connection: slow client"
+        assert (await bench.ended()).startswith(
+            "SlowClient: server closed the connection: slow client"
+        )
 
 
 @pytest.mark.row("ID5", "CC37")

@@ -29,8 +29,8 @@ class Bench:
         near, far = link_pair()
         session = Session()
         self.peer = Peer(far)
-        self.commander = Commander(session, None)
-        self.connection = Connection(
+        self.commander = Commander(session, None, lambda: 1)
+        self.connection = self.commander.connection = Connection(
             near,
             session,
             writer=Writer(near, None, SendGate(1 << 40)),
