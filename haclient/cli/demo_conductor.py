@@ -102,7 +102,6 @@ class _Conductor:
     async def _listen_to_broker(self, broker: _Broker, member: Member) -> None:
         async for line in member.lines():
             broker.is_listening = broker.is_listening or line.startswith(b"listening ")
-        broker.is_listening = False
 
     async def _listen_to_worker(self, member: Member) -> None:
         async for line in member.lines():
@@ -142,6 +141,7 @@ class _Conductor:
     # -- starting ---------------------------------------------------------------
 
     async def _start_broker(self, broker: _Broker) -> None:
+        broker.is_listening = False
         broker.member = await self._company.start(
             f"broker {broker.name}", "broker", *broker.arguments
         )

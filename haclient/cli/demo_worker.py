@@ -53,7 +53,6 @@ HELD: Final = 8
 """How many messages the subscriber has in its hands before it discards them."""
 
 _OVERLAP_S: Final = 0.1  # two brokers on one machine are never further apart than that
-_HEARTBEAT_S: Final = 1.0
 
 
 def body_of(number: int) -> bytes:
@@ -94,7 +93,6 @@ async def publisher(task: Assignment) -> None:
         servers=task.servers,
         publish_store=FilePublishStore(task.store),
         delay_strategy=_delay(),
-        heartbeat=_HEARTBEAT_S,
     ) as client:
         _tell(Report(ready=True))
         async with trio.open_nursery() as nursery, aclosing(_limits()) as limits:
@@ -153,7 +151,6 @@ async def subscriber(task: Assignment) -> None:
                 servers=task.servers,
                 bookmark_store=LoggedBookmarkStore(task.store),
                 delay_strategy=_delay(),
-                heartbeat=_HEARTBEAT_S,
                 failover_overlap=_OVERLAP_S,
                 on_disconnect=hands.lost,
             ) as client,
