@@ -412,8 +412,16 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def resume_elsewhere(self, since_us: int) -> tuple[str, ...]:
-        finished = bool(self._finished_point().items)
-        return self.start.resume_elsewhere(self.recovery_point(), since_us, finished=finished)
+        finished = self._finished_point().items
+        ids = self._publishers.ids
+        named = {item.publisher_id for item in finished if isinstance(item, Bookmark)}
+        if any(ids[publisher] not in named for publisher, _ in self.again.places.values()):
+            # Expected of a publisher of whom nothing is finished: in the order of another log it
+            # may lie before everything that the list names. Only the start is surely before it.
+            start = BookmarkList(self.start.resume_items(nothing_came=False))
+            return (self.start.resume(start),)
+        point = self.recovery_point()
+        return self.start.resume_elsewhere(point, since_us, finished=bool(finished))
 
     # -- being written down and read back -----------------------------------------------------
 

@@ -325,3 +325,28 @@ def test_discards_written_as_one_run_are_taken_at_once_or_not_at_all() -> None:
     assert tracker.oldest_undiscarded == 4
     assert tracker.discard_run(array("Q", [4, 5]))
     assert tracker.undiscarded_count == 0
+
+
+@pytest.mark.row("BS9")
+def test_elsewhere_an_unfinished_first_message_of_a_publisher_is_looked_for_from_the_start() -> (
+    None
+):
+    """A1 B1 here may be B1 A1 there: behind A1 there is no B1 any more."""
+    tracker = entered()
+    a1, b1 = arrive(tracker, "A|1", "B|1")
+    tracker.discard(a1)
+    assert tracker.resume_elsewhere(0) == ("1|1|",)  # B1 is in hand: its repetition is dropped
+    tracker.ended()
+    assert tracker.resume_elsewhere(0) == ("0",)
+    assert tracker.resume() == "1|1|"  # this server's order is known
+    assert arrive(tracker, "B|1", "A|1") == [b1 + 1, 0]
+    tracker.discard(b1 + 1)
+    assert tracker.resume_elsewhere(0) == ("1|1|,2|1|",)
+
+
+def test_elsewhere_the_start_is_where_the_subscription_was_entered() -> None:
+    tracker = entered(start="3|7|")
+    a1, _ = arrive(tracker, "A|1", "B|1")
+    tracker.discard(a1)
+    tracker.ended()
+    assert tracker.resume_elsewhere(5) == ("3|7|",)

@@ -75,6 +75,14 @@ async def test_held_bytes_arrive_when_they_are_let_go() -> None:
     assert [await receive(server), await receive(server)] == [b"late", b""]
 
 
+async def test_nobody_hears_of_the_end_of_a_silent_connection() -> None:
+    client, server = link_pair()
+    client.sending.silent = server.sending.silent = True
+    client.close()
+    assert not server.receiving.readable()
+    assert server.try_send(b"into the void") == 13
+
+
 @pytest.mark.parametrize("count", range(1, 6))
 async def test_a_connection_is_lost_at_a_chosen_byte(count: int) -> None:
     client, server = link_pair()
