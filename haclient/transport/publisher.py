@@ -382,7 +382,7 @@ class Publisher:
         self._would_deadlock(what)
         if self.writer is None and not self.lasting:
             why = self._stopped or "the connection is lost: connect again"
-            raise DisconnectedError(f"{what} waits for acks, but {why}")
+            raise DisconnectedError(f"{what} waits for acks, but {why}") from self._stopped
         await self.persisted.reached(log.last_persisted + 1)
 
     async def wait_persisted(self, sequence: int, what: str) -> None:
@@ -399,7 +399,7 @@ class Publisher:
                 raise DisconnectedError(
                     f"{what}: {log.unpersisted_count} publishes are not persisted and {why}; "
                     "they are still in the store"
-                )
+                ) from self._stopped
             if self.writer is not None:
                 self.writer.flush()  # who waits has nothing to gather: one task switch less
             await self.persisted.reached(sequence)
