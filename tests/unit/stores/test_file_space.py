@@ -13,7 +13,7 @@ import pytest
 from haclient_stores import framing
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.file_space import HEADER_BYTES, SEGMENT_MAGIC
+from haclient_stores.file_segment import HEADER_BYTES, SEGMENT_MAGIC
 from haclient_stores.memory_publish import MemoryPublishStore
 from haclient_stores.segment import MIN_SEGMENT_BYTES, PAGE_BYTES
 from support.disks import WatchedDisk, tiny_file_system
@@ -822,5 +822,5 @@ def test_a_segment_of_another_kind_of_store_is_refused(tmp_path: Path) -> None:
     put(memory)
     segment = memory.detach()[0]
     with pytest.raises(UsageError, match="no segment of a file store"):
-        store._files.release(segment)
+        store._directory.files.release(segment)
     store.close()
