@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 
     from haclient_stores.files import Disk, File
 
-__all__ = ["FileSpace"]
+__all__ = ["FileSpace", "highest_number"]
 
 _SPARE_SEGMENTS: Final = 2  # enough to roll without new files while acks keep up
 _MAPPED_SEGMENTS: Final = 8  # of those that nobody is writing or sending
+_SMALLEST_FRAME_BYTES: Final = SLOT_BYTES + 1  # a length and a digit
 _SUFFIX: Final = ".seg"
 
 
@@ -111,6 +112,9 @@ class FileSpace(Space):
             framing.write_word(view, framing.FIRST_WORD, 0)
             framing.write_identity(view, identity, self._boot_id)
             self._dirty.append(segment)
+            # A sync vouches for the numbers too, however soon their frames are acknowledged.
+            framing.write_word(self._control, framing.FOURTH_WORD, highest_number(first, size))
+            self._control_dirty = True
         return segment
 
     def _reused(self, spare: FileSegment, first: int) -> FileSegment:
@@ -188,12 +192,23 @@ class FileSpace(Space):
         return self._control
 
     def window(self, segments: list[Segment]) -> PublishWindow:
-        """The numbering of an earlier process."""
+        """Take over the numbering of an earlier process.
+
+        Where a word is torn, messages rather come twice than never, and a number rather never than
+        twice. If the machine was stopped, numbers may have been used that nothing on disk shows.
+        """
+        page = self._control
+        floor = max(framing.read_word_pair(page, framing.SECOND_WORD))
+        boot_id = slice(framing.BOOT_ID_OFFSET, framing.BOOT_ID_OFFSET + 16)
+        if page[boot_id] != self._boot_id:
+            floor = max(floor, *framing.read_word_pair(page, framing.FOURTH_WORD))
+            framing.write_word(page, framing.SECOND_WORD, floor)
+            page[boot_id] = self._boot_id
         return PublishWindow.recovered(
             [(segment.first, segment.next_sequence - 1) for segment in segments],
-            last_persisted=framing.read_word(self._control, framing.FIRST_WORD),
-            floor=framing.read_word(self._control, framing.SECOND_WORD),
-            reconciled=bool(framing.read_word(self._control, framing.THIRD_WORD)),
+            last_persisted=min(framing.read_word_pair(page, framing.FIRST_WORD)),
+            floor=floor,
+            reconciled=any(framing.read_word_pair(page, framing.THIRD_WORD)),
         )
 
     def bind(self, client_name: str) -> None:
@@ -210,8 +225,7 @@ class FileSpace(Space):
 
     @override
     def note(self, window: PublishWindow, *, numbering: bool) -> None:
-        if self._closed:
-            raise UsageError(f"{self._directory}: the store is closed; open it again")
+        self.check_usable()
         framing.write_word(self._control, framing.FIRST_WORD, window.last_persisted)
         last = max(window.last_sequence, self._reserved)
         framing.write_word(self._control, framing.SECOND_WORD, last)
@@ -343,6 +357,11 @@ class FileSpace(Space):
             self._spare.append(FileSegment(self._disk, file.path, first=0, size=size))
         else:
             self._disk.remove(file.path)
+
+
+def highest_number(first: int, size: int) -> int:
+    """No segment of this size and first number has a higher one."""
+    return first + size // _SMALLEST_FRAME_BYTES
 
 
 def _file_segment(segment: Segment) -> FileSegment:

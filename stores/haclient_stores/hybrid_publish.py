@@ -106,8 +106,6 @@ class HybridPublishStore(PublishLog):
     @override
     def detach(self) -> list[Segment]:
         """Let go of all segments; only those in files are anybody else's business."""
-        self._directory.files.reserve(0)
-        self._directory.files.note(self._window, numbering=True)
         found: list[Segment] = []
         for segment in super().detach():
             if not isinstance(segment, HybridSegment):

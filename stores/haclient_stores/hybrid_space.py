@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from haclient_stores.file_segment import HEADER_BYTES, FileSegment, takes_more_seals
+from haclient_stores.file_space import FileSpace, highest_number
 from haclient_stores.files import Region, Writable, anonymous_region
 from haclient_stores.segment import SLOT_BYTES, Segment, Space
 
 if TYPE_CHECKING:
-    from haclient_stores.file_space import FileSpace
     from haclient_stores.window import PublishWindow
 
 __all__ = ["HybridSegment", "HybridSpace"]
 
-_SMALLEST_FRAME_BYTES: Final = SLOT_BYTES + 1  # a length and a digit
 _SPARE_SEGMENTS: Final = 4  # enough to roll without new memory while acks keep up
 
 
@@ -104,7 +103,7 @@ class HybridSpace(Space):
         segment = HybridSegment(region, first=first)
         self._in_memory.append(segment)
         self._used_bytes += size
-        self._files.reserve(first + size // _SMALLEST_FRAME_BYTES)
+        self._files.reserve(highest_number(first, size))
         return segment
 
     def _move_out(self, segment: HybridSegment) -> None:

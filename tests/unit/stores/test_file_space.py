@@ -612,7 +612,7 @@ def test_syncs_may_overlap_and_one_serves_all_that_wait(tmp_path: Path) -> None:
     persist_all(store)  # segments that were synced are unused now, and the disk must know that
     put(store)
     lock = TellingLock()
-    store._sync_lock = lock  # type: ignore[assignment]  # a lock that tells when somebody waits
+    store._directory._sync_lock = lock  # type: ignore[assignment]  # a lock that tells when somebody waits
     others = [threading.Thread(target=store.sync) for _ in range(3)]
 
     def others_come(action: str, _: str) -> None:
@@ -805,15 +805,15 @@ def test_a_fork_is_refused(tmp_path: Path) -> None:
     disk.process = os.getpid() + 1
     for use in (
         lambda: fill(store, 100, KIB),
+        lambda: store.discard_up_to(1001),
         store.sync,
-        store.close,
         lambda: store.open_for("orders"),
         lambda: store.set_note("a", "b"),
+        store.close,
     ):
         with pytest.raises(UsageError, match="used by its fork"):
             use()
-    disk.process = None
-    store.close()
+    assert disk.open_files == 0
 
 
 def test_a_segment_of_another_kind_of_store_is_refused(tmp_path: Path) -> None:
