@@ -35,6 +35,8 @@ from haclient.transport.log_on import check_client_name, log_on
 from haclient.transport.publisher import Payload, Publisher
 from haclient.transport.settings import TIMEOUT_S, Settings
 from haclient.transport.writer import Writer
+from haclient_stores.errors import StoreFull
+from haclient_stores.interfaces import FrameLog
 
 __all__ = ["Core"]
 
@@ -77,8 +79,11 @@ class Core:
         self._lost_because: HAClientError | None = None
         stores = (settings.publish_store, settings.bookmark_store)
         self._stores = [store for store in stores if store is not None]
-        for store in self._stores:
-            store.open_for(self.name)
+        with ExitStack() as accepted:  # nobody else could close them if another one refuses
+            for store in self._stores:
+                store.open_for(self.name)
+                accepted.callback(store.close)
+            accepted.pop_all()
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())
 
@@ -90,6 +95,7 @@ class Core:
             raise UsageError("a client runs once: make a new one with the same stores' paths")
         self._nursery = await self._stack.enter_async_context(open_nursery())
         self._nursery.start_soon(self._events.run)
+        self._nursery.start_soon(self.publisher.sync_in_groups)
 
     async def leave(
         self,
@@ -385,6 +391,17 @@ class Core:
             return await self.commander.command(
                 header, body, what="sow_delete", awaited="stats", timeout=timeout
             )
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            while True:
+                try:
+                    return await self._stored_sow_delete(log, header, body, timeout=timeout)
+                except StoreFull as full:
+                    await self.publisher.room_after(full, "sow_delete")
+        raise TimedOut(f"sow_delete: the publish store had no room within {timeout:g} s")
+
+    async def _stored_sow_delete(
+        self, log: FrameLog, header: Fields, body: bytes, *, timeout: float | None
+    ) -> Message:
         # A stored command may be sent again by a later process: no later id may equal its own.
         header["cid"] = f"sow_delete-{log.last_sequence + 1}"
         head = encode_header(header)[:-1] + b',"s":'

@@ -8,6 +8,9 @@ Every wait of `publish` comes before its append, so a cancelled publish was not 
 returned one was. Waits are rare: about every 256 KiB one look at the socket, at the cap on
 unpersisted bytes and at the scheduler. Acks are cumulative; nothing is kept per message.
 
+A store that is full and says so with `StoreFull.wait` (a ring, a refused growth) is asked again
+after each ack; any other `StoreFull` is the caller's.
+
 Durability `fsync` is the exception that the name asks for: the append is followed by a shielded
 wait for the disk, so that `publish` returns only what survives a power loss.
 """
@@ -19,15 +22,18 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.errors import DisconnectedError, UsageError, WouldBlock
+from haclient.errors import DisconnectedError, StoreFull, UsageError, WouldBlock
 from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
+from haclient.session.ages import Ages
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
 from haclient.transport.watermark import Watermark
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog, PublishStore
+from haclient_stores.null_publish import NullPublishStore
+from haclient_stores.publish_log import PublishLog
 
 __all__ = ["DEFAULT_MAX_UNPERSISTED_BYTES", "Payload", "Publisher"]
 
@@ -75,6 +81,7 @@ class Publisher:
         self._lasting = lasting
         self.refusals: dict[int, str] = {}
         self._heads: dict[str, bytes] = {}
+        self._ages = Ages()
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
 
     # -- the connection's life ---------------------------------------------
@@ -82,6 +89,7 @@ class Publisher:
     def connected(self, writer: Writer) -> None:
         """A link is up; the log stays shut until the logon has said where to begin."""
         self.writer = writer
+        self._note_time()
 
     def reconcile(self, server: LoggedOn, clock_us: int) -> None:
         """Trim to what is persisted and number above what was seen (PS7, PS8).
@@ -107,6 +115,7 @@ class Publisher:
     def lost(self) -> None:
         """The link is gone; who waits looks for itself whether waiting still makes sense."""
         self.writer = None
+        self._note_time()
         if not self._lasting:
             self.persisted.release()
 
@@ -116,6 +125,8 @@ class Publisher:
         if log is not None:
             self._discard(log, sequence)
             self._discard_refused(log)
+            self._ages.forget(log.lowest_unpersisted)
+            self._note_time()
 
     def refused(self, ack: Message) -> Message:
         """The publish that a failure ack is about, as it was stored; it is forgotten (PS6).
@@ -149,6 +160,17 @@ class Publisher:
             self.writer.passed_over(unsent_bytes - log.unsent_bytes)
         self.persisted.rise(log.last_persisted)
 
+    def _note_time(self) -> None:
+        if self.log is not None and self.log.unpersisted_count:
+            self._ages.note(self.log.last_sequence, trio.current_time())
+
+    @property
+    def oldest_age_s(self) -> float:
+        """How long the oldest unpersisted message has waited; 0 when none does (PS18)."""
+        self._note_time()
+        lowest = 0 if self.log is None else self.log.lowest_unpersisted
+        return self._ages.age(lowest, trio.current_time())
+
     # -- publishing ---------------------------------------------------------
 
     def _head(self, topic: str) -> bytes:
@@ -177,12 +199,14 @@ class Publisher:
         if log.unsent_bytes >= gate.look_at:
             self._look(log)
         elif gate.parked and self.writer is not None:
+            self._note_time()
             self.writer.wake()
         return sequence
 
     def _look(self, log: FrameLog) -> None:
         """Enough has gathered: send it now, and have the next publish look at the limits."""
         self.gate.attention = True
+        self._note_time()
         if self.writer is not None and self.writer.log_open:
             self.writer.flush()
         else:
@@ -201,10 +225,14 @@ class Publisher:
             return None
         if isinstance(body, str):
             body = body.encode()
-        sequence = log.append(self._heads.get(topic) or self._head(topic), _TAIL, body)
+        try:
+            sequence = log.append(self._heads.get(topic) or self._head(topic), _TAIL, body)
+        except StoreFull as full:
+            sequence = await self._append_later(full, self._head(topic), body)
         if log.unsent_bytes >= gate.look_at:
             self._look(log)
         elif gate.parked and self.writer is not None:
+            self._note_time()
             self.writer.wake()
         if self._synced:
             await self._sync()
@@ -245,7 +273,10 @@ class Publisher:
     async def append_durably(self, head: bytes, body: Payload) -> int:
         """`append` after a wait for room, and after it the disk where durability asks for it."""
         await self._make_room()
-        sequence = self.append(head, body)
+        try:
+            sequence = self.append(head, body)
+        except StoreFull as full:
+            sequence = await self._append_later(full, head, body)
         if self._synced:
             await self._sync()
         return sequence
@@ -264,7 +295,12 @@ class Publisher:
         if self.log is None:
             self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
             return None
-        return self.append(self._heads.get(topic) or self._head(topic), body)
+        try:
+            return self.append(self._heads.get(topic) or self._head(topic), body)
+        except StoreFull as full:
+            if not full.wait:
+                raise
+            raise WouldBlock(f"publish_nowait: {full}") from full
 
     def send_unstored(self, frame: bytes) -> None:
         """Queue a publish that no store keeps.
@@ -282,10 +318,32 @@ class Publisher:
 
     async def _sync(self) -> None:
         """Have the store on disk; shielded, since the publish is accepted already."""
+        with trio.CancelScope(shield=True):
+            await self._write_through()
+
+    async def _write_through(self, *, abandon: bool = False) -> None:
+        if self.store is not None:
+            await trio.to_thread.run_sync(self.store.sync, abandon_on_cancel=abandon)
+
+    async def on_disk(self) -> None:
+        """Wait until what is published so far would survive a loss of power (PS20).
+
+        Raises:
+            UsageError: There is no store, or nothing of it is on a disk.
+        """
         store = self.store
-        if store is not None:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(store.sync)
+        if self.log is None or (isinstance(store, PublishLog) and store.path is None):
+            raise UsageError("publish_flush(durable=True) needs a publish store with files")
+        await self._write_through(abandon=True)
+
+    async def sync_in_groups(self) -> None:
+        """Durability `group`: write through whatever was published since the last time (PS20)."""
+        store = self.store
+        if isinstance(store, PublishLog) and store.durability == "group":
+            while True:
+                await trio.sleep(store.group_interval_s)
+                if store.needs_sync:
+                    await self._write_through()
 
     # -- room ---------------------------------------------------------------
 
@@ -329,6 +387,27 @@ class Publisher:
             )
         await self.persisted.reached(log.last_persisted + 1)
 
+    async def room_after(self, full: StoreFull, what: str) -> None:
+        """The store was full: wait for the next ack, if it wants to be asked again then (PS17).
+
+        Raises:
+            StoreFull: It does not, or no ack can come.
+            DisconnectedError: The connection is lost, and no other one will come by itself.
+            UsageError: The wait could only end after the caller itself has gone on.
+        """
+        log = self.log
+        if log is None or not full.wait or not log.unpersisted_count:
+            raise full
+        await self._until_acknowledged(log, what)
+
+    async def _append_later(self, full: StoreFull, head: bytes, body: Payload) -> int:
+        while True:
+            await self.room_after(full, "publish")
+            try:
+                return self.append(head, body)
+            except StoreFull as again:
+                full = again
+
     async def wait_persisted(self, sequence: int, what: str) -> None:
         """Wait until everything up to `sequence` is persisted (PS14, PS15).
 
@@ -349,7 +428,7 @@ class Publisher:
 
 
 def _as_log(store: PublishStore | None) -> FrameLog | None:
-    if store is None:
+    if store is None or isinstance(store, NullPublishStore):
         return None
     return store if isinstance(store, FrameLog) else SendingStore(store)
 

@@ -33,6 +33,7 @@ class FilePublishStore(PublishLog):
         segment_bytes: Files are made of this size and recycled.
         max_bytes: More than this is never taken: `store` then raises `StoreFull`.
         durability: What the client waits for; see `publish_log`.
+        group_interval_s: How often the client syncs at durability `group`, in seconds.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it (PS9).
         resize_handler: Asked with the new size in bytes before the store grows; False refuses.
         disk: Where files are; another one in simulations.
@@ -49,11 +50,12 @@ class FilePublishStore(PublishLog):
         segment_bytes: int = DEFAULT_FILE_SEGMENT_BYTES,
         max_bytes: int = DEFAULT_FILE_BYTES,
         durability: Durability = "process",
+        group_interval_s: float = 0.01,
         error_on_publish_gap: bool = False,
         resize_handler: Callable[[int], bool] | None = None,
         disk: Disk | None = None,
     ) -> None:
-        check_durability(durability)
+        check_durability(durability, group_interval_s)
         limits = Limits(segment_bytes, max_bytes, resize_handler)
         disk = disk or RealDisk()
         self._directory = Directory(disk, Path(path), segment_bytes=segment_bytes)
@@ -65,6 +67,7 @@ class FilePublishStore(PublishLog):
             error_on_publish_gap=error_on_publish_gap,
         )
         self.durability = durability
+        self.group_interval_s = group_interval_s
         self.restore(self._directory.segments)
         disk.on_fork(self, FilePublishStore.forked)
 

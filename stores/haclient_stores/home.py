@@ -25,12 +25,14 @@ Durability = Literal["process", "group", "fsync"]
 _DURABILITIES: Final = ("process", "group", "fsync")
 
 
-def check_durability(durability: str) -> None:
+def check_durability(durability: str, group_interval_s: float) -> None:
     """Refuse what is no durability.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is none, or groups are not apart.
     """
+    if not group_interval_s > 0:
+        raise UsageError(f"group_interval_s is above 0 seconds, not {group_interval_s}")
     if durability not in _DURABILITIES:
         raise UsageError(f"durability is one of {', '.join(_DURABILITIES)}, not {durability!r}")
 

@@ -45,6 +45,7 @@ class HybridPublishStore(PublishLog):
         max_bytes: Memory and files together are never larger: `store` then raises `StoreFull`.
         durability: What the client waits for; see `publish_log`. Here `process` covers only what
             was moved to files.
+        group_interval_s: How often the client syncs at durability `group`, in seconds.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it (PS9).
         resize_handler: Asked with the new size in bytes before the store grows; False refuses.
         disk: Where files are; another one in simulations.
@@ -63,11 +64,12 @@ class HybridPublishStore(PublishLog):
         segment_bytes: int = DEFAULT_HYBRID_SEGMENT_BYTES,
         max_bytes: int = DEFAULT_FILE_BYTES,
         durability: Durability = "process",
+        group_interval_s: float = 0.01,
         error_on_publish_gap: bool = False,
         resize_handler: Callable[[int], bool] | None = None,
         disk: Disk | None = None,
     ) -> None:
-        check_durability(durability)
+        check_durability(durability, group_interval_s)
         limits = Limits(segment_bytes, max_bytes, resize_handler)
         if memory_bytes < 2 * segment_bytes:
             raise UsageError(
@@ -87,6 +89,7 @@ class HybridPublishStore(PublishLog):
             error_on_publish_gap=error_on_publish_gap,
         )
         self.durability = durability
+        self.group_interval_s = group_interval_s
         self.restore(self._directory.segments)
         disk.on_fork(self, HybridPublishStore.forked)
 

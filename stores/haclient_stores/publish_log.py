@@ -40,10 +40,12 @@ class PublishLog(SegmentLog, FrameLog):
 
     Attributes:
         durability: What the client waits for; see the module.
+        group_interval_s: How often the client syncs at durability `group`.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it (PS9).
     """
 
     durability: Durability = "process"
+    group_interval_s: float = 0.01
 
     def __init__(  # the parts of a store
         self,

@@ -39,6 +39,7 @@ class RingPublishStore(PublishLog):
         when_full: What `publish` does when there is no room: `"wait"` for acks, or `"raise"`
             `StoreFull`. The store itself never waits, and `publish_nowait` never does.
         durability: What the client waits for; see `publish_log`.
+        group_interval_s: How often the client syncs at durability `group`, in seconds.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it (PS9).
         disk: Where files are; another one in simulations.
 
@@ -53,17 +54,18 @@ class RingPublishStore(PublishLog):
         UsageError: The capacity is too small, or `when_full` is neither.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  settings, most of them by keyword
         self,
         path: str | Path | None,
         capacity_bytes: int,
         when_full: WhenFull = "wait",
         *,
         durability: Durability = "process",
+        group_interval_s: float = 0.01,
         error_on_publish_gap: bool = False,
         disk: Disk | None = None,
     ) -> None:
-        check_durability(durability)
+        check_durability(durability, group_interval_s)
         segment_bytes = _segment_bytes(capacity_bytes)
         count = capacity_bytes // segment_bytes
         if when_full not in {"wait", "raise"}:
@@ -84,6 +86,7 @@ class RingPublishStore(PublishLog):
         self.capacity_bytes = capacity_bytes
         self.when_full: WhenFull = when_full
         self.durability = durability
+        self.group_interval_s = group_interval_s
         if directory is not None:
             self._open(directory, disk or RealDisk())
 
