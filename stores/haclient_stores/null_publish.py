@@ -60,7 +60,7 @@ class NullPublishStore(PublishStore):
 
     @override
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
-        self.last_sequence = max(self.last_sequence, seen, persisted)
+        self.last_sequence = max(self.last_sequence or clock_us, seen, persisted)
 
     @override
     def sync(self) -> None:
