@@ -15,7 +15,7 @@ from haclient_stores.ring_publish import RingPublishStore
 from haclient_stores.segment import MIN_SEGMENT_BYTES
 from support.frames import HEAD, TAIL, frame_of
 
-__all__ = ["DIRECTORY", "KINDS", "LASTING", "PublishModel", "Store"]
+__all__ = ["DIRECTORY", "KINDS", "PublishModel", "Store"]
 
 DIRECTORY = Path("/stores/p")
 
@@ -59,10 +59,12 @@ class Store:
     Attributes:
         make: Opens it on a disk.
         lasting: Nothing of it is lost when its process is killed.
+        fixed: It has a fixed size.
     """
 
     make: Callable[[Disk], PublishLog]
     lasting: bool
+    fixed: bool = False
 
 
 _SMALL = MIN_SEGMENT_BYTES
@@ -72,8 +74,12 @@ KINDS = {
     "file": Store(
         lambda disk: FilePublishStore(DIRECTORY, segment_bytes=_SMALL, disk=disk), lasting=True
     ),
-    "ring": Store(lambda disk: RingPublishStore(DIRECTORY, 8 * _SMALL, disk=disk), lasting=True),
-    "ring in memory": Store(lambda _: RingPublishStore(None, 8 * _SMALL), lasting=False),
+    "ring": Store(
+        lambda disk: RingPublishStore(DIRECTORY, 8 * _SMALL, disk=disk), lasting=True, fixed=True
+    ),
+    "ring in memory": Store(
+        lambda _: RingPublishStore(None, 8 * _SMALL), lasting=False, fixed=True
+    ),
     "hybrid": Store(
         lambda disk: HybridPublishStore(
             DIRECTORY, memory_bytes=2 * _SMALL, segment_bytes=_SMALL, disk=disk
@@ -81,5 +87,4 @@ KINDS = {
         lasting=False,
     ),
 }
-LASTING = [name for name, kind in KINDS.items() if kind.lasting]
 assert (HEAD, TAIL) == (b'{"c":"p","s":', b"}"), "what frame_of expects"
