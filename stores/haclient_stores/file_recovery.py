@@ -57,8 +57,11 @@ def read_segment(disk: Disk, file: File, boot_id: bytes) -> FileSegment | None:
     segment.adopt(file)
     segment.synced = True
     same_boot = header[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16] == boot_id
-    safe = None if same_boot else framing.read_word(header, framing.FIRST_WORD)
-    _verify(segment, seals, safe=safe)
+    synced = framing.read_word(header, framing.FIRST_WORD)
+    _verify(segment, seals, safe=None if same_boot else synced)
+    if segment.end < synced:
+        at = TABLE + framing.SEAL_BYTES * len(seals)
+        raise StoreCorrupt(path, at, f"a seal is missing: the file was synced to byte {synced}")
     _take_unsealed(segment, limit=size, trusted=same_boot)
     segment.view[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16] = boot_id
     return segment

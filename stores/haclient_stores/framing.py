@@ -27,7 +27,7 @@ offset  bytes  meaning
 80      16     a checked word
 96      16     a checked word
 112     16     a checked word
-128     4      length of the owner's name in bytes; written last
+128     4      length of the owner's name in bytes; written last, at once with
 132     4      crc32 of the name
 136     ...    the owner's client name, UTF-8
 ======  =====  ================================================================
@@ -169,7 +169,7 @@ def read_word_pair(page: bytes | bytearray | memoryview, offset: int) -> tuple[i
 
 
 def write_owner(page: memoryview, name: str) -> None:
-    """Note the client that a file belongs to; the length comes last.
+    """Note the client that a file belongs to; length and checksum come last, and at once.
 
     Raises:
         UsageError: The name is empty or too long.
@@ -180,8 +180,7 @@ def write_owner(page: memoryview, name: str) -> None:
             f"a client name takes 1 to {MAX_NAME_BYTES} bytes, {name[:40]!r} takes {len(data)}"
         )
     page[OWNER_OFFSET + 8 : OWNER_OFFSET + 8 + len(data)] = data
-    page[OWNER_OFFSET + 4 : OWNER_OFFSET + 8] = _crc.pack(zlib.crc32(data))
-    page[OWNER_OFFSET : OWNER_OFFSET + 4] = _crc.pack(len(data))
+    page[OWNER_OFFSET : OWNER_OFFSET + 8] = _pair.pack(len(data), zlib.crc32(data))
 
 
 def read_owner(page: bytes | bytearray | memoryview, *, path: str) -> str:
@@ -192,7 +191,7 @@ def read_owner(page: bytes | bytearray | memoryview, *, path: str) -> str:
     """
     length, crc = _pair.unpack_from(page, OWNER_OFFSET)
     data = bytes(page[OWNER_OFFSET + 8 : OWNER_OFFSET + 8 + length])
-    if length and (len(data) < length or zlib.crc32(data) != crc):
+    if len(data) < length or zlib.crc32(data) != crc:
         raise StoreCorrupt(path, OWNER_OFFSET, "the owner's name does not match its checksum")
     return data.decode("utf-8", "surrogateescape")
 

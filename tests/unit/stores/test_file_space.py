@@ -325,7 +325,8 @@ def test_no_damaged_byte_of_the_control_page_loses_a_message(tmp_path: Path) -> 
             assert offset < 36 or 128 <= offset < 142
             continue
         assert wanted.items() <= dict(again.replay()).items()
-        assert (again.client_name, again.last_sequence) == ("orders", 1003)
+        assert again.client_name == "orders"
+        assert again.last_sequence >= 1003
         again.close()
 
 
