@@ -391,13 +391,14 @@ class Core:
             return await self.commander.command(
                 header, body, what="sow_delete", awaited="stats", timeout=timeout
             )
-        with trio.move_on_after(float("inf") if timeout is None else timeout):
-            while True:
-                try:
-                    return await self._stored_sow_delete(log, header, body, timeout=timeout)
-                except StoreFull as full:
+        while True:
+            try:
+                return await self._stored_sow_delete(log, header, body, timeout=timeout)
+            except StoreFull as full:
+                with trio.move_on_after(float("inf") if timeout is None else timeout) as waited:
                     await self.publisher.room_after(full, "sow_delete")
-        raise TimedOut(f"sow_delete: the publish store had no room within {timeout:g} s")
+            if waited.cancelled_caught:
+                raise TimedOut(f"sow_delete: the publish store had no room within {timeout:g} s")
 
     async def _stored_sow_delete(
         self, log: FrameLog, header: Fields, body: bytes, *, timeout: float | None

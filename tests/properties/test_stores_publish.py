@@ -218,7 +218,7 @@ def test_every_store_does_what_the_model_says(request: pytest.FixtureRequest) ->
     run_state_machine_as_test(
         PublishMachine,
         settings=settings(
-            max_examples=max(SHORT, wanted // STEPS),
+            max_examples=max(SHORT, wanted // (STEPS // 4 * 3)),
             stateful_step_count=STEPS,
             deadline=None,
             suppress_health_check=list(HealthCheck),
