@@ -265,7 +265,8 @@ def _it_may_be_synced_and_closed_at_any_time(make: MakeStore) -> None:
 
 def _a_long_walk_agrees_with_a_dictionary(make: MakeStore) -> None:
     rng = random.Random(1)  # noqa: S311  the same walk each time
-    store, frames = _filled(make, 0)
+    store = _filled(make, 0)[0]
+    frames: dict[int, bytes] = {}
     for step in range(_WALK_STEPS):
         match 0 if len(frames) >= _WALK_KEEPS else rng.randrange(5):
             case 0 if frames:

@@ -200,7 +200,7 @@ class FileSpace(Space):
         page = self._control
         floor = max(framing.read_word_pair(page, framing.SECOND_WORD))
         boot_id = slice(framing.BOOT_ID_OFFSET, framing.BOOT_ID_OFFSET + 16)
-        if page[boot_id] != self._boot_id:
+        if bytes(page[boot_id]) != self._boot_id:
             floor = max(floor, *framing.read_word_pair(page, framing.FOURTH_WORD))
             framing.write_word(page, framing.SECOND_WORD, floor)
             page[boot_id] = self._boot_id

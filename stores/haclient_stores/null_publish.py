@@ -23,28 +23,60 @@ class NullPublishStore(PublishStore):
     returns None, and a publish without a connection is an error.
     """
 
-    client_name = ""
-    unpersisted_count = 0
-    unpersisted_bytes = 0
-    lowest_unpersisted = 0
-    last_persisted = 0
-    last_sequence = 0
-    gap: PublishGap | None = None
+    def __init__(self) -> None:
+        self._client_name = ""
+        self._last_sequence = 0
+        self._last_persisted = 0
+
+    @property
+    @override
+    def client_name(self) -> str:
+        return self._client_name
+
+    @property
+    @override
+    def unpersisted_count(self) -> int:
+        return 0
+
+    @property
+    @override
+    def unpersisted_bytes(self) -> int:
+        return 0
+
+    @property
+    @override
+    def lowest_unpersisted(self) -> int:
+        return 0
+
+    @property
+    @override
+    def last_persisted(self) -> int:
+        return self._last_persisted
+
+    @property
+    @override
+    def last_sequence(self) -> int:
+        return self._last_sequence
+
+    @property
+    @override
+    def gap(self) -> PublishGap | None:
+        return None
 
     @override
     def open_for(self, client_name: str) -> None:
         """Nothing is kept that could belong to anybody."""
-        self.client_name = client_name
+        self._client_name = client_name
 
     @override
     def store(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
-        self.last_sequence += 1
-        return self.last_sequence
+        self._last_sequence += 1
+        return self._last_sequence
 
     @override
     def discard_up_to(self, sequence: int) -> None:
-        self.last_persisted = max(self.last_persisted, sequence)
-        self.last_sequence = max(self.last_sequence, sequence)
+        self._last_persisted = max(self._last_persisted, sequence)
+        self._last_sequence = max(self._last_sequence, sequence)
 
     @override
     def replay(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -56,11 +88,11 @@ class NullPublishStore(PublishStore):
 
     @override
     def number_above(self, sequence: int) -> None:
-        self.last_sequence = self.last_sequence or sequence
+        self._last_sequence = self._last_sequence or sequence
 
     @override
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
-        self.last_sequence = max(self.last_sequence or clock_us, seen, persisted)
+        self._last_sequence = max(self._last_sequence or clock_us, seen, persisted)
 
     @override
     def sync(self) -> None:

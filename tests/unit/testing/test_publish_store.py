@@ -100,7 +100,7 @@ class NotEmpty(DictPublishStore):
 
 
 class StartsWithAGap(DictPublishStore):
-    gap = PublishGap(2, 1)
+    gap: PublishGap | None = PublishGap(2, 1)
 
 
 class SkipsNumbers(DictPublishStore):
