@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         PublishFailed,
         PublishGap,
         ReconnectGaveUp,
+        SlowClient,
         StoreCorrupt,
         StoreError,
         StoreFull,
@@ -50,11 +51,12 @@ if TYPE_CHECKING:
         WouldBlock,
     )
     from haclient.ha import HAClient
+    from haclient.ha_options import HAOptions
     from haclient.protocol.commands import Command
     from haclient.protocol.messages import Message
     from haclient.protocol.options import Options
     from haclient.protocol.uri import Uri
-    from haclient.session.states import ConnectionState
+    from haclient.session.states import ConnectionState, StateListener
     from haclient.streams import MessageStream
     from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
     from haclient_stores.bookmarks import (
@@ -94,6 +96,7 @@ __all__ = [
     "FixedDelayStrategy",
     "HAClient",
     "HAClientError",
+    "HAOptions",
     "HeartbeatLost",
     "InvalidBookmark",
     "InvalidOptions",
@@ -110,6 +113,8 @@ __all__ = [
     "PublishGap",
     "ReconnectGaveUp",
     "ServerChooser",
+    "SlowClient",
+    "StateListener",
     "StoreCorrupt",
     "StoreError",
     "StoreFull",
@@ -137,6 +142,7 @@ _HOMES = {
     "ExponentialDelayStrategy": "haclient.delay",
     "FixedDelayStrategy": "haclient.delay",
     "HAClient": "haclient.ha",
+    "HAOptions": "haclient.ha_options",
     "MemorySubscriptionManager": "haclient.subscription_manager",
     "SubscriptionManager": "haclient.subscription_manager",
     "Command": "haclient.protocol.commands",
@@ -144,6 +150,7 @@ _HOMES = {
     "Options": "haclient.protocol.options",
     "Uri": "haclient.protocol.uri",
     "ConnectionState": "haclient.session.states",
+    "StateListener": "haclient.session.states",
     "MessageStream": "haclient.streams",
     "EPOCH": _BOOKMARKS,
     "MOST_RECENT": _BOOKMARKS,

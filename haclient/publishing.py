@@ -12,6 +12,7 @@ from haclient.protocol.messages import Message
 from haclient.transport.core import Core
 from haclient.transport.publisher import Payload
 from haclient.transport.settings import TIMEOUT_S
+from haclient.transport.syncing import on_disk
 
 __all__ = ["PublishingClient"]
 
@@ -108,7 +109,7 @@ class PublishingClient:
             await self._core.flush_persisted(timeout=timeout)
             return
         with trio.move_on_after(float("inf") if timeout is None else timeout):
-            await self._core.publisher.on_disk()
+            await on_disk(self._core.publisher.store)
             return
         raise TimedOut(f"publish_flush: the store is not on disk after {timeout:g} s")
 
@@ -149,7 +150,8 @@ class PublishingClient:
         """Delete SOW records by filter, by keys or by data, exactly one of them (CC16).
 
         Returns:
-            The `stats` ack: `records_deleted`, `matches`, `topic_matches`.
+            The `stats` ack: `records_deleted`, `matches`, `topic_matches`. With a store, the counts
+            are missing when the connection was lost after the server had carried it out.
 
         Raises:
             UsageError: Not exactly one of the three was given.

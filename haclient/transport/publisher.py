@@ -22,18 +22,18 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.errors import DisconnectedError, StoreFull, UsageError, WouldBlock
+from haclient.errors import DisconnectedError, HAClientError, StoreFull, UsageError, WouldBlock
 from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient.session.ages import Ages
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
+from haclient.transport.syncing import sync_accepted
 from haclient.transport.watermark import Watermark
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog, PublishStore
 from haclient_stores.null_publish import NullPublishStore
-from haclient_stores.publish_log import PublishLog
 
 __all__ = ["DEFAULT_MAX_UNPERSISTED_BYTES", "Payload", "Publisher"]
 
@@ -43,10 +43,6 @@ Payload: TypeAlias = bytes | bytearray | memoryview | str
 DEFAULT_MAX_UNPERSISTED_BYTES: Final = 512 * 1024 * 1024
 """Unpersisted bytes at which `publish` waits for acks and `publish_nowait` raises (HA18)."""
 
-_LOOK_EVERY_BYTES: Final = 64 * 1024
-_FRAME_OVERHEAD_BYTES: Final = (
-    64  # about what a header adds; only the rhythm of looks depends on it
-)
 _CACHED_HEADS: Final = 4096
 _OUTBOX_CAP_BYTES: Final = 4 * FLUSH_BYTES
 _TAIL: Final = b"}"
@@ -61,6 +57,9 @@ class Publisher:
         max_unpersisted_bytes: See `DEFAULT_MAX_UNPERSISTED_BYTES`.
         would_deadlock: Called before a wait for acks; raises when it could never end.
         lasting: Whether waits outlive a lost connection because another one will come.
+
+    Attributes:
+        lasting: As above; no longer once `stop` was called.
     """
 
     def __init__(
@@ -78,7 +77,8 @@ class Publisher:
         self._synced = getattr(store, "durability", "process") == "fsync"
         self.gate = SendGate(max_unpersisted_bytes)
         self._would_deadlock = would_deadlock
-        self._lasting = lasting
+        self.lasting = lasting
+        self._stopped: HAClientError | None = None
         self.refusals: dict[int, str] = {}
         self._heads: dict[str, bytes] = {}
         self._ages = Ages()
@@ -116,8 +116,27 @@ class Publisher:
         """The link is gone; who waits looks for itself whether waiting still makes sense."""
         self.writer = None
         self._note_time()
-        if not self._lasting:
+        if self.log is not None:
+            self._look_again_later(self.log)
+        if not self.lasting:
             self.persisted.release()
+
+    def stop(self, reason: HAClientError) -> None:
+        """No other connection will come: nobody waits for acks any more."""
+        self.lasting = False
+        self._stopped = reason
+        self.persisted.release()
+
+    def check_lasting(self, what: str, reason: HAClientError) -> None:
+        """Look whether waiting for another connection makes sense, after one was lost.
+
+        Raises:
+            DisconnectedError: It does not.
+        """
+        if self._stopped is not None:
+            raise DisconnectedError(f"{what}: not confirmed: {self._stopped}") from self._stopped
+        if not self.lasting:
+            raise reason
 
     def acknowledged(self, sequence: int) -> None:
         """Everything up to `sequence` is persisted (PS5)."""
@@ -195,13 +214,16 @@ class Publisher:
         if isinstance(body, str):
             body = body.encode()
         sequence = log.append(head, _TAIL, body)
-        gate = self.gate
-        if log.unsent_bytes >= gate.look_at:
+        if log.unsent_bytes >= self.gate.look_at:
             self._look(log)
-        elif gate.parked and self.writer is not None:
+        elif self.gate.parked:
+            self._wake()
+        return sequence
+
+    def _wake(self) -> None:
+        if self.writer is not None:
             self._note_time()
             self.writer.wake()
-        return sequence
 
     def _look(self, log: FrameLog) -> None:
         """Enough has gathered: send it now, and have the next publish look at the limits."""
@@ -210,7 +232,12 @@ class Publisher:
         if self.writer is not None and self.writer.log_open:
             self.writer.flush()
         else:
-            self.gate.look_at = log.unsent_bytes + FLUSH_BYTES
+            self._look_again_later(log)
+
+    def _look_again_later(self, log: FrameLog) -> None:
+        """Nothing is sent now, so nothing but the limit is there to look for."""
+        room = max(self.gate.cap_bytes - log.unpersisted_bytes, 1)
+        self.gate.look_at = log.unsent_bytes + min(FLUSH_BYTES, room)
 
     async def publish(self, topic: str, body: Payload) -> int | None:
         """Publish plainly, waiting for room first when there is none.
@@ -219,7 +246,7 @@ class Publisher:
         """
         gate, log = self.gate, self.log
         if gate.attention:
-            await self._make_room()
+            await self.make_room()
         if log is None:
             self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
             return None
@@ -231,11 +258,10 @@ class Publisher:
             sequence = await self._append_later(full, self._head(topic), body)
         if log.unsent_bytes >= gate.look_at:
             self._look(log)
-        elif gate.parked and self.writer is not None:
-            self._note_time()
-            self.writer.wake()
+        elif gate.parked:
+            self._wake()
         if self._synced:
-            await self._sync()
+            await sync_accepted(self.store)
         return sequence
 
     async def publish_with(  # the parts of one wire frame
@@ -266,20 +292,34 @@ class Publisher:
             correlation_id=correlation_id,
             sow_key=sow_key,
         )
-        await self._make_room()
+        await self.make_room()
         self.send_unstored(frame)
         return None
 
     async def append_durably(self, head: bytes, body: Payload) -> int:
         """`append` after a wait for room, and after it the disk where durability asks for it."""
-        await self._make_room()
+        await self.make_room()
         try:
             sequence = self.append(head, body)
         except StoreFull as full:
             sequence = await self._append_later(full, head, body)
-        if self._synced:
-            await self._sync()
+        await self.settle()
         return sequence
+
+    async def settle(self) -> None:
+        """Wait for the disk, where durability asks for it."""
+        if self._synced:
+            await sync_accepted(self.store)
+
+    def hurry(self, what: str) -> None:
+        """Send now what is stored: the caller is about to wait for the answer.
+
+        Raises:
+            UsageError: The wait could only end after the caller itself has gone on.
+        """
+        self._would_deadlock(what)
+        if self.writer is not None:
+            self.writer.flush()
 
     def publish_nowait(self, topic: str, body: Payload) -> int | None:
         """Publish plainly without ever suspending.
@@ -316,38 +356,9 @@ class Publisher:
             self.gate.attention = True
             writer.flush()
 
-    async def _sync(self) -> None:
-        """Have the store on disk; shielded, since the publish is accepted already."""
-        with trio.CancelScope(shield=True):
-            await self._write_through()
-
-    async def _write_through(self, *, abandon: bool = False) -> None:
-        if self.store is not None:
-            await trio.to_thread.run_sync(self.store.sync, abandon_on_cancel=abandon)
-
-    async def on_disk(self) -> None:
-        """Wait until what is published so far would survive a loss of power (PS20).
-
-        Raises:
-            UsageError: There is no store, or nothing of it is on a disk.
-        """
-        store = self.store
-        if self.log is None or (isinstance(store, PublishLog) and store.path is None):
-            raise UsageError("publish_flush(durable=True) needs a publish store with files")
-        await self._write_through(abandon=True)
-
-    async def sync_in_groups(self) -> None:
-        """Durability `group`: write through whatever was published since the last time (PS20)."""
-        store = self.store
-        if isinstance(store, PublishLog) and store.durability == "group":
-            while True:
-                await trio.sleep(store.group_interval_s)
-                if store.needs_sync:
-                    await self._write_through()
-
     # -- room ---------------------------------------------------------------
 
-    async def _make_room(self) -> None:
+    async def make_room(self) -> None:
         """Suspend once, and for as long as a limit is exceeded.
 
         Raises:
@@ -381,10 +392,9 @@ class Publisher:
 
     async def _until_acknowledged(self, log: FrameLog, what: str) -> None:
         self._would_deadlock(what)
-        if self.writer is None and not self._lasting:
-            raise DisconnectedError(
-                f"{what} waits for acks, but the connection is lost: connect again"
-            )
+        if self.writer is None and not self.lasting:
+            why = self._stopped or "the connection is lost: connect again"
+            raise DisconnectedError(f"{what} waits for acks, but {why}")
         await self.persisted.reached(log.last_persisted + 1)
 
     async def room_after(self, full: StoreFull, what: str) -> None:
@@ -417,10 +427,11 @@ class Publisher:
         log = self.log
         while log is not None and log.unpersisted_count and log.last_persisted < sequence:
             self._would_deadlock(what)
-            if self.writer is None and not self._lasting:
+            if self.writer is None and not self.lasting:
+                why = self._stopped or "the connection is lost: connect again"
                 raise DisconnectedError(
-                    f"{what}: {log.unpersisted_count} publishes are not persisted and the "
-                    "connection is lost: connect again, they are still in the store"
+                    f"{what}: {log.unpersisted_count} publishes are not persisted and {why}; "
+                    "they are still in the store"
                 )
             if self.writer is not None:
                 self.writer.flush()  # who waits has nothing to gather: one task switch less

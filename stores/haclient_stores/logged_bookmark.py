@@ -29,6 +29,7 @@ from haclient_stores.tracking import SubscriptionTracker
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Callable
 
     from haclient_stores.file_publish import Durability
     from haclient_stores.files import File
@@ -45,6 +46,9 @@ class LoggedBookmarkStore(BookmarkStore):
     Args:
         path: The file; created when it is missing. `<path>.prune` beside it is used by `prune`.
         durability: What the client waits for, as in `FilePublishStore`.
+        resize_handler: Asked with the new size in bytes before messages make the file larger, and
+            must not use the store; False refuses, and they are not delivered (BS18). Discards
+            always have room.
         disk: Where files are; another one in simulations.
 
     Attributes:
@@ -56,8 +60,14 @@ class LoggedBookmarkStore(BookmarkStore):
     """
 
     def __init__(
-        self, path: str | Path, *, durability: Durability = "process", disk: Disk | None = None
+        self,
+        path: str | Path,
+        *,
+        durability: Durability = "process",
+        resize_handler: Callable[[int], bool] | None = None,
+        disk: Disk | None = None,
     ) -> None:
+        self._resize_handler = resize_handler
         self.durability: Durability = durability
         self._path = Path(path)
         self._disk = disk or RealDisk()
@@ -102,7 +112,7 @@ class LoggedBookmarkStore(BookmarkStore):
         if identity is None:
             file = record_file.create(self._file, boot_id=boot_id, owner="")
             self._disk.fsync_dir(self._path.parent)
-            self._log = OpenLog(file, self._publishers)
+            self._log = OpenLog(file, self._publishers, self._resize_handler)
             return
         reader = LogReader(self._publishers)
 
@@ -114,7 +124,7 @@ class LoggedBookmarkStore(BookmarkStore):
         file = record_file.recover(self._file, boot_id, take)
         reader.finish()
         self._client_name = framing.read_owner(header, path=str(self._path))
-        self._log = OpenLog(file, self._publishers)
+        self._log = OpenLog(file, self._publishers, self._resize_handler)
         for index, tracker in sorted(reader.trackers.items()):
             handle = LoggedSubscription(self._log, index, tracker)
             self._subscriptions[reader.names.get(index, f"\0{index}")] = handle

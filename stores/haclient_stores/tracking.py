@@ -374,19 +374,28 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def recovery_point(self) -> BookmarkList:
+        finished = self._finished_point()
+        if finished.items:
+            return finished
+        nothing_came = self.next_number == self.first_number
+        return BookmarkList(self.start.resume_items(nothing_came=nothing_came))
+
+    def _finished_point(self) -> BookmarkList:
         self.finished.settle(self._head)
         chunk = self._chunks[0] if self._chunks else None
         count = max(0, self._head - chunk.numbers[0]) if chunk is not None else 0
         newest = self.finished.with_part(chunk, count)
-        if newest:
-            ids = self._publishers.ids
-            return BookmarkList(tuple(Bookmark(ids[p], newest[p]) for p in newest))
-        nothing_came = self.next_number == self.first_number
-        return BookmarkList(self.start.resume_items(nothing_came=nothing_came))
+        ids = self._publishers.ids
+        return BookmarkList(tuple(Bookmark(ids[p], newest[p]) for p in newest))
 
     @override
     def resume(self) -> str:
         return self.start.resume(self.recovery_point())
+
+    @override
+    def resume_elsewhere(self, since_us: int) -> tuple[str, ...]:
+        finished = bool(self._finished_point().items)
+        return self.start.resume_elsewhere(self.recovery_point(), since_us, finished=finished)
 
     # -- being written down and read back -----------------------------------------------------
 

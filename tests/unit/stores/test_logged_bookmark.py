@@ -11,6 +11,8 @@ from typing_extensions import override
 from haclient_stores.errors import StoreCorrupt, StoreFull, StoreLocked, UsageError
 from haclient_stores.files import RealDisk
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
+from haclient_stores.record_file import GROW_BYTES
+from haclient_stores.segment import PAGE_BYTES
 
 
 @pytest.fixture
@@ -275,3 +277,34 @@ def test_a_record_of_an_unknown_kind_is_corrupt(path: Path) -> None:
     store.close()
     with pytest.raises(StoreCorrupt, match="unknown kind"):
         LoggedBookmarkStore(path)
+
+
+@pytest.mark.row("BS18")
+def test_the_resize_handler_is_asked_before_messages_make_the_file_larger(path: Path) -> None:
+    asked: list[int] = []
+    allowed = GROW_BYTES + PAGE_BYTES
+
+    def resize(size: int) -> bool:
+        asked.append(size)
+        return size <= allowed
+
+    store = LoggedBookmarkStore(path, resize_handler=resize)
+    log = store.subscription("s")
+    last = 0
+    with pytest.raises(StoreFull, match=r"refused .* prune the store"):  # noqa: PT012  # the one that is too many is not known
+        while True:
+            last = log.log_batch([f"1|{last + each}|" for each in range(1, 101)])[-1]
+    assert asked == [allowed + GROW_BYTES]
+    assert path.stat().st_size == allowed
+    assert log.undiscarded_count == last
+    log.discard_up_to(1)
+    for number in range(2, last + 1):  # a discard always has room
+        log.discard(number)
+    assert path.stat().st_size == allowed
+    store.prune()
+    assert log.log(f"1|{last + 1}|") == last + 1
+    store.close()
+    store = LoggedBookmarkStore(path, resize_handler=resize)  # an old file asks as well
+    with pytest.raises(StoreFull):
+        store.subscription("s").log_batch([f"1|{last + each}|" for each in range(2, 100_000)])
+    store.close()
