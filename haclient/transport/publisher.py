@@ -187,8 +187,7 @@ class Publisher:
     def oldest_age_s(self) -> float:
         """How long the oldest unpersisted message has waited; 0 when none does (PS18)."""
         self._note_time()
-        lowest = 0 if self.log is None else self.log.lowest_unpersisted
-        return self._ages.age(lowest, trio.current_time())
+        return self._ages.age(self.log.lowest_unpersisted if self.log else 0, trio.current_time())
 
     # -- publishing ---------------------------------------------------------
 
@@ -401,9 +400,7 @@ class Publisher:
         """The store was full: wait for the next ack, if it wants to be asked again then (PS17).
 
         Raises:
-            StoreFull: It does not, or no ack can come.
-            DisconnectedError: The connection is lost, and no other one will come by itself.
-            UsageError: The wait could only end after the caller itself has gone on.
+            StoreFull: It does not, or no ack can come; otherwise as `make_room`.
         """
         log = self.log
         if log is None or not full.wait or not log.unpersisted_count:

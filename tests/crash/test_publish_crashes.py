@@ -72,14 +72,14 @@ def walk(
         model = model.logged_on(0, 0, 1000)
         done.step(disk, model)
     for _ in range(steps):
-        match rng.choice(["publish"] * 5 + ["send", "ack", "sync", "log on"]):
+        match rng.choice(["publish"] * 8 + ["send", "send", "ack", "ack", "sync", "log on"]):
             case "publish":
-                body = bytes([rng.randrange(1, 256)]) * rng.choice([0, 30, 1000, 5000, 9000])
+                body = bytes([rng.randrange(1, 256)]) * rng.choice([0, 30, 5000, 9000, 14_000])
                 model = model.stored(put(store, body), body)
             case "send":
                 take_all(store)
             case "ack":
-                sequence = rng.randint(store.last_persisted, store.last_sequence)
+                sequence = rng.choice([store.last_sequence, rng.randint(*ackable(store))])
                 store.discard_up_to(sequence)
                 model = model.acked(sequence)
             case "log on":
@@ -93,6 +93,10 @@ def walk(
                 continue
         done.step(disk, model)
     return done
+
+
+def ackable(store: PublishLog) -> tuple[int, int]:
+    return store.last_persisted, store.last_sequence
 
 
 def found_in(store: PublishLog, done: Walk) -> set[tuple[int, bytes]]:
