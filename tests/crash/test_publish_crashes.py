@@ -161,7 +161,7 @@ def test_whatever_a_crash_leaves_has_what_was_promised_and_nothing_else(
     count = 0
     for seed in range(walks):
         events: list[Event] = []
-        done = walk(kind, RecordingDisk(events), seed, steps=30)
+        done = walk(kind, RecordingDisk(events), seed, steps=40)
         for crash, check in crashes(events):
             check(kind, done, crash)
             count += 1

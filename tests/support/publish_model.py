@@ -82,7 +82,7 @@ KINDS = {
     ),
     "hybrid": Store(
         lambda disk: HybridPublishStore(
-            DIRECTORY, memory_bytes=2 * _SMALL, segment_bytes=_SMALL, disk=disk
+            DIRECTORY, memory_bytes=3 * _SMALL, segment_bytes=_SMALL, disk=disk
         ),
         lasting=False,
     ),
