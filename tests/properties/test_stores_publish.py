@@ -28,7 +28,7 @@ pytestmark = pytest.mark.row(
 )
 
 STEPS = 40
-SHORT = 120  # examples of so many steps
+SHORT = 200  # examples of so many steps
 
 
 class PublishMachine(RuleBasedStateMachine):
