@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import (
+    broker_failover,
     brokers,
     footprint,
     incoming,
@@ -19,6 +20,7 @@ from benchmarks import (
     peer_nats,
     peer_redis,
     recovery,
+    sink_failover,
     startup,
 )
 from benchmarks.machine import CLIENT_CORE, describe, pin
@@ -35,6 +37,8 @@ _MODULES = (
     footprint,
     recovery,
     brokers,
+    sink_failover,
+    broker_failover,
     startup,
     peer_nats,
     peer_redis,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from haclient.errors import UsageError
+from haclient.errors import StoreError, StoreFull, UsageError
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.null_publish import NullPublishStore
 from haclient_stores.publish_log import PublishLog
@@ -13,10 +13,18 @@ __all__ = ["on_disk", "sync_accepted", "sync_in_groups"]
 
 
 async def sync_accepted(store: PublishStore | None) -> None:
-    """Have a publish on disk that is accepted already: shielded, it can not be taken back."""
+    """Have a publish on disk that is accepted already: shielded, it cannot be taken back.
+
+    Raises:
+        StoreError: It is not on the disk. It stays stored, so this is never a `StoreFull`, after
+            which an application may publish it again.
+    """
     if store is not None:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(store.sync)
+            try:
+                await trio.to_thread.run_sync(store.sync)
+            except StoreFull as error:
+                raise StoreError(f"stored, but not on the disk: {error}") from error
 
 
 async def on_disk(store: PublishStore | None) -> None:

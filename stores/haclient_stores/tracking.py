@@ -29,8 +29,8 @@ from __future__ import annotations
 import logging
 from array import array
 from collections import deque
-from itertools import islice
-from operator import lt
+from itertools import islice, repeat
+from operator import le, lt
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -151,6 +151,9 @@ class SubscriptionTracker(SubscriptionLog):
                 map(lt, sequences, islice(sequences, 1, None))
             )
         if not new or max(sequences) > LARGEST:
+            if self._all_known(publisher, sequences, publishers):
+                self.fresh = []
+                return [DUPLICATE] * len(bookmarks)
             return self._log_each(bookmarks)
         chunk = self.append(publisher, sequences, publishers)
         self.fresh = [chunk]
@@ -164,6 +167,21 @@ class SubscriptionTracker(SubscriptionLog):
                 return False
             newest[publisher] = sequence
         return True
+
+    def _all_known(self, publisher: int, sequences: list[int], publishers: list[int]) -> bool:
+        """Whether all were seen before and none is expected again.
+
+        After a fail-over the first few seconds are of this kind, and the application waits for
+        what comes behind them.
+        """
+        seen = self.seen
+        if min(sequences) <= 0:
+            return False
+        if not publishers:
+            known = max(sequences) <= seen.get(publisher, 0)
+        else:
+            known = all(map(le, sequences, map(seen.get, publishers, repeat(0))))
+        return known and not self.again.expects_any(publishers or repeat(publisher), sequences)
 
     def append(
         self, publisher: int, sequences: Sequence[int], publishers: Sequence[int] = ()
@@ -394,8 +412,16 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def resume_elsewhere(self, since_us: int) -> tuple[str, ...]:
-        finished = bool(self._finished_point().items)
-        return self.start.resume_elsewhere(self.recovery_point(), since_us, finished=finished)
+        finished = self._finished_point().items
+        ids = self._publishers.ids
+        named = {item.publisher_id for item in finished if isinstance(item, Bookmark)}
+        if any(ids[publisher] not in named for publisher, _ in self.again.places.values()):
+            # Expected of a publisher of whom nothing is finished: in the order of another log it
+            # may lie before everything that the list names. Only the start is surely before it.
+            start = BookmarkList(self.start.resume_items(nothing_came=False))
+            return (self.start.resume(start),)
+        point = self.recovery_point()
+        return self.start.resume_elsewhere(point, since_us, finished=bool(finished))
 
     # -- being written down and read back -----------------------------------------------------
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.process import BrokerProcess, Result, haclient, running_broker, start_haclient
+from haclient_fake_server.processes import BrokerProcess
+from support.process import Result, haclient, running_broker, start_haclient
 
 CLOSED = "tcp://127.0.0.1:1/amps/json"
 
@@ -26,9 +27,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield broker
 
 
+def with_user(uri: str, user: str, password: str) -> str:
+    return uri.replace("tcp://", f"tcp://{user}:{password}@")
+
+
 @pytest.fixture
 def alice(broker: BrokerProcess) -> str:
-    return broker.uri_for("alice", "se%3Acret")
+    return with_user(broker.uri, "alice", "se%3Acret")
 
 
 def assert_one_line(result: Result, code: int, *words: str) -> None:
@@ -112,7 +117,7 @@ def test_several_servers_that_refuse_are_all_named() -> None:
 @pytest.mark.row("CLI9")
 @pytest.mark.parametrize("password", ["wrong", ""])
 def test_a_wrong_password_is_refused_and_never_shown(broker: BrokerProcess, password: str) -> None:
-    result = haclient("ping", "--server", broker.uri_for("alice", password))
+    result = haclient("ping", "--server", with_user(broker.uri, "alice", password))
     assert_one_line(result, 1)
     assert "wrong" not in result.err
     assert "se:cret" not in result.err

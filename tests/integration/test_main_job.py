@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from support.process import BrokerProcess, Child, haclient, running_broker, start_haclient
+from haclient_fake_server.processes import BrokerProcess
+from support.process import Child, haclient, running_broker, start_haclient
 
 PIPE_BYTES = 8192  # a subscriber runs at most this far ahead of what the test has read
 TOPIC = "rows"
