@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
+from haclient_stores.bookmarks import Bookmark, BookmarkList
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -41,6 +43,10 @@ class Publishers:
             return -1
         found = self.by_text[text] = self._by_line["\n" + text] = self.index(int(text))
         return found
+
+    def bookmarks(self, newest: dict[int, int]) -> BookmarkList:
+        """The list for one sequence of each publisher."""
+        return BookmarkList(tuple(Bookmark(self.ids[p], newest[p]) for p in newest))
 
     def parse_batch(self, bookmarks: list[str]) -> tuple[int, list[int], list[int]] | None:
         """Many bookmarks at once: the publisher of all or `MIXED`, the sequences, the publishers.

@@ -56,7 +56,11 @@ _log = logging.getLogger(__name__)
 class SubscriptionTracker(SubscriptionLog):
     """The rules of one subscription (BS2-BS11, BS19).
 
-    Attributes:
+    Attributes, which only this class changes:
+        head: All numbers below it are discarded.
+        chunks: The entries that are not wholly discarded, in arrival order.
+        ahead: The discarded numbers above the head.
+        holes: The numbers of aliases.
         conflated: Whether messages are held back, so that acks are no recovery points.
         paused: Set while the server holds the subscription: its acks are then no recovery points.
         finished: How far it has got.
@@ -78,11 +82,11 @@ class SubscriptionTracker(SubscriptionLog):
 
     def purge(self) -> None:
         """Know nothing but the next number: an old one must never mean a new entry."""
-        self._head = self.next_number  # the oldest undiscarded number
+        self.head = self.next_number
         self._turn = self.next_number  # the number whose discard takes the slow way
-        self._chunks: deque[Chunk] = deque()  # not wholly discarded yet
-        self._ahead: set[int] = set()  # discarded numbers above the head
-        self._holes = Holes()  # numbers of aliases
+        self.chunks: deque[Chunk] = deque()
+        self.ahead: set[int] = set()
+        self.holes = Holes()
         self.again = Redelivery()
         self.seen: dict[int, int] = {}
         self.finished = Finished(self.next_number, acked=False)
@@ -121,7 +125,7 @@ class SubscriptionTracker(SubscriptionLog):
     @override
     def link_lost(self, first_queued: int) -> None:
         held = self.again.lose(first_queued, is_open=self._is_open)
-        for chunk in self._chunks:
+        for chunk in self.chunks:
             if chunk.numbers[-1] < first_queued:
                 continue
             for number, publisher, sequence in chunk.entries():
@@ -134,7 +138,7 @@ class SubscriptionTracker(SubscriptionLog):
         self.link_lost(0)
 
     def _is_open(self, number: int) -> bool:
-        return number >= self._head and number not in self._ahead
+        return number >= self.head and number not in self.ahead
 
     # -- arrival ------------------------------------------------------------------------------
 
@@ -176,8 +180,8 @@ class SubscriptionTracker(SubscriptionLog):
             self.seen[publisher] = sequences[-1]
         else:
             self.seen.update(zip(publishers, sequences, strict=True))
-        self._chunks.append(chunk)
-        if len(self._chunks) == 1:
+        self.chunks.append(chunk)
+        if len(self.chunks) == 1:
             self._set_turn()
         return chunk
 
@@ -219,7 +223,7 @@ class SubscriptionTracker(SubscriptionLog):
         """An expected entry came again: its new number."""
         number = self.next_number
         self.next_number = number + 1
-        self._holes.add(number, number + 1)  # the old entry is the one that counts
+        self.holes.add(number, number + 1)  # the old entry is the one that counts
         self.fresh.append(self.again.give(number, publisher, sequence))
         self._set_turn()
         return number
@@ -238,15 +242,15 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def discard(self, number: int) -> None:
-        if number == self._head != self._turn:
-            self._head = number + 1
+        if number == self.head != self._turn:
+            self.head = number + 1
         else:
             self.discard_slowly(number)
 
     def try_discard(self, number: int) -> bool:
         """`discard`, and whether it changed anything."""
-        if number == self._head != self._turn:
-            self._head = number + 1
+        if number == self.head != self._turn:
+            self.head = number + 1
             return True
         return self.discard_slowly(number)
 
@@ -254,16 +258,16 @@ class SubscriptionTracker(SubscriptionLog):
         """Discard out of order, at the end of a chunk, or of an entry that was delivered twice."""
         number = self.again.settle(number)
         if (
-            not self._head <= number < self.next_number
-            or number in self._ahead
-            or number in self._holes
+            not self.head <= number < self.next_number
+            or number in self.ahead
+            or number in self.holes
         ):
             return False
         self.again.forget(number)
-        if number == self._head:
+        if number == self.head:
             self._move_head()
         else:
-            self._ahead.add(number)
+            self.ahead.add(number)
         self._set_turn()
         return True
 
@@ -282,41 +286,41 @@ class SubscriptionTracker(SubscriptionLog):
 
     def discard_all_up_to(self, number: int) -> None:
         """Discard every entry up to this one, whoever holds it."""
-        while self._head <= number and self._head < self.next_number:
-            self.discard_slowly(self._head)
+        while self.head <= number and self.head < self.next_number:
+            self.discard_slowly(self.head)
 
     def discard_run(self, numbers: array[int]) -> bool:
         """Discard at once what comes next in order; False, and nothing done, if it is not that."""
         begin, end = numbers[0], numbers[-1] + 1
-        if begin != self._head or self._ahead or self.again.places or self._holes.count:
+        if begin != self.head or self.ahead or self.again.places or self.holes.count:
             return False
         if end > self.next_number or numbers != array("Q", range(begin, end)):
             return False
-        self._head = end - 1
+        self.head = end - 1
         self._move_head()
         self._set_turn()
         return True
 
     def _move_head(self) -> None:
-        head, after = self._head, self._head + 1
-        ahead = self._ahead
+        head, after = self.head, self.head + 1
+        ahead = self.ahead
         while head != after:
             head = after
             if head in ahead:
                 ahead.remove(head)
                 after = head + 1
             else:
-                after = self._holes.skip(head)
-        self._head = head
-        chunks = self._chunks
+                after = self.holes.skip(head)
+        self.head = head
+        chunks = self.chunks
         while chunks and chunks[0].numbers[-1] < head:
             self.finished.take(chunks.popleft())
 
     def _set_turn(self) -> None:
-        if self._ahead or self.again.places or not self._chunks:
-            self._turn = self._head
+        if self.ahead or self.again.places or not self.chunks:
+            self._turn = self.head
         else:
-            self._turn = self._chunks[0].numbers[-1]
+            self._turn = self.chunks[0].numbers[-1]
 
     # -- persisted acks -----------------------------------------------------------------------
 
@@ -336,11 +340,11 @@ class SubscriptionTracker(SubscriptionLog):
 
     def persisted_at(self, publisher: int, sequence: int) -> None:
         """A persisted ack, parsed."""
-        self.finished.settle(self._head)
+        self.finished.settle(self.head)
         if self.at_end and not self.conflated and not self.paused:
             self.finished.offer(publisher, sequence, before=self.next_number)
-        self.finished.covered(publisher, sequence, open_chunks=reversed(self._chunks))
-        self.finished.settle(self._head)
+        self.finished.covered(publisher, sequence, open_chunks=reversed(self.chunks))
+        self.finished.settle(self.head)
 
     @override
     def completed(self, bookmark: str) -> None:
@@ -358,31 +362,40 @@ class SubscriptionTracker(SubscriptionLog):
             self.start.items = (Bookmark(self._publishers.ids[publisher], sequence),)
         elif not finished.acked and not self.conflated:
             finished.offer(publisher, sequence, before=self.next_number)
-            finished.settle(self._head)
+            finished.settle(self.head)
 
     # -- asking -------------------------------------------------------------------------------
 
     @property
     @override
     def oldest_undiscarded(self) -> int:
-        return self._head if self._head < self.next_number else 0
+        return self.head if self.head < self.next_number else 0
 
     @property
     @override
     def undiscarded_count(self) -> int:
-        return self.next_number - self._head - len(self._ahead) - self._holes.count
+        return self.next_number - self.head - len(self.ahead) - self.holes.count
 
     @override
     def recovery_point(self) -> BookmarkList:
-        self.finished.settle(self._head)
-        chunk = self._chunks[0] if self._chunks else None
-        count = max(0, self._head - chunk.numbers[0]) if chunk is not None else 0
-        newest = self.finished.with_part(chunk, count)
-        if newest:
-            ids = self._publishers.ids
-            return BookmarkList(tuple(Bookmark(ids[p], newest[p]) for p in newest))
-        nothing_came = self.next_number == self.first_number
-        return BookmarkList(self.start.resume_items(nothing_came=nothing_came))
+        self.finished.settle(self.head)
+        if newest := self.finished.with_part(*self.front()):
+            return self._publishers.bookmarks(newest)
+        items = self.start.resume_items(nothing_came=self.next_number == self.first_number)
+        return BookmarkList(items)
+
+    def front(self) -> tuple[Chunk | None, int]:
+        """The oldest chunk, and how many entries at its front are discarded."""
+        chunk = self.chunks[0] if self.chunks else None
+        return chunk, max(0, self.head - chunk.numbers[0]) if chunk is not None else 0
+
+    def applied(self) -> dict[int, int]:
+        """The highest sequence of each publisher below which everything is discarded."""
+        chunk, count = self.front()
+        newest = dict(self.finished.applied)
+        if chunk is not None and count:
+            newest.update(chunk.part(0, count).newest())
+        return newest
 
     @override
     def resume(self) -> str:
@@ -395,19 +408,25 @@ class SubscriptionTracker(SubscriptionLog):
         for chunk in self.finished.waiting:
             for entry in chunk.entries():
                 yield *entry, True
-        for chunk in self._chunks:
+        for chunk in self.chunks:
             for number, publisher, sequence in chunk.entries():
-                discarded = number < self._head or number in self._ahead
+                discarded = number < self.head or number in self.ahead
                 yield number, publisher, sequence, discarded
+
+    def seed(self, newest: dict[int, int]) -> None:
+        """Begin where another process has got to: up to here everything is finished."""
+        self.purge()
+        self.seen.update(newest)
+        self.finished.recover(newest)
 
     def skip_numbers(self, following: int) -> None:
         """The numbers before `following` are not used."""
         if following <= self.next_number:
             return
-        if self._head == self.next_number:
-            self._head = following
+        if self.head == self.next_number:
+            self.head = following
         else:
-            self._holes.add(self.next_number, following)
+            self.holes.add(self.next_number, following)
         self.next_number = following
         self._set_turn()
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient_stores.entries import Publishers
-from haclient_stores.records import Kind, LogReader, name_records, publisher_record, snapshot, word
+from haclient_stores.records import Kind, LogReader, name_records, publisher_record, word
+from haclient_stores.snapshots import snapshot
 from haclient_stores.tracking import SubscriptionTracker
 
 

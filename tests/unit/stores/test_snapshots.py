@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from haclient_stores.entries import Publishers
+from haclient_stores.records import LogReader, publisher_record
+from haclient_stores.snapshots import frozen, snapshot
+from haclient_stores.tracking import SubscriptionTracker
+
+
+def written(tracker: SubscriptionTracker, publishers: Publishers) -> list[tuple[int, int]]:
+    return list(snapshot(0, tracker, publishers))
+
+
+@pytest.mark.row("BS16")
+def test_a_frozen_tracker_is_written_down_as_it_was_when_the_client_goes_on() -> None:
+    publishers = Publishers()
+    tracker = SubscriptionTracker(publishers)
+    tracker.begin(acked=True, start=None)
+    tracker.log_batch([f"{1 + n % 2}|{n}|" for n in range(1, 41)])
+    tracker.discard(7)
+    tracker.link_lost(20)
+    tracker.log("1|20|")
+    before = written(tracker, publishers)
+    twin = frozen(tracker)
+    tracker.log_batch(["1|60|", "3|1|"])
+    tracker.discard_up_to(100)
+    tracker.persisted("1|60|")
+    tracker.link_lost(1)
+    tracker.start.entered_us = 5
+    assert written(twin, publishers) == before
+    assert written(tracker, publishers) != before
+
+
+@pytest.mark.row("BS16")
+def test_of_discarded_entries_in_a_row_only_the_last_of_each_publisher_is_written() -> None:
+    publishers = Publishers()
+    tracker = SubscriptionTracker(publishers)
+    tracker.log_batch([f"7|{n}|" for n in range(1, 1001)])
+    for number in range(2, 1001):
+        tracker.discard(number)
+    records = written(tracker, publishers)
+    assert len(records) < 20
+    reader = LogReader(Publishers())
+    for first, value in [publisher_record(0, 7), *records]:
+        reader.read(words(first, value))
+    reader.finish()
+    again = reader.trackers[0]
+    assert again.oldest_undiscarded == 1
+    assert again.undiscarded_count == 1
+    assert again.is_discarded("7|1000|")
+
+
+def words(first: int, value: int) -> array[int]:
+    return array("Q", [first, value])
