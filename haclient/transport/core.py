@@ -34,6 +34,7 @@ from haclient.transport.exceptions import open_nursery
 from haclient.transport.log_on import check_client_name, log_on
 from haclient.transport.publisher import Payload, Publisher
 from haclient.transport.settings import TIMEOUT_S, Settings
+from haclient.transport.upkeep import Upkeep
 from haclient.transport.writer import Writer
 
 __all__ = ["Core"]
@@ -77,6 +78,7 @@ class Core:
         self._lost_because: HAClientError | None = None
         stores = (settings.publish_store, settings.bookmark_store)
         self._stores = [store for store in stores if store is not None]
+        self._upkeep = Upkeep(settings.bookmark_store)
         for store in self._stores:
             store.open_for(self.name)
         if settings.publish_store is not None:
@@ -88,8 +90,14 @@ class Core:
         """Open the nursery that everything of this client runs in."""
         if self._nursery is not None or self.state is ConnectionState.SHUTDOWN:
             raise UsageError("a client runs once: make a new one with the same stores' paths")
+        try:
+            await self._upkeep.recover(self.name)
+        except BaseException:
+            await self._close_stores()
+            raise
         self._nursery = await self._stack.enter_async_context(open_nursery())
-        self._nursery.start_soon(self._events.run)
+        for task in (self._events.run, *self._upkeep.tasks):
+            self._nursery.start_soon(task)
 
     async def leave(
         self,
@@ -117,9 +125,13 @@ class Core:
         try:
             await self._stack.__aexit__(kind, error, traceback)
         finally:
-            with ExitStack() as closing:  # each of them, whatever happens to another
-                for store in reversed(self._stores):
-                    closing.callback(store.close)
+            await self._close_stores()
+
+    async def _close_stores(self) -> None:
+        with ExitStack() as closing:  # each of them, whatever happens to another
+            for store in self._stores:
+                closing.callback(store.close)
+            await self._upkeep.close()
 
     async def connect(self, uri: str | Uri, *, timeout: float | None) -> None:
         """Open a connection (CC2); `logon` comes next.

@@ -197,10 +197,11 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
     # -- the file -----------------------------------------------------------------------------
 
     @property
+    @override
     def needs_sync(self) -> bool:
-        """Whether something was written since the last `sync` began."""
         return self._log.file.end > self._synced_end
 
+    @override
     def sync(self) -> None:
         """Write everything through to the disk; may run in a thread of its own.
 
@@ -229,12 +230,13 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
         file = self._log.file
         return LogUsage(file.end, file.allocated, messages)
 
-    def prune_due(self, now: float) -> bool:
-        """Whether the policy wants a prune now; asked about once a second.
+    @property
+    @override
+    def prunes(self) -> bool:
+        return self._schedule is not None
 
-        Args:
-            now: Seconds, of any clock that goes on evenly.
-        """
+    @override
+    def prune_due(self, now: float) -> bool:
         return self._schedule is not None and self._schedule.due(self._usage(), now)
 
     @override

@@ -110,6 +110,7 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
         self._disk = disk or RealDisk()
         self._process = self._disk.process_id()
         self._closed = False
+        self._synced = 0
         self._file = open_owned(self._disk, self._path)
         try:
             self._open(subscriptions)
@@ -211,6 +212,15 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
         for name in list(self._subscriptions) if sub_id is None else [sub_id]:
             self.subscription(name).forget()
 
+    @property
+    @override
+    def needs_sync(self) -> bool:
+        return self._written() != self._synced
+
+    def _written(self) -> int:
+        return sum(handle.generation for handle in self._subscriptions.values())
+
+    @override
     def sync(self) -> None:
         """Write everything through to the disk; may run in a thread of its own.
 
@@ -218,7 +228,9 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
             StoreError: The disk reports an error.
         """
         self._check_usable()
+        written = self._written()
         self._file.fsync()
+        self._synced = written
 
     @override
     def prune(self) -> None:

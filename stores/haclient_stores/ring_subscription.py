@@ -89,6 +89,9 @@ class RingSubscription(SubscriptionTracker):
         publishers: Those of the store.
         sub_id: The subscription.
         slots: Where the slots are; written in turn.
+
+    Attributes:
+        generation: That of the last slot.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class RingSubscription(SubscriptionTracker):
         self._sub_id = sub_id
         self._slots = slots
         self._unusable = ""
-        self._generation = 0
+        self.generation = 0
         self._chunk: Chunk | None = None  # what `_applied` was computed from, and how much of it
         self._count = 0
         self._applied: dict[int, int] = {}
@@ -113,7 +116,7 @@ class RingSubscription(SubscriptionTracker):
 
     def restore(self, slot: Slot) -> None:
         """Continue where an earlier process has got to."""
-        self._generation = slot.generation
+        self.generation = slot.generation
         if slot.start:
             self.start.set(slot.start)
         self.start.entered_us = slot.entered_us
@@ -141,7 +144,7 @@ class RingSubscription(SubscriptionTracker):
         self._advance()
         applied, resume, ids = self._applied, self._resume(), self._publishers.ids
         slot = Slot(
-            self._generation,
+            self.generation,
             self._sub_id,
             ",".join(map(str, self.start.items)),
             self.start.entered_us,
@@ -167,7 +170,7 @@ class RingSubscription(SubscriptionTracker):
         if self._unusable:
             raise UsageError(self._unusable)
         image = self._image
-        self._generation = generation = self._generation + 1
+        self.generation = generation = self.generation + 1
         _WORD.pack_into(image, 8, generation)
         image[:4] = zlib.crc32(memoryview(image)[4:]).to_bytes(4, "little")
         self._slots[generation & 1][: len(image)] = image

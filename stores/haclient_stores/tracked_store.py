@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter
+    from haclient_stores.file_publish import Durability
     from haclient_stores.tracking import SubscriptionTracker
     from haclient_stores.watching import UndiscardedWatch
 
@@ -40,9 +41,11 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
     Attributes:
         adapter: The same.
         watch: The same.
+        durability: What the client waits for.
     """
 
     _survival: Survival  # what the next process finds
+    durability: Durability = "process"
 
     def __init__(
         self, adapter: RecoveryPointAdapter | None = None, watch: UndiscardedWatch | None = None
@@ -110,6 +113,25 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
     @override
     def oldest_undiscarded(self, sub_id: str) -> int:
         return self.subscription(sub_id).oldest_undiscarded
+
+    # -- what the client's shell asks --------------------------------------------------------------
+
+    @property
+    def prunes(self) -> bool:
+        """Whether it has a policy for pruning."""
+        return False
+
+    def prune_due(self, now: float) -> bool:  # noqa: ARG002  # for those that have a policy
+        """Whether the policy wants a prune now; `now` is in seconds, of any even clock."""
+        return False
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether something was written since the last `sync` began."""
+        return False
+
+    def sync(self) -> None:
+        """Write everything through to the disk, if there is one; may run in a thread."""
 
     # -- looking and seeding ----------------------------------------------------------------------
 
