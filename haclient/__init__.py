@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from haclient.protocol.options import Options
     from haclient.protocol.uri import Uri
     from haclient.session.states import ConnectionState
+    from haclient.sow_adapter import SOWRecoveryPointAdapter
     from haclient.streams import MessageStream
     from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
     from haclient_stores.bookmarks import (
@@ -109,6 +110,7 @@ __all__ = [
     "PublishFailed",
     "PublishGap",
     "ReconnectGaveUp",
+    "SOWRecoveryPointAdapter",
     "ServerChooser",
     "StoreCorrupt",
     "StoreError",
@@ -145,6 +147,7 @@ _HOMES = {
     "Uri": "haclient.protocol.uri",
     "ConnectionState": "haclient.session.states",
     "MessageStream": "haclient.streams",
+    "SOWRecoveryPointAdapter": "haclient.sow_adapter",
     "EPOCH": _BOOKMARKS,
     "MOST_RECENT": _BOOKMARKS,
     "NOW": _BOOKMARKS,

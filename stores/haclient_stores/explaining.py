@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from typing_extensions import override
+
 from haclient_stores.bookmarks import Bookmark, BookmarkList
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class Explanation:
         """The same as plain values, for JSON."""
         return asdict(self)
 
+    @override
     def __str__(self) -> str:
         lines = [
             f"subscription {self.sub_id}: the next process finds {self.survives}",

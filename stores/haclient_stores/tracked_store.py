@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from typing_extensions import override
 
 from haclient_stores.adapters import positions
-from haclient_stores.bookmarks import BookmarkList
+from haclient_stores.bookmarks import Bookmark, BookmarkList
 from haclient_stores.entries import Publishers
 from haclient_stores.errors import UsageError
 from haclient_stores.explaining import Explanation, Survival, explain
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter
     from haclient_stores.file_publish import Durability
@@ -141,11 +141,22 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
         Raises:
             UsageError: The store knows no such subscription.
         """
+        return explain(sub_id, self._known(sub_id), self._publishers, self._survival)
+
+    def entries(self, sub_id: str) -> Iterator[tuple[int, Bookmark, bool]]:
+        """Number, bookmark and whether discarded, of all messages that are not finished."""
+        tracker, ids = self._known(sub_id), self._publishers.ids
+        point = positions(tracker.recovery_point())
+        for number, publisher, sequence, discarded in tracker.entries():
+            if not discarded or sequence > point.get(ids[publisher], 0):
+                yield number, Bookmark(ids[publisher], sequence), discarded
+
+    def _known(self, sub_id: str) -> SubscriptionTracker:
         found = self._subscriptions.get(sub_id)
         if found is None:
             known = ", ".join(self._subscriptions) or "none"
             raise UsageError(f"no subscription {sub_id!r} in this store; it knows {known}")
-        return explain(sub_id, self._tracker(found), self._publishers, self._survival)
+        return self._tracker(found)
 
     def seed(self, points: Iterable[RecoveryPoint]) -> None:
         """Take over recovery points that were kept elsewhere, where they are ahead (RP6).

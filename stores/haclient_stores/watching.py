@@ -11,6 +11,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from haclient_stores.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class OldUndiscarded:
     age_s: float
     undiscarded: int
 
+    @override
     def __str__(self) -> str:
         return (
             f"subscription {self.sub_id!r}: message {self.number} has not been discarded for "
