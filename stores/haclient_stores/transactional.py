@@ -157,7 +157,8 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         super().__init__(None, watch)
         self._connection = connection
         self._placeholder = placeholder
-        self._saved = 0
+        self._rows: dict[str, int] = {}  # in `haclient_done`, about, by subscription
+        self._trimmed: dict[str, str] = {}  # the point that was saved last
         if create_tables:
             for statement in (_POINTS_TABLE, _DONE_TABLE):
                 self._execute(connection, statement)
@@ -190,6 +191,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
             place = self._publishers.index(int(publisher)), int(sequence)
             if isinstance(handle, _Subscription) and place[1] > handle.seen.get(place[0], 0):
                 handle.done.add(place)
+                self._rows[sub_id] = len(handle.done)
         self._connection.commit()  # a read begins a transaction with some drivers
 
     @override
@@ -218,9 +220,10 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         self._execute(
             connection, _SAVE_DONE, self._client_name, message.sub_id, publisher, sequence
         )
-        self._saved += 1
-        if self._saved % _TRIM_EVERY == 0:
-            self.trim(message.sub_id, connection)
+        sub_id = message.sub_id
+        self._rows[sub_id] = rows = self._rows.get(sub_id, 0) + 1
+        if rows >= _TRIM_EVERY and str(self.most_recent(sub_id)) != self._trimmed.get(sub_id):
+            self.trim(sub_id, connection)
 
     def trim(self, sub_id: str, connection: Connection | None = None) -> None:
         """Save the recovery point in the running transaction, and forget what it has passed."""
@@ -229,6 +232,8 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         found = positions(point)
         if not found:
             return
+        self._rows[sub_id] = 0
+        self._trimmed[sub_id] = str(point)
         self._execute(connection, _SAVE_POINT, self._client_name, sub_id, str(point))
         for publisher, sequence in found.items():
             key = self._client_name, sub_id, _digits(publisher)
