@@ -169,7 +169,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         cursor.execute(statement.replace("?", self._placeholder), values)
         cursor.close()
 
-    def _rows(self, statement: str) -> list[tuple[str, ...]]:
+    def _read(self, statement: str) -> list[tuple[str, ...]]:
         cursor = self._connection.cursor()
         cursor.execute(statement.replace("?", self._placeholder), (self._client_name,))
         rows: list[tuple[str, ...]] = cursor.fetchall()
@@ -182,11 +182,11 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         super().open_for(client_name)
         if known:
             return
-        for sub_id, bookmark in self._rows(_READ_POINTS):
+        for sub_id, bookmark in self._read(_READ_POINTS):
             found = positions(BookmarkList.parse(bookmark))
             newest = {self._publishers.index(each): q for each, q in found.items()}
             self.subscription(sub_id).seed(newest)
-        for sub_id, publisher, sequence in self._rows(_READ_DONE):
+        for sub_id, publisher, sequence in self._read(_READ_DONE):
             handle = self.subscription(sub_id)
             place = self._publishers.index(int(publisher)), int(sequence)
             if isinstance(handle, _Subscription) and place[1] > handle.seen.get(place[0], 0):
