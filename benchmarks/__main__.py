@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import (
+    bookmarks,
     brokers,
     footprint,
     incoming,
@@ -34,6 +35,7 @@ _MODULES = (
     open_loop,
     footprint,
     recovery,
+    bookmarks,
     brokers,
     startup,
     peer_nats,

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
+from haclient_stores import snapshots
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
@@ -172,7 +173,11 @@ class AllStores(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(7200)
-def test_all_bookmark_stores_agree_with_the_model(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("condensed_from", [65_536, 1])
+def test_all_bookmark_stores_agree_with_the_model(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, condensed_from: int
+) -> None:
+    monkeypatch.setattr(snapshots, "_MANY", condensed_from)
     steps: int = request.config.getoption("--store-steps")
     run_state_machine_as_test(
         AllStores,
