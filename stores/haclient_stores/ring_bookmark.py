@@ -8,7 +8,7 @@ again: the store is right for programs that discard in order, and safe for all.
 **Slots.** Each subscription has two slots of a page, written in turn, whenever a vector moves. A
 slot carries a generation and a checksum over everything in it. So a process that is killed in the
 middle of a write leaves the slot of the move before, and the newest whole slot is the state. A
-slot of up to 512 bytes (up to about 15 publishers) lies in one sector.
+slot of up to 512 bytes (about 15 publishers) lies in one sector.
 
 Slot, little-endian, 4096 bytes:
 
