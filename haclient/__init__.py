@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         PublishFailed,
         PublishGap,
         ReconnectGaveUp,
+        SlowClient,
         StoreCorrupt,
         StoreError,
         StoreFull,
@@ -50,11 +51,12 @@ if TYPE_CHECKING:
         WouldBlock,
     )
     from haclient.ha import HAClient
+    from haclient.ha_options import HAOptions
     from haclient.protocol.commands import Command
     from haclient.protocol.messages import Message
     from haclient.protocol.options import Options
     from haclient.protocol.uri import Uri
-    from haclient.session.states import ConnectionState
+    from haclient.session.states import ConnectionState, StateListener
     from haclient.sow_adapter import SOWRecoveryPointAdapter
     from haclient.streams import MessageStream
     from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
@@ -95,6 +97,7 @@ __all__ = [
     "FixedDelayStrategy",
     "HAClient",
     "HAClientError",
+    "HAOptions",
     "HeartbeatLost",
     "InvalidBookmark",
     "InvalidOptions",
@@ -112,6 +115,8 @@ __all__ = [
     "ReconnectGaveUp",
     "SOWRecoveryPointAdapter",
     "ServerChooser",
+    "SlowClient",
+    "StateListener",
     "StoreCorrupt",
     "StoreError",
     "StoreFull",
@@ -139,6 +144,7 @@ _HOMES = {
     "ExponentialDelayStrategy": "haclient.delay",
     "FixedDelayStrategy": "haclient.delay",
     "HAClient": "haclient.ha",
+    "HAOptions": "haclient.ha_options",
     "MemorySubscriptionManager": "haclient.subscription_manager",
     "SubscriptionManager": "haclient.subscription_manager",
     "Command": "haclient.protocol.commands",
@@ -146,6 +152,7 @@ _HOMES = {
     "Options": "haclient.protocol.options",
     "Uri": "haclient.protocol.uri",
     "ConnectionState": "haclient.session.states",
+    "StateListener": "haclient.session.states",
     "MessageStream": "haclient.streams",
     "SOWRecoveryPointAdapter": "haclient.sow_adapter",
     "EPOCH": _BOOKMARKS,

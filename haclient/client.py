@@ -24,14 +24,14 @@ from haclient.protocol.options import Options
 from haclient.protocol.uri import Uri
 from haclient.publishing import PublishingClient
 from haclient.session.heartbeat import Heartbeat
-from haclient.session.states import ConnectionState
+from haclient.session.states import ConnectionState, StateListener
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
 from haclient.transport.core import Core
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
 from haclient.transport.handling import Handler, HandlerErrorPolicy, check_policy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
-from haclient.transport.settings import TIMEOUT_S, Settings
+from haclient.transport.settings import EXIT_TIMEOUT_S, TIMEOUT_S, Settings
 from haclient_stores.bookmarks import MOST_RECENT, StartPoint
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
@@ -54,10 +54,14 @@ class Client(PublishingClient):
         on_duplicate: Called with each message that a bookmark store filtered out (BS12).
         on_last_chance: Called with each message that belongs to no subscription.
         on_disconnect: Called with the reason when the connection is lost.
+        on_state: The first state listener; see `add_state_listener`.
         on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
             `"continue"` goes on, `"discard"` goes on and discards; a callable decides itself.
         max_queued_bytes: How much a subscription may hold before reading stops (MS5).
         max_unpersisted_bytes: Where `publish` begins to wait for acks.
+        exit_timeout: How many seconds leaving the block waits for what was published to be
+            persisted, before it warns and leaves it to the store; `None` waits for as long as it
+            takes, 0 not at all (HA25).
 
     Raises:
         UsageError: The name or a limit can never work.
@@ -79,9 +83,11 @@ class Client(PublishingClient):
         on_duplicate: Callable[[Message], object] | None = None,
         on_last_chance: Callable[[Message], object] | None = None,
         on_disconnect: Callable[[HAClientError], object] | None = None,
+        on_state: StateListener | None = None,
         on_handler_error: HandlerErrorPolicy = "raise",
         max_queued_bytes: int = DEFAULT_CAP_BYTES,
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
+        exit_timeout: float | None = EXIT_TIMEOUT_S,
     ) -> None:
         core = Core(
             Settings(
@@ -96,8 +102,10 @@ class Client(PublishingClient):
                 on_duplicate=on_duplicate,
                 on_last_chance=on_last_chance,
                 on_disconnect=on_disconnect,
+                on_state=on_state,
                 max_queued_bytes=max_queued_bytes,
                 max_unpersisted_bytes=max_unpersisted_bytes,
+                exit_timeout_s=exit_timeout,
             )
         )
         self._compose(core, on_handler_error)
@@ -154,6 +162,26 @@ class Client(PublishingClient):
             UsageError: A limit can never work.
         """
         await self._core.set_heartbeat(interval, idle_limit)
+
+    def add_state_listener(self, listener: StateListener) -> None:
+        """Have `listener` told of each state that the connection reaches from now on (HA20).
+
+        Listeners are called one after the other, in order, by a task of their own: they may issue
+        commands and may wait for them (HA21). What a listener raises leaves the client's block.
+        `SHUTDOWN` is told last, when the client can do nothing any more.
+
+        Raises:
+            UsageError: It was added before.
+        """
+        self._core.events.add("state", listener)
+
+    def remove_state_listener(self, listener: StateListener) -> None:
+        """Tell `listener` nothing any more, not even of states that were reached before.
+
+        Raises:
+            UsageError: It was never added.
+        """
+        self._core.events.remove("state", listener)
 
     @property
     def name(self) -> str:

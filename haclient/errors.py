@@ -10,6 +10,7 @@
     |   |-- AuthenticationError       the server refused user or password
     |   |-- NameInUse                 the client name belongs to another connection
     |   |-- HeartbeatLost             the peer was silent for longer than agreed
+    |   |-- SlowClient                the server had more to send than was read
     |   `-- ReconnectGaveUp           no server could be reached within the limits
     |-- CommandError(reason)          the server refused a command
     |   |-- BadFilter  BadRegexTopic  InvalidTopic  NotEntitled  SubIdInUse
@@ -56,6 +57,7 @@ __all__ = [
     "PublishFailed",
     "PublishGap",
     "ReconnectGaveUp",
+    "SlowClient",
     "StoreCorrupt",
     "StoreError",
     "StoreFull",
@@ -90,6 +92,10 @@ class NameInUse(DisconnectedError):
 
 class HeartbeatLost(DisconnectedError):
     """The peer was silent for longer than the agreed idle limit (HB2)."""
+
+
+class SlowClient(DisconnectedError):
+    """The server cut the connection because this client did not read fast enough."""
 
 
 class ReconnectGaveUp(DisconnectedError):

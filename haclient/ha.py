@@ -3,33 +3,45 @@
 `HAClient` is a `Client` whose connection looks after itself: it chooses a server, connects, logs
 on, replays what is not persisted, enters the subscriptions again, and starts over whenever the
 connection is lost. Nothing else changes: every method of `Client` works on it, but for `connect`
-and `logon`, which it does by itself.
+and `logon`, which it does by itself, and `set_heartbeat`, which comes too late in the block (HB5).
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import NoReturn, Self
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from haclient.chooser import DefaultServerChooser, ServerChooser
 from haclient.client import Client
 from haclient.delay import DelayStrategy, ExponentialDelayStrategy
 from haclient.errors import HAClientError, UsageError
+from haclient.ha_options import HAOptions
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.protocol.uri import Uri
 from haclient.session.heartbeat import Heartbeat
-from haclient.session.states import ConnectionState
+from haclient.session.states import StateListener
 from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
-from haclient.transport.ha_core import HACore, HASettings, OnPublishGap
+from haclient.transport.ha_core import (
+    HACore,
+    HASettings,
+    OnPublishGap,
+    OnResubscribeFailure,
+)
 from haclient.transport.handling import HandlerErrorPolicy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
-from haclient.transport.settings import TIMEOUT_S, Settings
+from haclient.transport.settings import EXIT_TIMEOUT_S, TIMEOUT_S, Settings
+from haclient_stores.file_publish import FilePublishStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
+from haclient_stores.logged_bookmark import LoggedBookmarkStore
+from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.memory_publish import MemoryPublishStore
 
 __all__ = ["HAClient"]
 
@@ -40,6 +52,10 @@ class HAClient(Client):
     Entering the block connects and logs on; leaving it drains and stops. While there is no
     connection, `publish` with a store goes on and everything else waits. Handlers and bookmark
     streams continue after a fail-over; plain streams and queries end with their connection (MS2).
+
+    Any mix of stores will do (HA10). Without a publish store nothing is kept: `publish` raises when
+    there is no connection, and what was on its way is lost. Without a bookmark store nothing is
+    remembered: a bookmark subscription is entered again where it began (HA13).
 
     Args:
         name: Identifies this client and its publishes; the same in every run, unlike all others.
@@ -55,15 +71,22 @@ class HAClient(Client):
         logon_options: Options of the logon; `ack_conflation=100ms` unless told otherwise.
         on_publish_gap: What to do with a server that lacks what was acknowledged to us: try the
             next one (`"refuse"`), go on, or raise.
+        on_resubscribe_failure: What becomes of a subscription that no server takes back (SM8). Each
+            server is asked once; when one refuses it again, `"fail"` ends the block with the error,
+            `"drop"` ends this subscription with it, `"retry"` goes on for as long as the delay
+            strategy allows. A callable gets id and error and answers with one of these.
         failover_overlap: How many seconds before a loss the replay on another server begins.
         on_failed_write: Called with the message and the reason when a publish is refused.
         on_duplicate: Called with each message that a bookmark store filtered out.
         on_last_chance: Called with each message that belongs to no subscription.
         on_disconnect: Called with the reason of each lost connection.
-        on_state: Called with each state that the connection reaches (HA20).
+        on_state: The first state listener; see `add_state_listener` (HA20).
         on_handler_error: See `Client`.
         max_queued_bytes: How much a subscription may hold before reading stops.
-        max_unpersisted_bytes: Where `publish` begins to wait for acks (HA18).
+        max_unpersisted_bytes: Where `publish` begins to wait for acks, connected or not (HA18).
+        exit_timeout: How many seconds leaving the block waits for what was published to be
+            persisted, connected or not, before it warns and leaves it to the store; `None` waits
+            for as long as it takes, 0 not at all (HA25).
 
     Raises:
         UsageError: Neither or both of `servers` and `server_chooser`, or a value that cannot be.
@@ -84,22 +107,20 @@ class HAClient(Client):
         connect_timeout: float = TIMEOUT_S,
         logon_options: str | Options = "ack_conflation=100ms",
         on_publish_gap: OnPublishGap = "refuse",
+        on_resubscribe_failure: OnResubscribeFailure = "fail",
         failover_overlap: float = 5.0,
         on_failed_write: Callable[[Message, str], object] | None = None,
         on_duplicate: Callable[[Message], object] | None = None,
         on_last_chance: Callable[[Message], object] | None = None,
         on_disconnect: Callable[[HAClientError], object] | None = None,
-        on_state: Callable[[ConnectionState], object] | None = None,
+        on_state: StateListener | None = None,
         on_handler_error: HandlerErrorPolicy = "raise",
         max_queued_bytes: int = DEFAULT_CAP_BYTES,
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
+        exit_timeout: float | None = EXIT_TIMEOUT_S,
     ) -> None:
         if bool(servers) == (server_chooser is not None):
             raise UsageError("give either servers=[...] or a server_chooser")
-        if on_publish_gap not in {"refuse", "continue", "raise"}:
-            raise UsageError(
-                f"on_publish_gap is 'refuse', 'continue' or 'raise', not {on_publish_gap!r}"
-            )
         self._ha_core = HACore(
             Settings(
                 name=name,
@@ -114,6 +135,7 @@ class HAClient(Client):
                 on_state=on_state,
                 max_queued_bytes=max_queued_bytes,
                 max_unpersisted_bytes=max_unpersisted_bytes,
+                exit_timeout_s=exit_timeout,
                 lasting=True,
             ),
             HASettings(
@@ -122,10 +144,71 @@ class HAClient(Client):
                 manager=subscription_manager or MemorySubscriptionManager(),
                 connect_timeout_s=connect_timeout,
                 on_publish_gap=on_publish_gap,
+                on_resubscribe_failure=on_resubscribe_failure,
                 failover_overlap_s=failover_overlap,
             ),
         )
         self._compose(self._ha_core, on_handler_error)
+
+    @classmethod
+    def memory_backed(cls, name: str, **options: Unpack[HAOptions]) -> Self:
+        """A client with both stores in memory: they survive lost links, not the process (HA11).
+
+        Args:
+            name: The client name.
+            **options: Everything else that `HAClient` takes.
+        """
+        stores = MemoryPublishStore(), MemoryBookmarkStore()
+        return cls(name, publish_store=stores[0], bookmark_store=stores[1], **options)
+
+    @classmethod
+    def file_backed(
+        cls,
+        name: str,
+        *,
+        publish_path: str | Path,
+        bookmark_path: str | Path,
+        **options: Unpack[HAOptions],
+    ) -> Self:
+        """A client with both stores in files: the next process goes on where this one ends (HA11).
+
+        Args:
+            name: The client name, for which the files are.
+            publish_path: The directory of the publish store; created when it is missing.
+            bookmark_path: The file of the bookmark store; created when it is missing.
+            **options: Everything else that `HAClient` takes.
+
+        Raises:
+            StoreLocked: A store belongs to another client, or is in use by another process.
+            StoreCorrupt: A file does not match its checksums.
+        """
+        with ExitStack() as opened:  # a client that cannot be made must not leave files locked
+            publishes = FilePublishStore(publish_path)
+            opened.callback(publishes.close)
+            bookmarks = LoggedBookmarkStore(bookmark_path)
+            opened.callback(bookmarks.close)
+            client = cls(name, publish_store=publishes, bookmark_store=bookmarks, **options)
+            opened.pop_all()
+        return client
+
+    @classmethod
+    def create_memory_backed(cls, name: str, **options: Unpack[HAOptions]) -> Self:
+        """The same as `memory_backed`, under the name that other AMPS clients use."""
+        return cls.memory_backed(name, **options)
+
+    @classmethod
+    def create_file_backed(
+        cls,
+        name: str,
+        *,
+        publish_path: str | Path,
+        bookmark_path: str | Path,
+        **options: Unpack[HAOptions],
+    ) -> Self:
+        """The same as `file_backed`, under the name that other AMPS clients use."""
+        return cls.file_backed(
+            name, publish_path=publish_path, bookmark_path=bookmark_path, **options
+        )
 
     @override
     async def __aenter__(self) -> Self:
@@ -151,3 +234,14 @@ class HAClient(Client):
     async def logon(self, *, timeout: float | None = TIMEOUT_S) -> NoReturn:
         """Refused: entering the block logs on."""
         raise UsageError("an HAClient logs on by itself: enter it with async with")
+
+    @override
+    async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
+        """Beat every `interval` seconds; only before the block is entered (HB5).
+
+        Raises:
+            UsageError: The block was entered, or a limit can never work.
+        """
+        if self._ha_core.entered:
+            raise UsageError("an HAClient takes its heartbeat before it connects: heartbeat=...")
+        await super().set_heartbeat(interval, idle_limit)

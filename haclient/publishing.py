@@ -135,7 +135,8 @@ class PublishingClient:
         """Delete SOW records by filter, by keys or by data, exactly one of them (CC16).
 
         Returns:
-            The `stats` ack: `records_deleted`, `matches`, `topic_matches`.
+            The `stats` ack: `records_deleted`, `matches`, `topic_matches`. With a store, the counts
+            are missing when the connection was lost after the server had carried it out.
 
         Raises:
             UsageError: Not exactly one of the three was given.

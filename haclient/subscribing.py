@@ -7,7 +7,6 @@ is decided in `haclient.transport.commander`.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterable
 from inspect import isawaitable
@@ -15,9 +14,15 @@ from typing import Final
 
 import trio
 
-from haclient.errors import DisconnectedError, TimedOut, UsageError
+from haclient.errors import (
+    AuthenticationError,
+    DisconnectedError,
+    NameInUse,
+    TimedOut,
+    UsageError,
+)
 from haclient.protocol.commands import Command, CommandName
-from haclient.session.subscriptions import Marker, Subscription
+from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.streams import MessageStream
 from haclient.transport.commander import Fields, drop_queued
 from haclient.transport.core import Core
@@ -160,19 +165,27 @@ class Subscriber:
         with trio.move_on_after(_timeout(command)):
             while True:
                 await self._core.ready()
-                with contextlib.suppress(DisconnectedError):
+                try:
                     return await self._open_once(command, delivery, markers=markers, lasts=lasts)
+                except (AuthenticationError, NameInUse):  # an answer, though not to a logon
+                    raise
+                except DisconnectedError:
+                    continue
         raise TimedOut(f"{command.name}: no server accepted it within {_timeout(command):g} s")
 
     async def _open_once(
         self, command: Command, delivery: Delivery, *, markers: bool, lasts: bool
     ) -> Subscription:
         fields = _fields(command)
+        options = fields.get("opts", "")
         subscription = await self._core.commander.open(
             fields, delivery, body=command.body, markers=markers, timeout=_timeout(command)
         )
+        if subscription.phase is Phase.LOST:  # right behind the ack
+            raise DisconnectedError(f"{command.name}: the connection was lost")
+        subscription.phase = Phase.OPEN
         if lasts and command.name in _LASTING:
-            self._core.opened(subscription, fields, command.body)
+            self._core.opened(subscription, {**fields, "opts": options}, command.body)
         return subscription
 
     async def _leave(

@@ -12,26 +12,22 @@ nothing that was acknowledged.
 
 from __future__ import annotations
 
-import errno
-import logging
-import socket
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, cast
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Self, cast
 
 import trio
 
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
-from haclient.transport.tcp import TcpLink
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.confirmed import ConfirmedPosition
 from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.hub import Hub
 from haclient_fake_server.journal_files import JournalFiles
+from haclient_fake_server.listening import Listener, listen
 from haclient_fake_server.redialling import Dial, dial_destination, keep_connected
 from haclient_fake_server.sessions import Session
 from haclient_stores.files import Disk, RealDisk
@@ -40,15 +36,6 @@ if TYPE_CHECKING:
     from haclient.transport.link import Link
 
 __all__ = ["BrokerServer", "serve"]
-
-BACKLOG: Final = 1024
-"""Connections that may wait to be accepted: all clients of a failed server at once."""
-
-ACCEPT_PAUSE_S: Final = 0.1
-"""How long to wait when the process has run out of file descriptors."""
-
-_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-_log = logging.getLogger(__name__)
 
 
 class BrokerServer:
@@ -76,14 +63,14 @@ class BrokerServer:
         self._disk = disk or RealDisk()
         self._nurseries = trio.open_nursery()
         self._nursery: trio.Nursery | None = None
-        self._listeners: list[socket.socket] = []
+        self._listeners: list[Listener] = []
         self._journal: JournalFiles | MemoryJournal | None = None
         self._hub: Hub | None = None
 
     @property
     def uris(self) -> list[str]:
         """The addresses it listens on, with their real ports."""
-        return [f"tcp://{_address(listener)}" for listener in self._listeners]
+        return [listener.uri for listener in self._listeners]
 
     async def __aenter__(self) -> Self:
         """Open the journal and the listeners.
@@ -96,7 +83,7 @@ class BrokerServer:
         self._journal = self._open_journal()
         try:
             for uri in self._config.listen:
-                self._listeners.append(_listen(uri))
+                self._listeners.append(listen(uri, self.attach))
             self._notes = self._open_notes()
             self._hub = Hub(
                 self._config, self._journal, now_us=self._wall_clock_us(), notes=self._notes
@@ -109,7 +96,7 @@ class BrokerServer:
         if self._config.fsync is FsyncPolicy.INTERVAL:
             self._nursery.start_soon(self._hub.keep_synced)
         for listener in self._listeners:
-            self._nursery.start_soon(self._accept, listener)
+            self._nursery.start_soon(listener.run)
         for to in self._config.replicate_to:
             self._nursery.start_soon(self._replicate, to)
         return self
@@ -125,8 +112,9 @@ class BrokerServer:
         Raises:
             StoreError: The journal could not be written, and the broker has stopped for that.
         """
-        if self._nursery is not None:
-            self._nursery.cancel_scope.cancel()
+        nursery, self._nursery = self._nursery, None
+        if nursery is not None:
+            nursery.cancel_scope.cancel()
         try:
             await self._nurseries.__aexit__(kind, error, traceback)
         except BaseExceptionGroup as group:
@@ -139,12 +127,14 @@ class BrokerServer:
             self._close()
 
     def attach(self, link: Link) -> None:
-        """Serve a link that was not accepted by a listener, such as one in memory."""
-        hub, nursery = self._entered(), self._nursery
-        if nursery is not None:
-            session = Session(hub.next_number(), link, hub=hub, config=self._config)
-            hub.accepted(session, peer=link.peer)
-            nursery.start_soon(session.run)
+        """Serve a connection; listeners bring theirs, others may be brought by hand."""
+        hub = self._entered()
+        if self._nursery is None:  # it is closing
+            link.close()
+            return
+        session = Session(hub.next_number(), link, hub=hub, config=self._config)
+        hub.accepted(session, peer=link.peer)
+        self._nursery.start_soon(session.run)
 
     @property
     def destinations(self) -> tuple[DestinationStatus, ...]:
@@ -209,19 +199,6 @@ class BrokerServer:
         if self._notes is not None:
             self._notes.close()
 
-    async def _accept(self, listener: socket.socket) -> None:
-        while True:
-            await trio.lowlevel.wait_readable(listener)
-            try:
-                connection, _ = listener.accept()
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except OSError as error:
-                if error.errno in _OUT_OF_DESCRIPTORS:
-                    _log.warning("cannot accept: %s", error)
-                    await trio.sleep(ACCEPT_PAUSE_S)
-                continue  # or the peer has gone again, or another task was faster
-            self.attach(TcpLink(connection))
-
 
 async def serve(
     config: BrokerConfig,
@@ -242,22 +219,3 @@ def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException | Non
     if isinstance(inner, BaseExceptionGroup):
         return _only_error(cast("BaseExceptionGroup[BaseException]", inner))
     return inner
-
-
-def _listen(uri: str) -> socket.socket:
-    parts = urlsplit(uri)
-    try:
-        port = parts.port
-    except ValueError as error:  # not a number, or beyond 65535
-        raise UsageError(f"cannot listen on {uri!r}: {error}") from error
-    if parts.scheme != "tcp" or parts.hostname is None or port is None:
-        raise UsageError(f"cannot listen on {uri!r}: wanted tcp://HOST:PORT")
-    family = socket.AF_INET6 if ":" in parts.hostname else socket.AF_INET
-    listener = socket.create_server((parts.hostname, port), family=family, backlog=BACKLOG)
-    listener.setblocking(False)
-    return listener
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -5,6 +5,7 @@
     tcp://user:password@host:9007/amps/json?tcp_nodelay=true
     tcps://[::1]:9008/amps
     unix://localhost:0/amps/json?path=/run/amps.sock
+    mem://broker:9007/amps/json
 
 User and password are percent-decoded. The password is kept apart from everything that is shown:
 neither `str` nor `repr` nor any error contains it (AT12).
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Uri"]
 
-_SCHEMES: Final = ("tcp", "tcps", "unix")
+_SCHEMES: Final = ("tcp", "tcps", "unix", "mem")
 _LARGEST_PORT: Final = 65_535
 _TRUE: Final = frozenset({"true", "1", "t", "y", "yes"})
 _FALSE: Final = frozenset({"false", "0", "f", "n", "no"})
@@ -96,7 +97,7 @@ class Uri:
     """Where a server is and how to talk to it.
 
     Attributes:
-        scheme: `tcp`, `tcps` (TLS) or `unix`.
+        scheme: `tcp`, `tcps` (TLS), `unix`, or `mem` (a broker in the same process).
         host: Name or address, IPv6 without brackets; empty for `unix` where none was given.
         port: 1 to 65535; 0 for `unix`.
         user: Percent-decoded; sent at logon.

@@ -17,6 +17,7 @@ from typing_extensions import override
 from haclient_stores.bookmarks import BookmarkList
 from haclient_stores.errors import PublishGap
 from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore, SubscriptionLog
+from haclient_stores.start import Start
 
 __all__ = ["SendingStore", "StoreSubscription"]
 
@@ -147,11 +148,19 @@ class StoreSubscription(SubscriptionLog):
     def __init__(self, store: BookmarkStore, sub_id: str) -> None:
         self._store = store
         self._sub_id = sub_id
+        self._start = Start()  # for as long as this object lives; the store knows only messages
+        self._nothing_came = True
 
     @override
-    def begin(self, *, acked: bool, start: str | None, conflated: bool = False) -> None:
+    def begin(
+        self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
+    ) -> None:
         if start is not None:
             self._store.purge(self._sub_id)
+            self._start = Start()
+            self._start.set(start)
+            self._start.entered_us = entered_us
+            self._nothing_came = True
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int]:
@@ -163,6 +172,7 @@ class StoreSubscription(SubscriptionLog):
             return -1
         if self._store.is_discarded(self._sub_id, bookmark):
             return 0
+        self._nothing_came = False
         return self._store.log(self._sub_id, bookmark)
 
     @override
@@ -175,7 +185,8 @@ class StoreSubscription(SubscriptionLog):
 
     @override
     def completed(self, bookmark: str) -> None:
-        return
+        if self._nothing_came and self._start.is_now and bookmark:
+            self._start.set(bookmark)
 
     @override
     def link_lost(self, first_queued: int) -> None:
@@ -195,7 +206,12 @@ class StoreSubscription(SubscriptionLog):
 
     @override
     def resume(self) -> str:
-        return str(self.recovery_point())
+        return self._start.resume(self.recovery_point())
+
+    @override
+    def resume_elsewhere(self, since_us: int) -> tuple[str, ...]:
+        finished = bool(self._store.most_recent(self._sub_id).items)
+        return self._start.resume_elsewhere(self.recovery_point(), since_us, finished=finished)
 
     @property
     @override
@@ -209,4 +225,7 @@ class StoreSubscription(SubscriptionLog):
 
     @override
     def recovery_point(self) -> BookmarkList:
-        return self._store.most_recent(self._sub_id)
+        point = self._store.most_recent(self._sub_id)
+        if point.items:
+            return point
+        return BookmarkList(self._start.resume_items(nothing_came=self._nothing_came))

@@ -38,9 +38,19 @@ class Received:
         unrouted: Messages for nobody.
         beat: Whether the server's heartbeat wants an answer.
         farewell: Why the server is about to close the connection, or empty.
+        fault: What cannot be read, after all that stood before it; the connection has to end.
     """
 
-    __slots__ = ("beat", "deliveries", "duplicates", "failed", "farewell", "persisted", "unrouted")
+    __slots__ = (
+        "beat",
+        "deliveries",
+        "duplicates",
+        "failed",
+        "farewell",
+        "fault",
+        "persisted",
+        "unrouted",
+    )
 
     def __init__(self) -> None:
         self.deliveries: list[tuple[Subscription, list[Message] | Marker]] = []
@@ -50,6 +60,7 @@ class Received:
         self.unrouted: list[Message] = []
         self.beat = False
         self.farewell = ""
+        self.fault: ProtocolError | None = None
 
 
 class Session:
@@ -71,11 +82,20 @@ class Session:
     def receive(self, messages: Sequence[Message]) -> Received:
         """Sort one chunk.
 
+        What stands before something that cannot be read counts: it is in the bookmark store, and
+        would be taken for delivered.
+
         Raises:
-            ProtocolError: A bookmark of the server cannot be read.
             StoreError: The bookmark store cannot remember a message; it was not delivered.
         """
         out = Received()
+        try:
+            self._sort(messages, out)
+        except ProtocolError as error:
+            out.fault = error
+        return out
+
+    def _sort(self, messages: Sequence[Message], out: Received) -> None:
         run: list[Message] = []
         run_key = ""
         for message in messages:
@@ -91,7 +111,6 @@ class Session:
                 run, run_key = self._without_sids(message, out)
         if run:
             self._deliver(run_key, run, out)
-        return out
 
     def _without_sids(self, message: Message, out: Received) -> tuple[list[Message], str]:
         """Handle a message that names no `sids`; a run of its own, if it is to be delivered."""

@@ -72,7 +72,9 @@ class RecoveryPlan:
         self.attempts = 0
 
     def done(self) -> None:
-        """The step of this state succeeded."""
+        """The step of this state succeeded; once stopped, that changes nothing."""
+        if self.state is Recovery.STOPPED:
+            return
         if self.state is Recovery.WAITING:
             self.attempts += 1
         self.state = NEXT[self.state]

@@ -16,7 +16,7 @@ from haclient.errors import SubIdInUse
 from haclient.protocol.messages import Message
 from haclient_stores.interfaces import SubscriptionLog
 
-__all__ = ["Marker", "Router", "Sink", "Subscription"]
+__all__ = ["Marker", "Phase", "Router", "Sink", "Subscription"]
 
 _REMEMBERED_ROUTES = 1024  # distinct `sids` texts; more than any client has subscriptions
 
@@ -26,6 +26,14 @@ class Marker(enum.Enum):
 
     CAUGHT_UP = enum.auto()  # the query or the replay is complete: what follows is live
     ENDED = enum.auto()  # nothing follows
+
+
+class Phase(enum.Enum):
+    """How far a subscription is."""
+
+    OPENING = enum.auto()  # whoever opens it has yet to hear that the server has accepted it
+    OPEN = enum.auto()
+    LOST = enum.auto()  # the connection was lost first: it has to be opened anew
 
 
 class Sink(Protocol):
@@ -45,6 +53,7 @@ class Subscription:
         sub_id: The id that its messages show, and that `unsubscribe` takes.
         command_id: The id of its command, which some acks carry alone.
         log: The bookmark store's memory of it; `None` when nothing is to be remembered.
+        phase: How far it is.
         accepted: Called once, when the server accepts the command and before its first message.
         user_acks: Ack types that the user asked for, delivered like messages.
         ends_after: What has still to arrive before it is over; always empty for those that last
@@ -59,6 +68,7 @@ class Subscription:
         "finite",
         "log",
         "markers",
+        "phase",
         "query_id",
         "sink",
         "sub_id",
@@ -88,6 +98,7 @@ class Subscription:
         self.ends_after = set(ends_after)
         self.finite = bool(ends_after)
         self.markers = markers
+        self.phase = Phase.OPENING
 
     def saw(self, what: str) -> bool:
         """`what` (an ack type or `group_end`) has arrived; whether that was the last thing."""

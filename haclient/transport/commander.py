@@ -22,10 +22,11 @@ from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.machine import Session
+from haclient.session.resuming import resuming_options
 from haclient.session.subscriptions import Sink, Subscription
 from haclient.transport.connection import Connection
 from haclient.transport.dispatch import Delivery
-from haclient_stores.bookmarks import EPOCH, MOST_RECENT
+from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
 __all__ = ["Commander", "Fields", "drop_queued", "lost_error"]
@@ -45,11 +46,22 @@ class Commander:
     Args:
         session: Where receivers and waiting commands are entered.
         bookmark_store: Remembers what bookmark subscriptions have seen, or `None`.
+        clock_us: Tells microseconds since 1970; when a subscription was entered at NOW is kept.
+
+    Attributes:
+        server_version: Of the server that was logged on to last, as it writes it.
     """
 
-    def __init__(self, session: Session, bookmark_store: BookmarkStore | None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        bookmark_store: BookmarkStore | None,
+        clock_us: Callable[[], int],
+    ) -> None:
         self.session = session
         self.bookmark_store = bookmark_store
+        self.server_version = ""
+        self._clock_us = clock_us
         self.connection: Connection | None = None
         self.logged_on = False
         self._leaving: dict[str, trio.Event] = {}  # ids that the server may still send for
@@ -75,8 +87,17 @@ class Commander:
         event: trio.Event,
         *,
         timeout: float | None,
+        patient: bool = False,
     ) -> Message:
         """Send, then wait for the ack that confirms the command.
+
+        Args:
+            send: Sends it.
+            pending: What to wait for.
+            event: Set when that has come.
+            timeout: Seconds to wait.
+            patient: Whether the time counts only while this client reads: an ack that stands
+                behind what a slow handler has yet to take is not late by the server's fault.
 
         Raises:
             CommandError: The server refused it.
@@ -92,8 +113,7 @@ class Commander:
             send()
             if self.connection is not None:
                 self.connection.writer.flush()  # who waits has nothing to gather
-            with trio.move_on_after(float("inf") if timeout is None else timeout):
-                await event.wait()
+            await self._wait(event, timeout, patient=patient)
         finally:
             self.session.pending.forget(pending.command_id)
         if pending.error is not None:
@@ -102,7 +122,15 @@ class Commander:
             raise TimedOut(f"{pending.what}: the server did not answer within {timeout:g} s")
         return pending.ack
 
-    async def command(
+    async def _wait(self, event: trio.Event, timeout: float | None, *, patient: bool) -> None:
+        while not event.is_set():
+            with trio.move_on_after(float("inf") if timeout is None else timeout):
+                await event.wait()
+            connection = self.connection
+            if not patient or connection is None or connection.reading_stopped_by is None:
+                return
+
+    async def command(  # noqa: PLR0913  # one frame and how to wait for its answer
         self,
         fields: Fields,
         body: bytes = b"",
@@ -111,6 +139,7 @@ class Commander:
         awaited: str = "processed",
         urgent: bool = False,
         timeout: float | None,
+        patient: bool = False,
     ) -> Message:
         """Send one command, behind all publishes or before them; the ack that confirms it."""
         connection = self.connected()
@@ -118,7 +147,9 @@ class Commander:
         event = trio.Event()
         pending = PendingCommand(str(fields["cid"]), what, awaited=awaited, wake=event.set)
         send = connection.writer.send_urgent if urgent else connection.writer.send
-        return await self.confirm(lambda: send(frame), pending, event, timeout=timeout)
+        return await self.confirm(
+            lambda: send(frame), pending, event, timeout=timeout, patient=patient
+        )
 
     # -- receivers ----------------------------------------------------------
 
@@ -171,14 +202,16 @@ class Commander:
             subscription: Its receiver; messages that were queued for it are forgotten already.
             fields: Its command as it is to be sent now, but for id and bookmark.
             body: The body of its command.
-            timeout: Seconds to wait for the server's word.
+            timeout: Seconds to wait for the server's word, while this client reads.
         """
         cid = self.session.next_command_id()
         subscription.command_id = cid
         self.session.router.add(subscription)
         try:
             what = f"{fields['c']} on {fields.get('t', '')!r} again"
-            await self.command({**fields, "cid": cid}, body, what=what, timeout=timeout)
+            await self.command(
+                {**fields, "cid": cid}, body, what=what, timeout=timeout, patient=True
+            )
         except BaseException:
             self.session.router.remove(subscription)
             drop_queued(subscription)
@@ -244,9 +277,24 @@ class Commander:
         if recent:
             log.begin(acked=acked, start=None, conflated=conflated)
             fields["bm"] = log.resume()
+            self._ask_for_all(fields)
             return log, None
         # An explicit bookmark forgets what is known: not before the server has accepted it.
-        return log, partial(log.begin, acked=acked, start=bookmark, conflated=conflated)
+        entered_us = self._clock_us() if parse_bookmark(bookmark) == NOW else 0
+        return log, partial(
+            log.begin, acked=acked, start=bookmark, conflated=conflated, entered_us=entered_us
+        )
+
+    def _ask_for_all(self, fields: Fields) -> None:
+        """The server may lack what this client knows: it is not to begin behind it."""
+        bookmark = str(fields["bm"])
+        if "|" in bookmark and bookmark != str(NOW):
+            options = str(fields.get("opts", ""))
+            options = resuming_options(
+                options, bookmark=bookmark, version=self.server_version, again=False
+            )
+            if options:
+                fields["opts"] = options
 
     # -- leaving ------------------------------------------------------------
 

@@ -21,13 +21,13 @@ from haclient.errors import (
     DisconnectedError,
     HAClientError,
     HeartbeatLost,
-    NameInUse,
     ProtocolError,
     UsageError,
 )
 from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
 from haclient.session.acks import PendingCommand
+from haclient.session.farewell import cut
 from haclient.session.heartbeat import Due, Heartbeat
 from haclient.session.machine import Received, Session
 from haclient.session.subscriptions import Marker, Subscription
@@ -105,6 +105,7 @@ class Connection:
         self._heartbeat: Heartbeat | None = None
         self._heartbeat_changed = trio.Event()
         self._farewell = ""
+        self._close_reason: HAClientError | None = None
         self._closed_by_us = trio.Event()
         self.reading_stopped_by: Obstacle | None = None
 
@@ -117,8 +118,9 @@ class Connection:
         self._heartbeat = heartbeat
         self._heartbeat_changed.set()
 
-    def close(self) -> None:
-        """End the connection now; `run` returns soon after."""
+    def close(self, reason: HAClientError | None = None) -> None:
+        """End the connection now; `run` returns soon after, with this reason if there is one."""
+        self._close_reason = self._close_reason or reason
         self._closed_by_us.set()
         self.link.close()
 
@@ -176,18 +178,20 @@ class Connection:
     def _reason(self, error: Exception) -> HAClientError:
         """Translate what ended the link; store errors are ours and pass."""
         if self._closed_by_us.is_set():
-            return DisconnectedError("the connection was closed by this client")
-        if "name in use" in self._farewell:
-            return NameInUse(
-                f"{self.link.peer} closed the connection: {self._farewell}: "
-                "another connection has taken this client name"
+            return self._close_reason or DisconnectedError(
+                "the connection was closed by this client"
             )
-        if isinstance(error, ProtocolError | DisconnectedError):
+        if isinstance(error, ProtocolError | HeartbeatLost):
             return error
-        if isinstance(error, HAClientError):
+        if isinstance(error, HAClientError) and not isinstance(error, DisconnectedError):
             raise error
-        why = self._farewell or str(error) or type(error).__name__
-        lost = DisconnectedError(f"the connection to {self.link.peer} was lost: {why}")
+        if self._farewell:
+            lost = cut(self.link.peer, self._farewell)
+        elif isinstance(error, DisconnectedError):
+            return error
+        else:
+            why = str(error) or type(error).__name__
+            lost = DisconnectedError(f"the connection to {self.link.peer} was lost: {why}")
         lost.__cause__ = error
         return lost
 
@@ -203,7 +207,7 @@ class Connection:
                 await link.wait_readable()
                 continue
             if count == 0:
-                raise DisconnectedError(self._end_of_stream())
+                raise DisconnectedError(f"{self.link.peer} closed the connection")
             frames.received(count)
             heads, bodies = frames.split()
             if self._heartbeat is not None:
@@ -219,10 +223,6 @@ class Connection:
             if tiny_reads > _TINY_READ_STORM and not self._hurried():
                 await trio.sleep(_TINY_READ_PAUSE_S)  # gather acks that come one by one
 
-    def _end_of_stream(self) -> str:
-        why = f": {self._farewell}" if self._farewell else ""
-        return f"{self.link.peer} closed the connection{why}"
-
     def _handle(self, received: Received, size: int, count: int) -> None:
         """Act on one chunk of `count` messages; the order is the session's contract."""
         self._on_received(received)
@@ -237,6 +237,8 @@ class Connection:
                 subscription.sink.put(batch, size * len(batch) // count)
                 if (sink := _queue(subscription)) is not None and sink.full:
                     self.reading_stopped_by = sink
+        if received.fault is not None:
+            raise received.fault
         if self._events.full:
             self.reading_stopped_by = self._events
 

@@ -16,21 +16,22 @@ import trio
 
 from haclient.auth import Authenticator
 from haclient.errors import DisconnectedError, HAClientError, PublishFailed, TimedOut, UsageError
-from haclient.protocol.codec import encode_frame, encode_header
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
-from haclient.session.acks import PendingCommand
 from haclient.session.heartbeat import Heartbeat
 from haclient.session.logon import LoggedOn
 from haclient.session.machine import Received, Session
 from haclient.session.states import ConnectionState
 from haclient.session.subscriptions import Subscription
-from haclient.transport.commander import Commander, Fields, drop_queued, lost_error
+from haclient.transport.commander import Commander, Fields, lost_error
 from haclient.transport.connection import Connection
-from haclient.transport.dial import dial
+from haclient.transport.deleting import delete_stored
+from haclient.transport.dial import Dialler
 from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
 from haclient.transport.exceptions import open_nursery
+from haclient.transport.leaving import drain, let_go
 from haclient.transport.log_on import check_client_name, log_on
 from haclient.transport.publisher import Payload, Publisher
 from haclient.transport.settings import TIMEOUT_S, Settings
@@ -39,7 +40,7 @@ from haclient.transport.writer import Writer
 
 __all__ = ["Core"]
 
-_DRAIN_S: Final = 5.0  # how long leaving the block waits for what was published to be persisted
+_LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened
 # Makes the server pay its persisted ack now. The watermark is what is waited for: no id is needed.
 _HURRY: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
 _logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class Core:
         self.settings = settings
         self.name = check_client_name(settings.name)
         self.session = Session()
-        self.commander = Commander(self.session, settings.bookmark_store)
+        self.commander = Commander(self.session, settings.bookmark_store, settings.clock_us)
         self.publisher = Publisher(
             settings.publish_store,
             max_unpersisted_bytes=settings.max_unpersisted_bytes,
@@ -61,7 +62,7 @@ class Core:
         )
         self.state = ConnectionState.DISCONNECTED
         self.server: LoggedOn | None = None
-        self._events = Events(
+        self.events = Events(
             failed_write=settings.on_failed_write,
             duplicate=settings.on_duplicate,
             last_chance=settings.on_last_chance,
@@ -72,7 +73,8 @@ class Core:
         self._stack = AsyncExitStack()
         self._nursery: trio.Nursery | None = None
         self._connection: Connection | None = None
-        self._dialling = False
+        self._dialler = Dialler()
+        self._logging_on = False
         self._closed = trio.Event()
         self._uri: Uri | None = None
         self._lost_because: HAClientError | None = None
@@ -96,7 +98,7 @@ class Core:
             await self._close_stores()
             raise
         self._nursery = await self._stack.enter_async_context(open_nursery())
-        for task in (self._events.run, *self._upkeep.tasks):
+        for task in (self.events.run, *self._upkeep.tasks):
             self._nursery.start_soon(task)
 
     async def leave(
@@ -119,17 +121,26 @@ class Core:
         traceback: TracebackType | None,
     ) -> None:
         nursery, self._nursery = self._nursery, None
-        self._shut()
+        if self._connection is not None:
+            self._connection.close()
         if nursery is not None:
             nursery.cancel_scope.cancel()
         try:
             await self._stack.__aexit__(kind, error, traceback)
         finally:
-            await self._close_stores()
+            try:
+                self._tell(ConnectionState.SHUTDOWN)
+                with trio.CancelScope(shield=True) as last_calls:
+                    last_calls.deadline = trio.current_time() + _LAST_CALLS_S
+                    await self.events.finish()
+                if last_calls.cancelled_caught:
+                    _logger.warning("client %s: its callbacks did not end in time", self.name)
+            finally:
+                await self._close_stores()
 
     async def _close_stores(self) -> None:
         with ExitStack() as closing:  # each of them, whatever happens to another
-            for store in self._stores:
+            for store in reversed(self._stores):
                 closing.callback(store.close)
             await self._upkeep.close()
 
@@ -139,23 +150,22 @@ class Core:
         Raises:
             UsageError: The URI is wrong, or there is a connection already.
             ConnectionRefused: Nobody listens there.
+            DisconnectedError: Another task called `disconnect` meanwhile.
             TimedOut: It took longer than `timeout` seconds.
         """
         nursery = self.running()
-        if self._connection is not None or self._dialling:
+        if self._dialler.busy:
+            raise UsageError("connect is under way in another task: wait for that one")
+        if self._connection is not None:
             raise UsageError("this client is connected: disconnect first, or use another client")
         self._uri = Uri.parse(uri) if isinstance(uri, str) else uri
-        self._dialling = True
-        try:
-            link = await dial(self._uri, timeout=timeout)
-        finally:
-            self._dialling = False
+        link = await self._dialler.dial(self._uri, timeout=timeout)
         connection = Connection(
             link,
             self.session,
             writer=Writer(link, self.publisher.log, self.publisher.gate),
             on_received=self._received,
-            events=self._events,
+            events=self.events,
             hurried=self._hurried,
             on_stopped=self.publisher.persisted.release,
         )
@@ -163,7 +173,7 @@ class Core:
         self._closed = trio.Event()
         self._lost_because = None
         self.publisher.connected(connection.writer)
-        self.state = ConnectionState.CONNECTED
+        self._tell(ConnectionState.CONNECTED)
         nursery.start_soon(self._serve, connection)
 
     async def logon(self, *, timeout: float | None) -> None:
@@ -178,9 +188,12 @@ class Core:
         connection, uri = self._connection, self._uri
         if connection is None or uri is None:
             raise self._not_connected()
+        if self._logging_on:
+            raise UsageError("logon is under way in another task: wait for that one")
         if self.commander.logged_on:
             raise UsageError("this connection has logged on already")
         closed = self._closed
+        self._logging_on = True
         try:
             await self._log_on(connection, uri, self.settings.authenticator, timeout=timeout)
             self._reconcile()
@@ -190,7 +203,9 @@ class Core:
         except BaseException:
             await self._abandon(connection, closed)
             raise
-        self.state = ConnectionState.LOGGED_ON
+        finally:
+            self._logging_on = False
+        self._tell(ConnectionState.LOGGED_ON)
 
     async def _log_on(
         self,
@@ -210,16 +225,29 @@ class Core:
             correlation_id=self.settings.logon_correlation_id,
             timeout=timeout,
         )
+        self._check_serving(connection)  # it may have been lost right behind the ack
+        self.commander.server_version = self.server.server_version
         self.commander.logged_on = True
 
     def _reconcile(self) -> None:
         if self.server is not None:
             self.publisher.reconcile(self.server, self.settings.clock_us())
 
+    def _check_serving(self, connection: Connection) -> None:
+        """Look whether it is still in use.
+
+        Raises:
+            HAClientError: It was lost; this says why.
+        """
+        if self._connection is not connection:
+            raise self._not_connected()
+
     @staticmethod
-    async def _abandon(connection: Connection, closed: trio.Event) -> None:
+    async def _abandon(
+        connection: Connection, closed: trio.Event, reason: HAClientError | None = None
+    ) -> None:
         """Close a connection that came to nothing; then the client may connect again at once."""
-        connection.close()
+        connection.close(reason)
         with trio.CancelScope(shield=True):
             await closed.wait()
 
@@ -239,8 +267,9 @@ class Core:
     async def disconnect(self) -> None:
         """Close the connection; what the stores keep stays kept. The client may connect again."""
         closed = self._closed
+        self._dialler.stop()
         if self._connection is not None:
-            self._shut()
+            self._connection.close()
             await closed.wait()
 
     async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
@@ -259,10 +288,11 @@ class Core:
             await self._start_heartbeat(self._heartbeat, timeout=TIMEOUT_S)
 
     async def _start_heartbeat(self, heartbeat: Heartbeat, *, timeout: float | None) -> None:
+        connection = self.commander.connected()
         fields = self.fields("heartbeat", a="processed", opts=heartbeat.options)
         await self.commander.command(fields, what="heartbeat", urgent=True, timeout=timeout)
-        if self._connection is not None:
-            self._connection.set_heartbeat(heartbeat)
+        self._check_serving(connection)
+        connection.set_heartbeat(heartbeat)
 
     async def _serve(self, connection: Connection) -> None:
         reason: HAClientError = DisconnectedError("the client was closed")
@@ -281,12 +311,11 @@ class Core:
         self.commander.logged_on = False
         self.publisher.lost()
         self._lost_because = reason
-        if self.state is not ConnectionState.SHUTDOWN:
-            self.state = ConnectionState.DISCONNECTED
         for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
             self._end(subscription, reason)
         _logger.info("client %s: %s", self.name, reason)
-        self._events.tell("disconnect", reason)
+        self._tell(ConnectionState.DISCONNECTED)
+        self.events.tell("disconnect", reason)
         self._closed.set()
 
     def _end(self, subscription: Subscription, reason: HAClientError) -> None:
@@ -294,33 +323,20 @@ class Core:
         if isinstance(subscription.sink, Delivery):
             subscription.sink.end(reason, raises=subscription.finite)
 
-    def _shut(self) -> None:
-        if self._nursery is None:
-            self.state = ConnectionState.SHUTDOWN
-        if self._connection is not None:
-            self._connection.close()
+    def _tell(self, state: ConnectionState) -> None:
+        """A state is reached (HA20)."""
+        self.state = state
+        self.events.tell("state", state)
 
     async def _drain(self) -> None:
-        """Before leaving: what was published has left, and is persisted if soon (CC3)."""
-        publisher, connection = self.publisher, self._connection
-        if connection is None or not self.commander.logged_on:
+        """Before leaving: what was published has left, and is persisted if soon (CC3, HA25)."""
+        publisher, limit_s = self.publisher, self.settings.exit_timeout_s
+        if limit_s == 0 or (publisher.log is None and not self.commander.logged_on):
             return
-        self._let_go()
-        with trio.move_on_after(_DRAIN_S):
-            while publisher.log is None and publisher.writer and connection.writer.outbox_bytes:
-                await connection.writer.room()
-        try:
-            await self.flush_persisted(timeout=_DRAIN_S)
-        except (TimedOut, DisconnectedError) as error:
-            _logger.warning("client %s leaves with publishes not persisted: %s", self.name, error)
-
-    def _let_go(self) -> None:
-        """Who leaves takes no more messages: its full streams must not hold back the last acks."""
-        for subscription in self.session.router.all():
-            sink = subscription.sink
-            if isinstance(sink, Delivery) and sink.consumer in {trio.lowlevel.current_task(), None}:
-                drop_queued(subscription)
-                sink.end()
+        let_go(self.session.router.all())
+        left = await drain(publisher, self.flush_persisted, limit_s=limit_s)
+        if left:
+            _logger.warning("client %s leaves with publishes not persisted: %s", self.name, left)
 
     async def flush_persisted(self, *, timeout: float | None) -> None:
         """Wait until everything published so far is persisted (CC9, PS15).
@@ -389,22 +405,14 @@ class Core:
 
     async def sow_delete(self, fields: Fields, body: Payload, *, timeout: float | None) -> Message:
         """Delete SOW records; with a store the command is kept until it is persisted (PS3)."""
-        log = self.publisher.log
-        header: Fields = {**fields, "cid": self.session.next_command_id()}
-        header["a"] = "processed,stats" if log is None else "processed,stats,persisted"
         body = body.encode() if isinstance(body, str) else bytes(body)
-        if log is None:
-            return await self.commander.command(
-                header, body, what="sow_delete", awaited="stats", timeout=timeout
+        if self.publisher.log is not None:
+            return await delete_stored(
+                self.commander, self.publisher, fields, body, timeout=timeout
             )
-        # A stored command may be sent again by a later process: no later id may equal its own.
-        header["cid"] = f"sow_delete-{log.last_sequence + 1}"
-        head = encode_header(header)[:-1] + b',"s":'
-        event = trio.Event()
-        pending = PendingCommand(str(header["cid"]), "sow_delete", awaited="stats", wake=event.set)
-        self.commander.connected()
-        return await self.commander.confirm(
-            lambda: self.publisher.append(head, body), pending, event, timeout=timeout
+        header = {**fields, "cid": self.session.next_command_id(), "a": "processed,stats"}
+        return await self.commander.command(
+            header, body, what="sow_delete", awaited="stats", timeout=timeout
         )
 
     def fields(self, command: str, **others: str | int) -> Fields:
@@ -421,6 +429,11 @@ class Core:
             raise UsageError("use the client as `async with Client(...) as client:`")
         return self._nursery
 
+    @property
+    def entered(self) -> bool:
+        """Whether the client's `async with` was entered, and not left."""
+        return self._nursery is not None
+
     def _not_connected(self) -> HAClientError:
         return self._lost_because or DisconnectedError("not connected: call connect first")
 
@@ -435,10 +448,10 @@ class Core:
         for ack in received.failed:
             message = self.publisher.refused(ack)
             _logger.warning("publish %d was refused: %s", message.sequence, ack.reason)
-            self._events.tell("failed_write", message, ack.reason)
+            self.events.tell("failed_write", message, ack.reason)
         if received.persisted:
             self.publisher.acknowledged(received.persisted)
         for message in received.duplicates:
-            self._events.tell("duplicate", message)
+            self.events.tell("duplicate", message)
         for message in received.unrouted:
-            self._events.tell("last_chance", message)
+            self.events.tell("last_chance", message)

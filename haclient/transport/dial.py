@@ -9,12 +9,49 @@ from collections.abc import Iterable
 
 import trio
 
-from haclient.errors import ConnectionRefused, TimedOut, UsageError
+from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
 from haclient.protocol.uri import Uri
 from haclient.transport.link import Link
+from haclient.transport.memory import network
 from haclient.transport.tcp import TcpLink
 
-__all__ = ["dial"]
+__all__ = ["Dialler", "dial"]
+
+
+class Dialler:
+    """Dials for one client, who may change its mind meanwhile."""
+
+    def __init__(self) -> None:
+        self._scope: trio.CancelScope | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a connection is being made."""
+        return self._scope is not None
+
+    def stop(self) -> None:
+        """Whatever is being dialled is not wanted any more."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def dial(self, uri: Uri, *, timeout: float | None) -> Link:
+        """`dial`, unless `stop` is called before it is done.
+
+        Raises:
+            DisconnectedError: It was.
+        """
+        self._scope = scope = trio.CancelScope()
+        link = None
+        try:
+            with scope:
+                link = await dial(uri, timeout=timeout)
+        finally:
+            self._scope = None
+        if link is None or scope.cancel_called:
+            if link is not None:
+                link.close()
+            raise DisconnectedError("connect: the client was disconnected on purpose")
+        return link
 
 
 async def dial(uri: Uri, *, timeout: float | None) -> Link:
@@ -31,6 +68,8 @@ async def dial(uri: Uri, *, timeout: float | None) -> Link:
     """
     _refuse_unsupported(uri)
     with trio.move_on_after(float("inf") if timeout is None else timeout):
+        if uri.scheme == "mem":
+            return await _connect_memory(uri)
         return TcpLink(await (_connect_unix(uri) if uri.scheme == "unix" else _connect_tcp(uri)))
     raise TimedOut(f"{uri.safe} did not accept a connection within {timeout:g} s")
 
@@ -38,7 +77,7 @@ async def dial(uri: Uri, *, timeout: float | None) -> Link:
 def _refuse_unsupported(uri: Uri) -> None:
     if sys.platform == "win32":
         raise UsageError("haclient runs on Linux and macOS, not on Windows")
-    if uri.scheme not in {"tcp", "unix"}:
+    if uri.scheme not in {"tcp", "unix", "mem"}:
         raise UsageError(f"{uri.safe}: {uri.scheme} is not supported by this version, use tcp")
     if uri.compression or uri.http_preflight:
         raise UsageError(
@@ -46,8 +85,18 @@ def _refuse_unsupported(uri: Uri) -> None:
         )
 
 
+async def _connect_memory(uri: Uri) -> Link:
+    try:
+        return await network().connect(uri.address)
+    except OSError as error:
+        raise _refused(uri, error) from error
+
+
 async def _connect_unix(uri: Uri) -> socket.socket:
-    sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise _refused(uri, error) from error
     try:
         await sock.connect(uri.path)
     except OSError as error:
@@ -62,7 +111,11 @@ async def _connect_unix(uri: Uri) -> socket.socket:
 async def _connect_tcp(uri: Uri) -> socket.socket:
     failure: OSError | None = None
     for family, address in await _addresses(uri):
-        sock = trio.socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock = trio.socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # this machine has no such addresses, or no descriptor is left
+            failure = error
+            continue
         try:
             _apply_options(sock, uri)
             if uri.bind:

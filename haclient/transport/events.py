@@ -1,40 +1,78 @@
 """What the application is told of besides its messages, off the reading task.
 
-Callbacks may be plain or async; one task calls them in order. The queue is bounded like a
-subscription's: when the callbacks cannot keep up, the reader stops reading until they have.
+Callbacks may be plain or async; one task calls them in order, so one that issues commands holds up
+nothing but the callbacks behind it. The queue is bounded like a subscription's: when the callbacks
+cannot keep up, the reader stops reading until they have.
+
+An error of a callback is the client's, like that of a handler: it leaves the block.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from inspect import isawaitable
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
+
+from haclient.errors import DisconnectedError, UsageError
 
 __all__ = ["Events"]
 
 _CAP: Final = 65_536  # events; each may hold one message
+_logger = logging.getLogger(__name__)
+
+Callback: TypeAlias = Callable[..., object]
 
 
 class Events:
     """Named callbacks and the queue in front of them."""
 
-    def __init__(self, **callbacks: Callable[..., object] | None) -> None:
-        self._callbacks = {name: each for name, each in callbacks.items() if each is not None}
-        self._queue: deque[tuple[str, tuple[object, ...]]] = deque()
+    def __init__(self, **callbacks: Callback | None) -> None:
+        self._callbacks: dict[str, tuple[Callback, ...]] = {
+            name: (each,) for name, each in callbacks.items() if each is not None
+        }
+        self._queue: deque[tuple[str, tuple[Callback, ...], tuple[object, ...]]] = deque()
         self._arrived = trio.lowlevel.ParkingLot()
         self._drained = trio.lowlevel.ParkingLot()
+        self._failed = False
         self.consumer: trio.lowlevel.Task | None = None
 
     def __contains__(self, name: str) -> bool:
         return name in self._callbacks
 
+    def add(self, name: str, callback: Callback) -> None:
+        """One more that is told of what happens from now on.
+
+        Raises:
+            UsageError: It is told already.
+        """
+        callbacks = self._callbacks.get(name, ())
+        if callback in callbacks:
+            raise UsageError(f"this {name} listener was added already: remove it first")
+        self._callbacks[name] = (*callbacks, callback)
+
+    def remove(self, name: str, callback: Callback) -> None:
+        """It is told nothing any more, not even of what has happened before.
+
+        Raises:
+            UsageError: It was never added, or was removed before.
+        """
+        callbacks = self._callbacks.get(name, ())
+        if callback not in callbacks:
+            raise UsageError(f"no such {name} listener: only one that was added can be removed")
+        rest = tuple(each for each in callbacks if each != callback)
+        if rest:
+            self._callbacks[name] = rest
+        else:
+            del self._callbacks[name]
+
     def tell(self, name: str, *values: object) -> None:
         """Queue one event, if anyone listens."""
         if name in self._callbacks:
-            self._queue.append((name, values))
+            self._queue.append((name, self._callbacks[name], values))
             self._arrived.unpark_all()
 
     @property
@@ -56,11 +94,35 @@ class Events:
         """Call back for as long as the client lives; an error of a callback is the client's."""
         self.consumer = trio.lowlevel.current_task()
         while True:
-            while self._queue:
-                name, values = self._queue.popleft()
-                result = self._callbacks[name](*values)
-                if isawaitable(result):
-                    await result
-                if self._drained and len(self._queue) <= _CAP // 2:
-                    self._drained.unpark_all()
+            await self._call_all()
             await self._arrived.park()
+
+    async def finish(self) -> None:
+        """Tell what is left, after `run` has ended; nothing if that was by an error of theirs.
+
+        The client is being left: what a callback still wants of it fails, and is no error of ours.
+        """
+        while not self._failed and self._queue:
+            try:
+                await self._call_all()
+            except DisconnectedError as error:
+                self._failed = False
+                _logger.warning("a callback used its client when that was left: %s", error)
+
+    async def _call_all(self) -> None:
+        while self._queue:
+            name, callbacks, values = self._queue.popleft()
+            for callback in callbacks:
+                if callback in self._callbacks.get(name, ()):  # it may have been removed meanwhile
+                    await self._call(callback, values)
+            if self._drained and len(self._queue) <= _CAP // 2:
+                self._drained.unpark_all()
+
+    async def _call(self, callback: Callback, values: tuple[object, ...]) -> None:
+        try:
+            result = callback(*values)
+            if isawaitable(result):
+                await result
+        except Exception:
+            self._failed = True
+            raise

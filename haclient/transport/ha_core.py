@@ -13,9 +13,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal, TypeAlias, TypeVar
+from types import TracebackType
+from typing import Literal, TypeAlias, TypeVar
 
 import trio
 from typing_extensions import override
@@ -23,37 +24,46 @@ from typing_extensions import override
 from haclient.chooser import ServerChooser
 from haclient.delay import DelayStrategy
 from haclient.errors import (
+    AuthenticationError,
     CommandError,
     DisconnectedError,
     HAClientError,
     InvalidBookmark,
     NameInUse,
+    ProtocolError,
     PublishGap,
     ReconnectGaveUp,
-    StoreError,
     TimedOut,
+    UsageError,
 )
 from haclient.protocol.messages import Message
-from haclient.protocol.options import Options
 from haclient.protocol.uri import Uri
-from haclient.protocol.version import version_number
 from haclient.session.recovery import Recovery, RecoveryPlan
+from haclient.session.resuming import Refusals, resuming_options
 from haclient.session.states import ConnectionState
-from haclient.session.subscriptions import Subscription
+from haclient.session.subscriptions import Phase, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.commander import Fields, drop_queued
+from haclient.transport.connection import Connection
 from haclient.transport.core import Core
+from haclient.transport.dispatch import Delivery
 from haclient.transport.publisher import Payload
 from haclient.transport.settings import Settings
-from haclient_stores.bookmarks import Timestamp
+from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.publish_log import PublishLog
 
-__all__ = ["HACore", "HASettings", "OnPublishGap"]
+__all__ = ["HACore", "HASettings", "OnPublishGap", "OnResubscribeFailure"]
 
 OnPublishGap: TypeAlias = Literal["refuse", "continue", "raise"]
 """What to do with a server that lacks what was acknowledged: try the next, go on, or give up."""
 
-_KNOWS_BOOKMARK_NOT_FOUND: Final = 5_030_500  # servers from 5.3.5 on (protocol 7.3)
+OnResubscribeFailure: TypeAlias = (
+    Literal["fail", "retry", "drop"] | Callable[[str, HAClientError], str]
+)
+"""What becomes of a subscription that no server takes back; a callable gets its id and the error
+and answers with one of the words."""
+
+_EXPECTED = (DisconnectedError, CommandError, ProtocolError, TimedOut, PublishGap)
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
 
@@ -67,7 +77,22 @@ class HASettings:
     manager: SubscriptionManager
     connect_timeout_s: float
     on_publish_gap: OnPublishGap
+    on_resubscribe_failure: OnResubscribeFailure
     failover_overlap_s: float
+
+    def __post_init__(self) -> None:
+        """Refuse words that mean nothing.
+
+        Raises:
+            UsageError: One does.
+        """
+        gap, failure = self.on_publish_gap, self.on_resubscribe_failure
+        if gap not in {"refuse", "continue", "raise"}:
+            raise UsageError(f"on_publish_gap is 'refuse', 'continue' or 'raise', not {gap!r}")
+        if not callable(failure) and failure not in {"fail", "retry", "drop"}:
+            raise UsageError(
+                f"on_resubscribe_failure is 'fail', 'retry', 'drop' or a callable, not {failure!r}"
+            )
 
 
 class HACore(Core):
@@ -78,7 +103,9 @@ class HACore(Core):
         self._ha = ha
         self._plan = RecoveryPlan()
         self._live = trio.Event()
-        self._gave_up: HAClientError | None = None
+        self._gave_up: HAClientError | None = None  # why nothing follows, on purpose or not
+        self._fatal: HAClientError | None = None  # what has to leave the block
+        self._refusals = Refusals()
         self._lasting: dict[str, Subscription] = {}
         self._attempt = ""  # the URI of this attempt
         self._authenticator = settings.authenticator
@@ -124,11 +151,31 @@ class HACore(Core):
     @override
     async def disconnect(self) -> None:
         """Stop for good, at once, whatever the recovery is doing (HA8)."""
-        self._gave_up = self._gave_up or DisconnectedError("the client was disconnected on purpose")
-        self._plan.stop()
+        reason = DisconnectedError("the client was disconnected on purpose")
+        self._stop(self._gave_up or reason)
         self._stopping.cancel()
+        for subscription in self._lasting.values():
+            super()._end(subscription, reason)
         await super().disconnect()
+
+    @override
+    async def _close(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop(self._gave_up or DisconnectedError("the client was left"))
+        await super()._close(kind, error, traceback)
+
+    def _stop(self, reason: HAClientError) -> None:
+        """Nothing follows: whoever waits for a connection hears so."""
+        self._gave_up = reason
+        self._plan.stop()
+        self.publisher.stop(reason)
         self._live.set()
+        if self.state is ConnectionState.RECONNECTING:
+            self._tell(ConnectionState.DISCONNECTED)
 
     @override
     def subscriptions(self) -> list[Subscription]:
@@ -148,13 +195,18 @@ class HACore(Core):
 
     @override
     def _lost(self, reason: HAClientError) -> None:
-        if self._live.is_set():  # at once: whoever is not ready any more has to wait
+        # At once: who has to wait for the next connection must not take this one for it.
+        if self._live.is_set() and self._gave_up is None:
             self._live = trio.Event()
         super()._lost(reason)
 
     @override
     def _end(self, subscription: Subscription, reason: HAClientError) -> None:
-        if self._lasting.get(subscription.sub_id) is subscription and self._gave_up is None:
+        lasts = self._lasting.get(subscription.sub_id) is subscription
+        if self._gave_up is None and subscription.phase is Phase.OPENING:
+            subscription.phase = Phase.LOST  # whoever opens it does so anew, with the same queue
+            drop_queued(subscription)
+        elif self._gave_up is None and lasts:
             drop_queued(subscription)
         else:
             super()._end(subscription, reason)
@@ -166,9 +218,16 @@ class HACore(Core):
 
     @override
     async def sow_delete(self, fields: Fields, body: Payload, *, timeout: float | None) -> Message:
-        """Delete SOW records; with a store the command outlives the connection (PS3)."""
-        delete = partial(super().sow_delete, fields, body, timeout=timeout)
-        return await self._until_answered(delete, "sow_delete", timeout)
+        """Delete SOW records; with a store the command outlives the connection (PS3).
+
+        Without one it is not said twice: what was published meanwhile would be deleted too.
+        """
+        if self.publisher.log is not None:
+            return await super().sow_delete(fields, body, timeout=timeout)
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            await self.ready()
+            return await super().sow_delete(fields, body, timeout=None)
+        raise TimedOut(f"sow_delete: no server answered within {timeout:g} s")
 
     async def _until_answered(
         self, command: Callable[[], Awaitable[_T]], what: str, timeout: float | None
@@ -189,15 +248,17 @@ class HACore(Core):
             while plan.state is not Recovery.STOPPED:
                 try:
                     await self._steps[plan.state]()
-                except (DisconnectedError, CommandError, TimedOut, PublishGap) as error:
+                except _EXPECTED as error:
                     await self._failed(error)
                 else:
                     plan.done()
-        if isinstance(self._gave_up, StoreError | ReconnectGaveUp | NameInUse):
-            raise self._gave_up
+        if self._fatal is not None:
+            raise self._fatal
 
     async def _failed(self, error: HAClientError) -> None:
         """A step failed, or the connection was lost."""
+        if self._gave_up is not None:  # on purpose, which is what made it fail
+            return
         _logger.info("client %s: %s: %s", self.name, self._plan.state, error)
         final = isinstance(error, ReconnectGaveUp | NameInUse) or (
             isinstance(error, PublishGap) and self._ha.on_publish_gap == "raise"
@@ -205,27 +266,24 @@ class HACore(Core):
         if self._plan.lost():
             self._ha.chooser.report_failure(error, self._info())
         if self._connection is not None:
-            await self._abandon(self._connection, self._closed)
-        if final:
+            await self._abandon(self._connection, self._closed, error)
+        if final or error is self._fatal:
             self._give_up(error)
+        elif self.state is ConnectionState.DISCONNECTED:
+            self._tell(ConnectionState.RECONNECTING)
 
     def _give_up(self, error: HAClientError) -> None:
-        self._gave_up = error
-        self._plan.stop()
+        """The error leaves the block, and every stream."""
+        self._fatal = error
+        self._stop(error)
         for subscription in self._lasting.values():
-            super()._end(subscription, error)
+            _fail(subscription, error)
         self._lasting.clear()
-        self._live.set()
-        self.publisher.persisted.release()
 
     def _info(self) -> dict[str, str]:
         uri = Uri.parse(self._attempt).safe if self._attempt else ""
         version = "" if self.server is None else self.server.server_version
         return {"uri": uri, "client_name": self.name, "server_version": version}
-
-    def _tell(self, state: ConnectionState) -> None:
-        self.state = state
-        self._events.tell("state", state)
 
     # -- its steps --------------------------------------------------------------
 
@@ -245,26 +303,34 @@ class HACore(Core):
 
     async def _dial(self) -> None:
         await self.connect(self._attempt, timeout=self._ha.connect_timeout_s)
-        self._events.tell("state", ConnectionState.CONNECTED)
 
     async def _log_on_there(self) -> None:
-        connection, uri = self._connection, self._uri
-        if connection is None or uri is None:
-            raise self._not_connected()
-        timeout = self._ha.connect_timeout_s
-        await self._log_on(connection, uri, self._authenticator, timeout=timeout)
-        self._tell(ConnectionState.LOGGED_ON)
+        connection, uri, limit_s = self._serving(), self._uri, self._ha.connect_timeout_s
+        with trio.move_on_after(limit_s):  # with what the authenticator takes
+            if uri is not None:
+                await self._log_on(connection, uri, self._authenticator, timeout=None)
+            self._tell(ConnectionState.LOGGED_ON)
+            return
+        raise TimedOut(f"logon: no answer within {limit_s:g} s")
 
     async def _reconcile_with_server(self) -> None:
+        self._serving()
         self._ha.chooser.report_success(self._info())
         self._reconcile()
+        log = self.publisher.log
+        if log is not None and log.gap is not None:
+            _logger.warning(
+                "client %s goes on with %s: %s", self.name, self._info()["uri"], log.gap
+            )
 
     async def _beat(self) -> None:
+        self._serving()
         if self._heartbeat is not None:
             await self._start_heartbeat(self._heartbeat, timeout=self._ha.connect_timeout_s)
             self._tell(ConnectionState.HEARTBEAT_INITIATED)
 
     async def _replay(self) -> None:
+        self._serving()
         self.publisher.open_log()
         self._tell(ConnectionState.PUBLISH_REPLAYED)
 
@@ -272,16 +338,32 @@ class HACore(Core):
         for entry in self._ha.manager.entries():
             subscription = self._lasting.get(entry.sub_id)
             if subscription is not None:
-                await self._reenter(subscription, entry)
+                try:
+                    await self._reenter(subscription, entry)
+                except (CommandError, AuthenticationError) as error:
+                    self._refused(subscription, error)
+        self._serving()
         self._tell(ConnectionState.RESUBSCRIBED)
 
     async def _stay(self) -> None:
+        self._serving()
         self._ha.delay.reset()
+        self._refusals.clear()
         self._live_uri = self._attempt
         self._live.set()
         await self._closed.wait()
         self._live_until_us = self.settings.clock_us()
-        raise self._lost_because or DisconnectedError("the connection was lost")
+        raise self._not_connected()
+
+    def _serving(self) -> Connection:
+        """The connection of this attempt.
+
+        Raises:
+            HAClientError: It was lost while nobody waited for anything.
+        """
+        if self._connection is None:
+            raise self._not_connected()
+        return self._connection
 
     # -- entering again -----------------------------------------------------------
 
@@ -291,43 +373,72 @@ class HACore(Core):
         Another server may have put a publisher's messages earlier than this list of bookmarks
         says, so its replay begins a little before the time of the loss; the store filters the rest.
         """
-        fields = dict(entry.fields)
-        fields["opts"] = self._options(str(fields.get("opts", "")), replays="bm" in fields)
-        if not fields["opts"]:
-            del fields["opts"]
-        log, anchored = subscription.log, ""
+        fields, log = dict(entry.fields), subscription.log
+        options = str(fields.pop("opts", ""))
+        forms: tuple[str, ...] = (str(fields.get("bm", "")),)
         if log is not None:
-            conflated = "conflation=" in str(fields.get("opts", ""))
+            conflated = "conflation=" in options
             log.begin(acked=fields["c"] == "subscribe", start=None, conflated=conflated)
-            fields["bm"] = log.resume()
-            anchored = self._anchored(str(fields["bm"]))
-        timeout = self._ha.connect_timeout_s
-        try:
-            await self.commander.reopen(
-                subscription,
-                {**fields, "bm": anchored} if anchored else fields,
-                entry.body,
-                timeout=timeout,
+            forms = self._forms(log)
+        for bookmark in forms:
+            opts = resuming_options(
+                options, bookmark=bookmark, version=self.commander.server_version, again=True
             )
-        except InvalidBookmark:
-            if not anchored:
-                raise
-            _logger.warning("%s refuses bookmarks with a time anchor", self._info()["uri"])
-            await self.commander.reopen(subscription, fields, entry.body, timeout=timeout)
+            more = {name: value for name, value in (("bm", bookmark), ("opts", opts)) if value}
+            try:
+                await self.commander.reopen(
+                    subscription,
+                    {**fields, **more},
+                    entry.body,
+                    timeout=self._ha.connect_timeout_s,
+                )
+            except InvalidBookmark:
+                if bookmark == forms[-1]:
+                    raise
+                _logger.warning("%s refuses bookmarks with a time anchor", self._info()["uri"])
+            else:
+                return
 
-    def _anchored(self, bookmark: str) -> str:
-        """The list with the time anchor, where one is needed and possible; else empty."""
+    def _forms(self, log: SubscriptionLog) -> tuple[str, ...]:
+        """What to ask for, the best form first."""
         if self._attempt == self._live_uri or not self._live_until_us:
-            return ""
-        if "|" not in bookmark or bookmark.startswith(("0|", "[", "(")):
-            return ""
+            return (log.resume(),)
         overlap_us = int(self._ha.failover_overlap_s * 1_000_000)
-        return f"{bookmark},{Timestamp(self._live_until_us - overlap_us)}"
+        return log.resume_elsewhere(self._live_until_us - overlap_us)
 
-    def _options(self, options: str, *, replays: bool) -> str:
-        """Options of a re-entry: nothing to replace, and an unknown bookmark is no silent gap."""
-        parsed = Options.parse(options)
-        version = "" if self.server is None else self.server.server_version
-        knows = version_number(version) >= _KNOWS_BOOKMARK_NOT_FOUND
-        not_found = parsed.bookmark_not_found or ("epoch" if replays and knows else None)
-        return str(replace(parsed, replace=False, bookmark_not_found=not_found))
+    def _refused(self, subscription: Subscription, error: HAClientError) -> None:
+        """A server does not take a subscription back (SM8).
+
+        Another server may, so each is asked once, in the chooser's order and with the strategy's
+        waits. When one refuses for the second time, the application's word counts.
+
+        Raises:
+            HAClientError: The connection is given up, for the next server or for good.
+        """
+        sub_id = subscription.sub_id
+        if self._lasting.get(sub_id) is not subscription:  # ended on purpose meanwhile
+            return
+        if not self._refusals.add(sub_id, self._attempt):
+            raise error
+        policy = self._ha.on_resubscribe_failure
+        word = policy(sub_id, error) if callable(policy) else policy
+        match word:
+            case "drop":
+                _logger.error("client %s drops subscription %s: %s", self.name, sub_id, error)
+                self.closed(subscription)
+                _fail(subscription, error)
+            case "retry":
+                raise error
+            case "fail":
+                self._fatal = error
+                raise error
+            case _:
+                raise UsageError(
+                    f"on_resubscribe_failure has to answer 'fail', 'retry' or 'drop', not {word!r}"
+                )
+
+
+def _fail(subscription: Subscription, error: HAClientError) -> None:
+    """End it by an error: who iterates gets it raised, a handler's task ends."""
+    if isinstance(subscription.sink, Delivery):
+        subscription.sink.end(error, raises=True)

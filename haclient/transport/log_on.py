@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from haclient.auth import Authenticator
-from haclient.errors import AuthenticationError, CommandError, UsageError
+from haclient.errors import AuthenticationError, CommandError, DisconnectedError, UsageError
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
@@ -65,6 +65,8 @@ async def _exchange(
     *,
     timeout: float | None,
 ) -> Message:
+    if commander.connection is not connection:  # lost while the authenticator took its time
+        raise DisconnectedError("logon: the connection was lost before it was sent")
     event = trio.Event()
     frame = encode_frame(fields)
     pending = PendingCommand(str(fields["cid"]), "logon", awaited="processed", wake=event.set)

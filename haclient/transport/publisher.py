@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.errors import DisconnectedError, UsageError, WouldBlock
+from haclient.errors import DisconnectedError, HAClientError, UsageError, WouldBlock
 from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
@@ -55,6 +55,9 @@ class Publisher:
         max_unpersisted_bytes: See `DEFAULT_MAX_UNPERSISTED_BYTES`.
         would_deadlock: Called before a wait for acks; raises when it could never end.
         lasting: Whether waits outlive a lost connection because another one will come.
+
+    Attributes:
+        lasting: As above; no longer once `stop` was called.
     """
 
     def __init__(
@@ -72,7 +75,8 @@ class Publisher:
         self._synced = getattr(store, "durability", "process") == "fsync"
         self.gate = SendGate(max_unpersisted_bytes)
         self._would_deadlock = would_deadlock
-        self._lasting = lasting
+        self.lasting = lasting
+        self._stopped: HAClientError | None = None
         self.refusals: dict[int, str] = {}
         self._heads: dict[str, bytes] = {}
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
@@ -107,8 +111,27 @@ class Publisher:
     def lost(self) -> None:
         """The link is gone; who waits looks for itself whether waiting still makes sense."""
         self.writer = None
-        if not self._lasting:
+        if self.log is not None:
+            self._look_again_later(self.log)
+        if not self.lasting:
             self.persisted.release()
+
+    def stop(self, reason: HAClientError) -> None:
+        """No other connection will come: nobody waits for acks any more."""
+        self.lasting = False
+        self._stopped = reason
+        self.persisted.release()
+
+    def check_lasting(self, what: str, reason: HAClientError) -> None:
+        """Look whether waiting for another connection makes sense, after one was lost.
+
+        Raises:
+            DisconnectedError: It does not.
+        """
+        if self._stopped is not None:
+            raise DisconnectedError(f"{what}: not confirmed: {self._stopped}") from self._stopped
+        if not self.lasting:
+            raise reason
 
     def acknowledged(self, sequence: int) -> None:
         """Everything up to `sequence` is persisted (PS5)."""
@@ -186,7 +209,12 @@ class Publisher:
         if self.writer is not None and self.writer.log_open:
             self.writer.flush()
         else:
-            self.gate.look_at = log.unsent_bytes + FLUSH_BYTES
+            self._look_again_later(log)
+
+    def _look_again_later(self, log: FrameLog) -> None:
+        """Nothing is sent now, so nothing but the limit is there to look for."""
+        room = max(self.gate.cap_bytes - log.unpersisted_bytes, 1)
+        self.gate.look_at = log.unsent_bytes + min(FLUSH_BYTES, room)
 
     async def publish(self, topic: str, body: Payload) -> int | None:
         """Publish plainly, waiting for room first when there is none.
@@ -195,7 +223,7 @@ class Publisher:
         """
         gate, log = self.gate, self.log
         if gate.attention:
-            await self._make_room()
+            await self.make_room()
         if log is None:
             self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
             return None
@@ -238,17 +266,31 @@ class Publisher:
             correlation_id=correlation_id,
             sow_key=sow_key,
         )
-        await self._make_room()
+        await self.make_room()
         self.send_unstored(frame)
         return None
 
     async def append_durably(self, head: bytes, body: Payload) -> int:
         """`append` after a wait for room, and after it the disk where durability asks for it."""
-        await self._make_room()
+        await self.make_room()
         sequence = self.append(head, body)
+        await self.settle()
+        return sequence
+
+    async def settle(self) -> None:
+        """Wait for the disk, where durability asks for it."""
         if self._synced:
             await self._sync()
-        return sequence
+
+    def hurry(self, what: str) -> None:
+        """Send now what is stored: the caller is about to wait for the answer.
+
+        Raises:
+            UsageError: The wait could only end after the caller itself has gone on.
+        """
+        self._would_deadlock(what)
+        if self.writer is not None:
+            self.writer.flush()
 
     def publish_nowait(self, topic: str, body: Payload) -> int | None:
         """Publish plainly without ever suspending.
@@ -289,7 +331,7 @@ class Publisher:
 
     # -- room ---------------------------------------------------------------
 
-    async def _make_room(self) -> None:
+    async def make_room(self) -> None:
         """Suspend once, and for as long as a limit is exceeded.
 
         Raises:
@@ -323,10 +365,9 @@ class Publisher:
 
     async def _until_acknowledged(self, log: FrameLog, what: str) -> None:
         self._would_deadlock(what)
-        if self.writer is None and not self._lasting:
-            raise DisconnectedError(
-                f"{what} waits for acks, but the connection is lost: connect again"
-            )
+        if self.writer is None and not self.lasting:
+            why = self._stopped or "the connection is lost: connect again"
+            raise DisconnectedError(f"{what} waits for acks, but {why}")
         await self.persisted.reached(log.last_persisted + 1)
 
     async def wait_persisted(self, sequence: int, what: str) -> None:
@@ -338,10 +379,11 @@ class Publisher:
         log = self.log
         while log is not None and log.unpersisted_count and log.last_persisted < sequence:
             self._would_deadlock(what)
-            if self.writer is None and not self._lasting:
+            if self.writer is None and not self.lasting:
+                why = self._stopped or "the connection is lost: connect again"
                 raise DisconnectedError(
-                    f"{what}: {log.unpersisted_count} publishes are not persisted and the "
-                    "connection is lost: connect again, they are still in the store"
+                    f"{what}: {log.unpersisted_count} publishes are not persisted and {why}; "
+                    "they are still in the store"
                 )
             if self.writer is not None:
                 self.writer.flush()  # who waits has nothing to gather: one task switch less

@@ -8,18 +8,21 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.errors import HAClientError
+from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.heartbeat import Heartbeat
-from haclient.session.states import ConnectionState
+from haclient.session.states import StateListener
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
-__all__ = ["TIMEOUT_S", "Settings"]
+__all__ = ["EXIT_TIMEOUT_S", "TIMEOUT_S", "Settings"]
 
 TIMEOUT_S: Final = 10.0
 """How long a command may take unless the call says otherwise, in seconds."""
+
+EXIT_TIMEOUT_S: Final = 5.0
+"""How long leaving the block waits for what was published to be persisted, in seconds (HA25)."""
 
 
 def _clock_us() -> int:
@@ -44,5 +47,13 @@ class Settings:
     max_queued_bytes: int = DEFAULT_CAP_BYTES
     max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES
     clock_us: Callable[[], int] = _clock_us
-    on_state: Callable[[ConnectionState], object] | None = None
+    on_state: StateListener | None = None
+    exit_timeout_s: float | None = EXIT_TIMEOUT_S
     lasting: bool = False
+
+    def __post_init__(self) -> None:
+        if self.exit_timeout_s is not None and not self.exit_timeout_s >= 0:
+            raise UsageError(
+                "exit_timeout is in seconds, 0 to leave at once or None to wait for as long as it "
+                f"takes, not {self.exit_timeout_s!r}"
+            )

@@ -38,14 +38,22 @@ class Watermark:
             event.set()
         self._heap.clear()
 
-    async def reached(self, level: int) -> None:
-        """Wait for `rise` to at least `level`, or for `release`."""
-        event = trio.Event()
+    async def reached(self, level: int, event: trio.Event | None = None) -> None:
+        """Wait for `rise` to at least `level`, or for `release`.
+
+        Args:
+            level: What to wait for.
+            event: Something else that may happen first and ends the wait as well.
+        """
+        shared = event is not None
+        if event is None:
+            event = trio.Event()
         entry = (level, next(self._order), event)
         heapq.heappush(self._heap, entry)
         try:
             await event.wait()
         finally:
-            if not event.is_set():  # cancelled: leave no entry behind
+            # Cancelled, or the other thing happened: leave no entry behind.
+            if (shared or not event.is_set()) and entry in self._heap:
                 self._heap.remove(entry)
                 heapq.heapify(self._heap)

@@ -46,7 +46,7 @@ class SendGate:
 
     def __init__(self, cap_bytes: int) -> None:
         self.cap_bytes = cap_bytes
-        self.look_at = FLUSH_BYTES
+        self.look_at = min(FLUSH_BYTES, cap_bytes)
         self.parked = False
         self.attention = False
 

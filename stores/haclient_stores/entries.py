@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "MIXED", "Alias", "Chunk", "Holes", "Publishers"]
 
 LARGEST: Final = 2**64 - 1
+_DIGITS: Final = 64  # more than a sequence can have, zeros in front included
 MIXED: Final = -1  # in place of a publisher: they differ
 
 
@@ -39,7 +40,7 @@ class Publishers:
 
     def index_of_text(self, text: str) -> int:
         """The same for the id as it stands in a bookmark; -1 for text that is no id."""
-        if not (text.isascii() and text.isdigit() and int(text) <= LARGEST):
+        if not (_is_number(text) and int(text) <= LARGEST):
             return -1
         found = self.by_text[text] = self._by_line["\n" + text] = self.index(int(text))
         return found
@@ -76,12 +77,17 @@ class Publishers:
         """Publisher index and sequence of a message bookmark; the sequence is 0 when it is none."""
         publisher, _, rest = bookmark.partition("|")
         sequence = rest.partition("|")[0]
-        if not (sequence.isascii() and sequence.isdigit()):
+        if not _is_number(sequence):
             return -1, 0
         index = self.by_text.get(publisher, -1)
         if index < 0:
             index = self.index_of_text(publisher)
         return (index, int(sequence)) if index >= 0 else (-1, 0)
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a number of a size that may occur; `int` refuses endless ones."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
 @dataclass(slots=True)

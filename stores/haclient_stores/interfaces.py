@@ -186,7 +186,9 @@ class SubscriptionLog(Protocol):
         ...
 
     @abstractmethod
-    def begin(self, *, acked: bool, start: str | None, conflated: bool = False) -> None:
+    def begin(
+        self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
+    ) -> None:
         """The subscription is about to be (re)entered.
 
         Args:
@@ -195,6 +197,8 @@ class SubscriptionLog(Protocol):
             start: An explicit wire bookmark, which forgets what was known of the sub id first
                 (also on disk); None resumes where the store stands.
             conflated: Persisted acks are then no recovery points of their own.
+            entered_us: For a start of NOW the time of it, in microseconds since 1970. It stays
+                known: what came since that moment is owed, and nothing older.
         """
         ...
 
@@ -264,6 +268,16 @@ class SubscriptionLog(Protocol):
     @abstractmethod
     def resume(self) -> str:
         """The wire bookmark of an automatic re-subscribe, the original start included."""
+        ...
+
+    @abstractmethod
+    def resume_elsewhere(self, since_us: int) -> tuple[str, ...]:
+        """The same for another server, whose log may have another order: the best form first.
+
+        Args:
+            since_us: A time that lies before anything that may be missing, in microseconds since
+                1970; a list of bookmarks also carries it. What comes again is filtered.
+        """
         ...
 
 

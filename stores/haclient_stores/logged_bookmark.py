@@ -59,6 +59,9 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
         prune_policy: When the client prunes the log (BS17); by default only `prune()` does.
         watch: Warns of messages that stay undiscarded (BS5).
         durability: What the client waits for, as in `FilePublishStore`.
+        resize_handler: Asked with the new size in bytes before messages make the file larger, and
+            must not use the store; False refuses, and they are not delivered (BS18). Discards
+            always have room.
         on_progress: Called with the bytes read so far while a log is opened.
         disk: Where files are; another one in simulations.
 
@@ -80,10 +83,12 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
         prune_policy: PrunePolicy | None = None,
         watch: UndiscardedWatch | None = None,
         durability: Durability = "process",
+        resize_handler: Callable[[int], bool] | None = None,
         on_progress: Callable[[int], object] | None = None,
         disk: Disk | None = None,
     ) -> None:
         super().__init__(adapter, watch)
+        self._resize_handler = resize_handler
         self.durability: Durability = durability
         self._path = Path(path)
         self._disk = disk or RealDisk()
@@ -115,7 +120,7 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
         if identity is None:
             file = record_file.create(self._file, boot_id=boot_id, owner="")
             self._disk.fsync_dir(self._path.parent)
-            self._log = OpenLog(file, self._publishers)
+            self._log = OpenLog(file, self._publishers, self._resize_handler)
             return
         reader = LogReader(self._publishers)
         condenser = Condenser(reader)
@@ -134,7 +139,7 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
         file = record_file.recover(self._file, boot_id, take)
         reader.finish()
         self._client_name = framing.read_owner(header, path=str(self._path))
-        self._log = OpenLog(file, self._publishers)
+        self._log = OpenLog(file, self._publishers, self._resize_handler)
         for index, tracker in sorted(reader.trackers.items()):
             handle = LoggedSubscription(self._log, index, tracker)
             self._subscriptions[reader.names.get(index, f"\0{index}")] = handle

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from haclient_stores.entries import Alias, Chunk
+from haclient_stores.errors import StoreFull
 from haclient_stores.gate import Gate
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.records import Kind, begun_flags, publisher_record, start_records, word
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from haclient_stores.bookmarks import BookmarkList
     from haclient_stores.entries import Publishers
     from haclient_stores.record_file import RecordFile
@@ -32,12 +35,19 @@ class OpenLog:
         gate: Closed while they may not.
         publishers: All publishers; `introduced` of them are in the log.
         trackers: All trackers.
+        resize: Asked with the new size in bytes before messages make the file larger (BS18).
     """
 
-    __slots__ = ("_promised", "file", "gate", "introduced", "publishers", "trackers")
+    __slots__ = ("_promised", "file", "gate", "introduced", "publishers", "resize", "trackers")
 
-    def __init__(self, file: RecordFile, publishers: Publishers) -> None:
+    def __init__(
+        self,
+        file: RecordFile,
+        publishers: Publishers,
+        resize: Callable[[int], bool] | None = None,
+    ) -> None:
         self.file = file
+        self.resize = resize
         self.gate = Gate()
         self.publishers = publishers
         self.introduced = len(publishers.ids)
@@ -54,7 +64,17 @@ class OpenLog:
         wanted = _RECORDS_PER_MESSAGE * messages + _ROOM
         if not self.file.has_room(wanted + self._promised):
             self._promised = messages + sum(each.undiscarded_count for each in self.trackers)
-            self.file.reserve(wanted + self._promised)
+            self._grow(wanted + self._promised)
+
+    def _grow(self, records: int) -> None:
+        """Room for so many records, if whoever is asked before it is taken agrees."""
+        size = self.file.size_for(records)
+        if self.resize is not None and not self.file.has_room(records) and not self.resize(size):
+            raise StoreFull(
+                f"the resize handler refused to let the bookmark store grow to {size} bytes: "
+                "prune the store, or allow more"
+            )
+        self.file.reserve(records)
 
     def reserve_discards(self, file: RecordFile) -> None:
         """Room in another file for the discards of all that is logged.
@@ -261,3 +281,7 @@ class LoggedSubscription(SubscriptionLog):
     @override
     def resume(self) -> str:
         return self.tracker.resume()
+
+    @override
+    def resume_elsewhere(self, since_us: int) -> tuple[str, ...]:
+        return self.tracker.resume_elsewhere(since_us)

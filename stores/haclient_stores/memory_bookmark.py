@@ -57,7 +57,9 @@ class MemoryBookmarkStore(TrackedBookmarkStore[SubscriptionTracker]):
 
     @override
     def close(self) -> None:
-        """Nothing is held but memory; the next client of the process finds it as it was left."""
+        """Let go; the next client of the process gets all that is not discarded again."""
+        for each in self._subscriptions.values():
+            each.ended()
 
 
 class NullBookmarkStore(BookmarkStore):

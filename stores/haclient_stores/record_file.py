@@ -93,17 +93,23 @@ class RecordFile:
         """Whether so many records fit without a larger file."""
         return self.end + (records + records // 4095 + 2) * RECORD_BYTES <= self._allocated
 
+    def size_for(self, records: int) -> int:
+        """How large the file has to be for so many more records, in bytes; no less than it is."""
+        needed = self.end + (records + records // 4095 + 2) * RECORD_BYTES
+        return max(
+            self._allocated, PAGE_BYTES + -(-(needed - PAGE_BYTES) // GROW_BYTES) * GROW_BYTES
+        )
+
     def reserve(self, records: int) -> None:
         """Make sure that so many records fit.
 
         Raises:
             StoreFull: They do not; nothing has changed.
         """
-        needed = self.end + (records + records // 4095 + 2) * RECORD_BYTES
-        if needed > self._allocated:
-            windows = -(-(needed - PAGE_BYTES) // GROW_BYTES)
-            self._file.allocate(PAGE_BYTES + windows * GROW_BYTES)
-            self._allocated = PAGE_BYTES + windows * GROW_BYTES
+        if not self.has_room(records):
+            size = self.size_for(records)
+            self._file.allocate(size)
+            self._allocated = size
 
     def put(self, first: int, value: int) -> None:
         """Write one record."""

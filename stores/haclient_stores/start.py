@@ -77,3 +77,26 @@ class Start:
         if not point.items:
             return str(self.range)
         return str(BookmarkRange(point, self.range.end, "(" + self.range.brackets[1]))
+
+    def resume_elsewhere(
+        self, point: BookmarkList, since_us: int, *, finished: bool
+    ) -> tuple[str, ...]:
+        """Wire forms for a server whose log may have another order, the best first.
+
+        A server begins at the earliest item that it has, and it has every time. So the list also
+        carries a time: the one that is given, but never one before an entry at NOW, which asked
+        for nothing older. While nothing is finished, all since that entry is still to come.
+
+        Args:
+            point: The recovery point.
+            since_us: The time to begin at, in microseconds since 1970.
+            finished: Whether the point is more than the start itself.
+        """
+        plain = self.resume(point)
+        named = any(isinstance(item, Bookmark) and item != _NOW for item in point.items)
+        if self.range is not None or not named:
+            return (plain,)
+        if self.entered_us and not finished:
+            time = str(Timestamp(self.entered_us))
+            return f"{plain},{time}", time
+        return f"{plain},{Timestamp(max(since_us, self.entered_us))}", plain

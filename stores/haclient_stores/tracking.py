@@ -105,15 +105,7 @@ class SubscriptionTracker(SubscriptionLog):
     def begin(
         self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
     ) -> None:
-        """The subscription is about to be (re)entered; see `SubscriptionLog.begin`.
-
-        Args:
-            acked: The subscribe asks for persisted acks.
-            start: An explicit wire bookmark, or None to resume.
-            conflated: Persisted acks are then no recovery points of their own.
-            entered_us: The time in microseconds since 1970: with a start of NOW and no other
-                knowledge the subscription resumes from that moment.
-        """
+        """See `SubscriptionLog.begin`."""
         if start is not None:
             self.purge()
             self.start.set(start)
@@ -378,11 +370,14 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def recovery_point(self) -> BookmarkList:
+        if (finished := self._finished_point()).items:
+            return finished
+        nothing_came = self.next_number == self.first_number
+        return BookmarkList(self.start.resume_items(nothing_came=nothing_came))
+
+    def _finished_point(self) -> BookmarkList:
         self.finished.settle(self.head)
-        if newest := self.finished.with_part(*self.front()):
-            return self._publishers.bookmarks(newest)
-        items = self.start.resume_items(nothing_came=self.next_number == self.first_number)
-        return BookmarkList(items)
+        return self._publishers.bookmarks(self.finished.with_part(*self.front()))
 
     def front(self) -> tuple[Chunk | None, int]:
         """The oldest chunk, and how many entries at its front are discarded."""
@@ -400,6 +395,11 @@ class SubscriptionTracker(SubscriptionLog):
     @override
     def resume(self) -> str:
         return self.start.resume(self.recovery_point())
+
+    @override
+    def resume_elsewhere(self, since_us: int) -> tuple[str, ...]:
+        finished = bool(self._finished_point().items)
+        return self.start.resume_elsewhere(self.recovery_point(), since_us, finished=finished)
 
     # -- being written down and read back -----------------------------------------------------
 

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 from functools import partial
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
-from typing_extensions import override
 
-from haclient.auth import Authenticator
 from haclient.chooser import DefaultServerChooser
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import (
+    AuthenticationError,
     DisconnectedError,
     HAClientError,
     NameInUse,
-    PublishGap,
     ReconnectGaveUp,
     UsageError,
 )
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
-from haclient.transport.exceptions import open_nursery
-from haclient.transport.ha_core import OnPublishGap
 from haclient_stores.bookmarks import EPOCH
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, listening, together
+from support.recovery import RecordedDelay, Recorder, entered, live, lose
 
 pytestmark = in_virtual_time
 
@@ -46,78 +42,6 @@ async def server() -> AsyncGenerator[Server]:
 async def other() -> AsyncGenerator[Server]:
     async with listening() as found:
         yield found
-
-
-class Recorder(DefaultServerChooser):
-    """A chooser that writes down what it is asked and told."""
-
-    def __init__(self, uris: Mapping[str, str], seen: list[str]) -> None:
-        super().__init__(uris.values())
-        self._names = {uri: name for name, uri in uris.items()}
-        self._seen = seen
-
-    def name(self) -> str:
-        return self._names[super().current_uri()]
-
-    @override
-    def current_uri(self) -> str:
-        self._seen.append(f"uri {self.name()}")
-        return super().current_uri()
-
-    @override
-    def current_authenticator(self) -> Authenticator:
-        self._seen.append(f"authenticator {self.name()}")
-        return super().current_authenticator()
-
-    @override
-    def report_success(self, info: Mapping[str, str]) -> None:
-        assert "secret" not in str(info)
-        self._seen.append(f"success {self.name()}")
-        super().report_success(info)
-
-    @override
-    def report_failure(self, error: Exception, info: Mapping[str, str]) -> None:
-        self._seen.append(f"failure {self.name()}: {type(error).__name__}")
-        super().report_failure(error, info)
-
-
-class RecordedDelay(FixedDelayStrategy):
-    def __init__(self, seen: list[str]) -> None:
-        super().__init__(0.5)
-        self._seen = seen
-
-    @override
-    def delay_for(self, uri: str, now: float) -> float:
-        delay = super().delay_for(uri, now)
-        self._seen.append(f"delay {delay}")
-        return delay
-
-
-async def lose(peer: Peer) -> None:
-    peer.link.close()
-    await wait_all_tasks_blocked()
-
-
-async def live(server: Server, *, seen: int = 0, persisted: int | None = None) -> Peer:
-    """Accept a client and its logon."""
-    peer = await server.accept()
-    await peer.log_on(seen=seen, persisted=persisted)
-    return peer
-
-
-@asynccontextmanager
-async def entered(client: HAClient, serve: Callable[[], Awaitable[Peer]]) -> AsyncGenerator[Peer]:
-    """Enter a client while a server accepts it; the peer that it is live with."""
-    peers: list[Peer] = []
-
-    async def accept() -> None:
-        peers.append(await serve())
-
-    async with open_nursery() as nursery:
-        nursery.start_soon(accept)
-        async with client:
-            await wait_all_tasks_blocked()
-            yield peers[0]
 
 
 @pytest.mark.row("HA3", "HA20", "HB6", "PS7", "SM2")
@@ -158,7 +82,7 @@ async def test_the_order_of_a_reconnect_event_by_event(server: Server) -> None:
         assert (published.data, published.sequence) == (b"while away", stored)
         assert (await again.answer("subscribe")).sub_id == "s"
         await wait_all_tasks_blocked()
-        assert (seen, states) == (expected, reached)
+        assert (seen, states) == (expected, ["disconnected", "reconnecting", *reached])
         async with answering(again):
             await again.persisted(published.sequence or 0)
             await client.flush(timeout=1)
@@ -415,41 +339,16 @@ async def test_disconnect_stops_a_recovery_at_once(server: Server) -> None:
         assert trio.current_time() == started
 
 
-@pytest.mark.row("PS9", "HA3")
-@pytest.mark.parametrize("policy", ["refuse", "raise", "continue"])
-async def test_a_server_that_lacks_what_was_acknowledged(
-    server: Server, other: Server, policy: OnPublishGap
-) -> None:
-    seen: list[str] = []
-    client = HAClient(
-        "ha",
-        server_chooser=Recorder({"A": server.uri, "B": other.uri}, seen),
-        publish_store=MemoryPublishStore(),
-        on_publish_gap=policy,
-        heartbeat=None,
-    )
+@pytest.mark.row("CC11")
+async def test_a_refusal_in_the_words_of_a_logon_is_an_answer_all_the_same(server: Server) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
 
-    async def run() -> None:
-        async with entered(client, partial(live, server)) as peer:
-            sequence = await client.publish("orders", b"x")
-            assert sequence is not None
-            await peer.expect("publish")
-            await peer.persisted(sequence)
-            await client.wait_empty(timeout=1)
-            await lose(peer)
-            seen.clear()
-            forgetful = await live(server, seen=0)
-            await wait_all_tasks_blocked()
-            fit = await live(other, seen=sequence) if policy == "refuse" else forgetful
-            async with answering(fit):
-                await client.flush(timeout=1)
+        async def refuse() -> None:
+            await peer.refuse(await peer.expect("subscribe"), "auth failure")
 
-    if policy == "raise":
-        with pytest.raises(PublishGap):
-            await run()
-    else:
-        await run()
-        assert ("failure A: PublishGap" in seen) == (policy == "refuse")
+        with pytest.raises(AuthenticationError):
+            await together(lambda: client.subscribe("orders", handler=lambda _: None), refuse)
 
 
 @pytest.mark.row("HA9")

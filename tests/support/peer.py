@@ -203,6 +203,10 @@ class Server:
         self.peers.append(peer)
         return peer
 
+    def stop_listening(self) -> None:
+        """Refuse whoever comes next."""
+        self._listener.close()
+
     async def connect(self, client: Client) -> Peer:
         """Let the client connect, without a logon."""
         _, peer = await together(lambda: client.connect(self.uri), self.accept)

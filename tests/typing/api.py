@@ -16,9 +16,13 @@ from haclient import (
     BookmarkRange,
     Client,
     Command,
+    ConnectionState,
+    DefaultServerChooser,
+    HAClient,
     Message,
     MessageStream,
     Options,
+    StateListener,
 )
 from haclient.errors import CommandError, HAClientError, PublishFailed, StoreCorrupt, TimedOut
 from haclient.stores import (
@@ -43,6 +47,29 @@ async def connecting() -> None:
         await client.connect("tcp://127.0.0.1:9007/amps/json", timeout=10.0)
         await client.logon(timeout=10.0)
         assert_type(client.name, str)
+
+
+async def staying_connected() -> None:
+    async def later(state: ConnectionState) -> None:
+        assert_type(state, ConnectionState)
+
+    listener: StateListener = later
+    servers = ["tcp://127.0.0.1:9007/amps/json"]
+    HAClient("orders-7", servers=servers, on_state=print, exit_timeout=None)
+    async with HAClient.memory_backed("orders-7", servers=servers, heartbeat=None) as client:
+        assert_type(client, HAClient)
+        client.add_state_listener(listener)
+        client.add_state_listener(print)
+        client.remove_state_listener(listener)
+        assert_type(client.state, ConnectionState)
+        assert_type(client.disconnected, bool)
+    chooser = DefaultServerChooser(servers)
+    made = HAClient.create_file_backed(
+        "orders-7", publish_path="orders.pub", bookmark_path="orders.bm", server_chooser=chooser
+    )
+    assert_type(made, HAClient)
+    assert_type(HAClient.create_memory_backed("orders-7", server_chooser=chooser), HAClient)
+    HAClient.memory_backed("orders-7", servers=servers, exit_timout=1.0)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]  # misspelt
 
 
 async def publishing(client: Client) -> None:

@@ -9,10 +9,10 @@ import trio
 
 from haclient.errors import ConnectionRefused
 from haclient.transport.link import Link
+from haclient.transport.memory import MemoryLink, link_pair
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.redialling import dial_destination
 from haclient_fake_server.server import BrokerServer
-from support.links import MemoryLink, link_pair
 
 WEST = ReplicateTo("tcp://west:1", heartbeat_s=4.0)
 EAST = BrokerConfig(

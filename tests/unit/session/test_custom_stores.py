@@ -137,3 +137,18 @@ def test_an_explicit_start_forgets_the_subscription_and_a_resume_does_not() -> N
     log.begin(acked=True, start="0")
     assert log.undiscarded_count == 0
     assert log.resume() == "0"
+
+
+@pytest.mark.row("BS9")
+def test_a_custom_store_that_knows_nothing_resumes_from_the_start_that_was_given() -> None:
+    store = DictBookmarkStore()
+    log = StoreSubscription(store, "s")
+    log.begin(acked=True, start="0|1|", entered_us=3_000_000)
+    assert log.resume() == "19700101T000003Z"
+    log.completed("7|9|")
+    assert log.resume() == "7|9|"
+    assert log.resume_elsewhere(1) == ("7|9|,19700101T000003Z", "19700101T000003Z")
+    log.discard(log.log("7|10|"))
+    assert log.resume_elsewhere(1) == ("7|10|,19700101T000003Z", "7|10|")
+    log.begin(acked=True, start="20240131T120000Z")
+    assert log.resume() == "20240131T120000Z"

@@ -6,6 +6,7 @@ from haclient.session.states import ConnectionState
 def test_states_read_as_words() -> None:
     assert [str(state) for state in ConnectionState] == [
         "disconnected",
+        "reconnecting",
         "connected",
         "logged_on",
         "heartbeat_initiated",

@@ -47,3 +47,9 @@ def test_a_chunk_knows_the_last_entry_up_to_a_sequence() -> None:
     assert [mixed.last_of(7, 2), mixed.last_of(8, 2), mixed.last_of(9, 2)] == [3, 2, 0]
     assert mixed.newest() == {7: 2, 8: 3}
     assert mixed.part(1, 3).newest() == {8: 1, 7: 2}
+
+
+def test_a_number_without_end_is_no_bookmark() -> None:
+    publishers = Publishers()
+    assert publishers.parse("7|" + "9" * 10_000 + "|") == (-1, 0)
+    assert publishers.parse("9" * 10_000 + "|7|") == (-1, 0)

@@ -12,6 +12,8 @@ from haclient_stores.errors import StoreCorrupt, StoreFull, StoreLocked, UsageEr
 from haclient_stores.files import RealDisk
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.prune_policy import PrunePolicy
+from haclient_stores.record_file import GROW_BYTES
+from haclient_stores.segment import PAGE_BYTES
 from support.disks import WatchedDisk
 
 
@@ -348,4 +350,35 @@ def test_a_prune_on_exit_that_finds_the_disk_full_closes_nevertheless(
     assert "not pruned" in caplog.text
     store = LoggedBookmarkStore(path)
     assert str(store.most_recent("s")) == "1|1000|"
+    store.close()
+
+
+@pytest.mark.row("BS18")
+def test_the_resize_handler_is_asked_before_messages_make_the_file_larger(path: Path) -> None:
+    asked: list[int] = []
+    allowed = GROW_BYTES + PAGE_BYTES
+
+    def resize(size: int) -> bool:
+        asked.append(size)
+        return size <= allowed
+
+    store = LoggedBookmarkStore(path, resize_handler=resize)
+    log = store.subscription("s")
+    last = 0
+    with pytest.raises(StoreFull, match=r"refused .* prune the store"):  # noqa: PT012  # the one that is too many is not known
+        while True:
+            last = log.log_batch([f"1|{last + each}|" for each in range(1, 101)])[-1]
+    assert asked == [allowed + GROW_BYTES]
+    assert path.stat().st_size == allowed
+    assert log.undiscarded_count == last
+    log.discard_up_to(1)
+    for number in range(2, last + 1):  # a discard always has room
+        log.discard(number)
+    assert path.stat().st_size == allowed
+    store.prune()
+    assert log.log(f"1|{last + 1}|") == last + 1
+    store.close()
+    store = LoggedBookmarkStore(path, resize_handler=resize)  # an old file asks as well
+    with pytest.raises(StoreFull):
+        store.subscription("s").log_batch([f"1|{last + each}|" for each in range(2, 100_000)])
     store.close()

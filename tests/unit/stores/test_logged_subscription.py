@@ -98,3 +98,18 @@ def test_a_lost_link_reads_back(restarting: Restarting) -> None:
     log = restarting.again()
     assert (log.oldest_undiscarded, log.undiscarded_count) == (4, 1)
     restarting.store.close()
+
+
+@pytest.mark.row("BS9")
+def test_the_time_of_an_entry_at_now_outlives_restarts_and_pruning(restarting: Restarting) -> None:
+    log = restarting.again()
+    log.begin(acked=False, start="0|1|", entered_us=3_000_000)
+    log.completed("9|3|")
+    forms = ("9|3|,19700101T000003Z", "19700101T000003Z")
+    assert restarting.again().resume_elsewhere(1) == forms
+    restarting.store.prune()
+    assert restarting.again().resume_elsewhere(1) == forms
+    log = restarting.again()
+    log.discard(log.log("9|4|"))
+    assert restarting.again().resume_elsewhere(1) == ("9|4|,19700101T000003Z", "9|4|")
+    restarting.store.close()

@@ -82,6 +82,6 @@ def test_who_reads_a_log_keeps_in_memory_what_is_live_and_little_else() -> None:
     assert str(found.recovery_point()) == str(wanted.recovery_point())
     assert found.undiscarded_count == wanted.undiscarded_count == 30
     assert found.next_number == wanted.next_number
-    for each in (found, wanted):
-        each.discard_all_up_to(number)
-        assert set(map(str, each.recovery_point())) == {"7|300000|", "8|299999|"}
+    for tracker in (found, wanted):
+        tracker.discard_all_up_to(number)
+        assert set(map(str, tracker.recovery_point())) == {"7|300000|", "8|299999|"}

@@ -15,13 +15,13 @@ from haclient.transport.commander import Commander, Fields, lost_error, subscrip
 from haclient.transport.connection import Connection
 from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
+from haclient.transport.memory import link_pair
 from haclient.transport.writer import SendGate, Writer
 from haclient_stores.interfaces import BookmarkStore
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.tracking import SubscriptionTracker
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
-from support.links import link_pair
 from support.peer import Peer, together
 
 pytestmark = in_virtual_time
@@ -34,7 +34,7 @@ class Bench:
         near, far = link_pair()
         self.session = Session()
         self.peer = Peer(far)
-        self.commander = Commander(self.session, store)
+        self.commander = Commander(self.session, store, lambda: 1_700_000_000_000_000)
         self.connection = self.commander.connection = Connection(
             near,
             self.session,

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+import resource
 import socket
 import sys
 from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
-from haclient.errors import ConnectionRefused, TimedOut, UsageError
+from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
 from haclient.protocol.uri import Uri
-from haclient.transport.dial import dial
+from haclient.transport.dial import Dialler, dial
 from haclient.transport.tcp import TcpLink
 from support.peer import listening, together
+from support.recovery import not_answering
 
 
 async def listener() -> trio.SocketListener:
@@ -164,3 +167,38 @@ async def test_a_cancelled_dial_leaves_no_socket_open(uri: str) -> None:
         scope.cancel()
         await dial(Uri.parse(uri), timeout=None)
     assert scope.cancelled_caught
+
+
+async def test_a_dial_is_stopped_and_can_be_followed_by_another() -> None:
+    dialler = Dialler()
+    dialler.stop()  # nothing is being dialled
+    with not_answering() as mute:
+
+        async def wait() -> None:
+            with pytest.raises(DisconnectedError, match="on purpose"):
+                await dialler.dial(Uri.parse(mute), timeout=None)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            assert dialler.busy
+            dialler.stop()
+    assert not dialler.busy
+    async with listening() as server:
+        link, _ = await together(
+            lambda: dialler.dial(Uri.parse(server.uri), timeout=5), server.accept
+        )
+        link.close()
+
+
+@pytest.mark.row("HA4")
+@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:9/amps", "unix://localhost:0/amps?path=/x"])
+async def test_no_descriptor_is_a_refusal_like_any_other(uri: str) -> None:
+    """Else one moment without descriptors would end a client that stays connected."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(ConnectionRefused, match="Too many open files"):
+            await dial(Uri.parse(uri), timeout=5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

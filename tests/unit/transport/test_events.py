@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.errors import UsageError
+from haclient.errors import DisconnectedError, UsageError
 from haclient.transport import events as events_module
 from haclient.transport.events import Events
 
@@ -77,3 +77,67 @@ async def test_when_callbacks_are_behind_the_queue_says_full_until_half_is_done(
         assert len(told) == 3
         assert events.consumer is not None
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.row("HA20")
+async def test_listeners_are_told_what_happens_while_they_are_known() -> None:
+    told: list[tuple[str, int]] = []
+
+    def first(number: int) -> None:
+        told.append(("first", number))
+
+    def second(number: int) -> None:
+        told.append(("second", number))
+
+    events = Events()
+    events.tell("now", 0)
+    events.add("now", first)
+    events.tell("now", 1)
+    events.add("now", second)
+    events.tell("now", 2)
+    events.tell("now", 3)
+    events.remove("now", first)
+    assert "now" in events
+    await events.finish()
+    assert told == [("second", 2), ("second", 3)]
+    with pytest.raises(UsageError, match="no such now listener"):
+        events.remove("now", first)
+    with pytest.raises(UsageError, match="added already"):
+        events.add("now", second)
+    events.remove("now", second)
+    assert "now" not in events
+
+
+async def test_what_is_left_is_told_at_the_end_unless_a_callback_has_failed() -> None:
+    told: list[int] = []
+
+    async def pick(number: int) -> None:
+        await trio.lowlevel.checkpoint()
+        told.append(number)
+        if number == 2:
+            raise ZeroDivisionError
+
+    events = Events(pick=pick)
+    for number in (1, 2, 3):
+        events.tell("pick", number)
+    with pytest.raises(ZeroDivisionError):
+        await events.finish()
+    await events.finish()
+    assert told == [1, 2]
+
+
+async def test_at_the_end_a_callback_that_misses_its_client_is_passed_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: list[int] = []
+
+    def use(number: int) -> None:
+        told.append(number)
+        raise DisconnectedError("the client was left")
+
+    events = Events(use=use)
+    events.tell("use", 1)
+    events.tell("use", 2)
+    await events.finish()
+    assert told == [1, 2]
+    assert caplog.text.count("the client was left") == 2

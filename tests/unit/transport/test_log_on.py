@@ -14,9 +14,9 @@ from haclient.transport.commander import Commander
 from haclient.transport.connection import Connection
 from haclient.transport.events import Events
 from haclient.transport.log_on import check_client_name, log_on
+from haclient.transport.memory import link_pair
 from haclient.transport.writer import SendGate, Writer
 from support.clock import in_virtual_time
-from support.links import link_pair
 from support.peer import Peer, together
 
 pytestmark = in_virtual_time
@@ -29,8 +29,8 @@ class Bench:
         near, far = link_pair()
         session = Session()
         self.peer = Peer(far)
-        self.commander = Commander(session, None)
-        self.connection = Connection(
+        self.commander = Commander(session, None, lambda: 1)
+        self.connection = self.commander.connection = Connection(
             near,
             session,
             writer=Writer(near, None, SendGate(1 << 40)),

@@ -8,13 +8,13 @@ from haclient.errors import DisconnectedError, PublishGap, UsageError, WouldBloc
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
+from haclient.transport.memory import link_pair
 from haclient.transport.publisher import Publisher
 from haclient.transport.writer import FLUSH_BYTES, Writer
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
-from support.links import link_pair
 from support.peer import Peer
 
 pytestmark = in_virtual_time
@@ -133,6 +133,44 @@ async def test_a_lasting_publisher_waits_through_a_lost_link(store: PublishStore
         bench.publisher.lost()
         await wait_all_tasks_blocked()
         bench.log_on(seen=store.last_sequence, persisted=store.last_sequence)
+
+
+@pytest.mark.row("HA8")
+async def test_a_lasting_publisher_waits_no_more_when_no_other_link_will_come(
+    store: PublishStore,
+) -> None:
+    bench = Bench(store, lasting=True)
+    sequence = await bench.publisher.publish("t", b"x") or 0
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            with pytest.raises(DisconnectedError, match="not persisted and no more"):
+                await bench.publisher.wait_persisted(sequence, "test")
+
+        nursery.start_soon(wait)
+        await wait_all_tasks_blocked()
+        bench.publisher.stop(DisconnectedError("no more"))
+
+
+@pytest.mark.row("HA18")
+@pytest.mark.parametrize("was_connected", [False, True])
+async def test_the_limit_is_kept_while_there_is_no_link(
+    store: PublishStore, *, was_connected: bool
+) -> None:
+    publisher = Publisher(
+        store, max_unpersisted_bytes=2000, would_deadlock=lambda _: None, lasting=True
+    )
+    if was_connected:
+        writer = Writer(link_pair()[0], publisher.log, publisher.gate)
+        publisher.connected(writer)
+        publisher.open_log()
+        publisher.publish_nowait("t", bytes(500))
+        writer.pump()
+        publisher.lost()
+    with pytest.raises(WouldBlock):  # noqa: PT012  # frames differ in length: any number may fit
+        while store.unpersisted_count < 10:
+            publisher.publish_nowait("t", bytes(500))
+    assert 2000 <= store.unpersisted_bytes < 2700
 
 
 @pytest.mark.row("PS6")

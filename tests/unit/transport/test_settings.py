@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from haclient.auth import DefaultAuthenticator
+from haclient.errors import UsageError
 from haclient.transport.settings import Settings
 
 
@@ -13,6 +16,15 @@ def test_everything_but_the_name_has_a_default() -> None:
     assert isinstance(settings.authenticator, DefaultAuthenticator)
     assert (settings.publish_store, settings.bookmark_store, settings.heartbeat) == (None,) * 3
     assert not settings.lasting
+
+
+@pytest.mark.row("HA25")
+@pytest.mark.parametrize("exit_timeout_s", [-1, -0.1, math.nan])
+def test_an_exit_timeout_is_a_time_or_none(exit_timeout_s: float) -> None:
+    with pytest.raises(UsageError, match="exit_timeout is in seconds"):
+        Settings(name="c", exit_timeout_s=exit_timeout_s)
+    for fine in (None, 0, 2.5, math.inf):
+        assert Settings(name="c", exit_timeout_s=fine).exit_timeout_s == fine
 
 
 @pytest.mark.row("PS8")

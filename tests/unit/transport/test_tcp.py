@@ -8,8 +8,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.transport.link import Link
+from haclient.transport.memory import link_pair
 from haclient.transport.tcp import TcpLink
-from support.links import link_pair
 
 Pair = tuple[Link, Link]
 

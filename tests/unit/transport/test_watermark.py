@@ -52,3 +52,19 @@ async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
         mark.rise(5)
     assert woken == [5]
     assert not mark
+
+
+async def test_something_else_may_end_the_wait_and_leaves_nothing() -> None:
+    mark, other = Watermark(), trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mark.reached, 5, other)
+        await wait_all_tasks_blocked()
+        assert mark
+        other.set()
+    assert not mark
+    async with trio.open_nursery() as nursery:
+        again = trio.Event()
+        nursery.start_soon(mark.reached, 5, again)
+        await wait_all_tasks_blocked()
+        mark.rise(5)
+    assert again.is_set()

@@ -11,11 +11,11 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.protocol.framing import FrameReader
 from haclient.session.custom_stores import SendingStore
+from haclient.transport.memory import MemoryLink, link_pair
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.custom import DictPublishStore
-from support.links import MemoryLink, link_pair
 
 HEAD, TAIL = b'{"s":', b"}"
 

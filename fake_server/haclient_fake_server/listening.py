@@ -1,0 +1,104 @@
+"""Where a broker listens: on TCP, or in memory for clients of the same process."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import urlsplit
+
+import trio
+
+from haclient.errors import UsageError
+from haclient.transport.memory import network
+from haclient.transport.tcp import TcpLink
+
+if TYPE_CHECKING:
+    from haclient.transport.link import Link
+
+__all__ = ["Listener", "listen"]
+
+BACKLOG: Final = 1024
+"""Connections that may wait to be accepted: all clients of a failed server at once."""
+
+ACCEPT_PAUSE_S: Final = 0.1
+"""How long to wait when the process has run out of file descriptors."""
+
+_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_log = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """One address that connections come to.
+
+    Attributes:
+        uri: The address, with its real port.
+    """
+
+    uri: str
+
+    async def run(self) -> None:
+        """Accept connections until cancelled."""
+
+    def close(self) -> None:
+        """Listen no more; connections stay."""
+
+
+def listen(uri: str, accept: Callable[[Link], object]) -> Listener:
+    """Listen, and have `accept` called with each connection.
+
+    Args:
+        uri: `tcp://HOST:PORT`, port 0 for a free one, or `mem://NAME:PORT`.
+        accept: Gets the server's end of each connection.
+
+    Raises:
+        UsageError: The address is malformed.
+        OSError: It cannot be listened on.
+    """
+    parts = urlsplit(uri)
+    try:
+        port = parts.port
+    except ValueError as error:  # not a number, or beyond 65535
+        raise UsageError(f"cannot listen on {uri!r}: {error}") from error
+    if parts.scheme not in {"tcp", "mem"} or parts.hostname is None or port is None:
+        raise UsageError(f"cannot listen on {uri!r}: wanted tcp://HOST:PORT")
+    if parts.scheme == "mem":
+        return _MemoryListener(f"{parts.hostname}:{port}", accept)
+    return _TcpListener(parts.hostname, port, accept)
+
+
+class _MemoryListener:
+    def __init__(self, address: str, accept: Callable[[Link], object]) -> None:
+        self.uri = f"mem://{address}"
+        self.close = network().listen(address, accept)
+
+    async def run(self) -> None:
+        """Nothing to do: whoever connects calls `accept`."""
+
+
+class _TcpListener:
+    def __init__(self, host: str, port: int, accept: Callable[[Link], object]) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        self._socket.setblocking(False)
+        self._accept = accept
+        host, port = self._socket.getsockname()[:2]
+        self.uri = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+    async def run(self) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                connection, _ = self._socket.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError as error:
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    _log.warning("cannot accept: %s", error)
+                    await trio.sleep(ACCEPT_PAUSE_S)
+                continue  # or the peer has gone again, or another task was faster
+            self._accept(TcpLink(connection))
+
+    def close(self) -> None:
+        self._socket.close()

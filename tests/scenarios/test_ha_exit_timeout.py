@@ -1,0 +1,218 @@
+"""Leaving the block: wait until all is persisted, for a while, or not at all (HA25, PS16)."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import trio
+
+from haclient.client import Client
+from haclient.delay import FixedDelayStrategy
+from haclient.errors import ReconnectGaveUp, UsageError
+from haclient.ha import HAClient
+from haclient.transport.exceptions import open_nursery
+from haclient_stores.file_publish import FilePublishStore
+from haclient_stores.memory_publish import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.instances import Instance, address, instances
+
+pytestmark = in_virtual_time
+
+TEN = [b"%d" % number for number in range(10)]
+
+
+def client_of(*brokers: Instance, exit_timeout: float | None) -> HAClient:
+    """A client with a store that reconnects every 0.1 s."""
+    return HAClient(
+        "c",
+        servers=[each.uri for each in brokers],
+        publish_store=MemoryPublishStore(),
+        delay_strategy=FixedDelayStrategy(0.1),
+        exit_timeout=exit_timeout,
+    )
+
+
+async def leave(client: HAClient) -> float:
+    """Publish and leave; how long that took."""
+    async with client:
+        for body in TEN:
+            await client.publish("orders", body)
+        began = trio.current_time()
+    return trio.current_time() - began
+
+
+@pytest.mark.row("HA25")
+@pytest.mark.parametrize("exit_timeout", [None, 60.0])
+async def test_leaving_ends_as_soon_as_everything_is_persisted(exit_timeout: float | None) -> None:
+    async with instances("east") as (east,):
+        client = client_of(east, exit_timeout=exit_timeout)
+        assert await leave(client) < 1.0
+        assert client.unpersisted_count == 0
+
+
+@pytest.mark.row("HA25")
+@pytest.mark.parametrize(("exit_timeout", "took"), [(0, 0.0), (3.0, 3.0)])
+async def test_leaving_while_disconnected_with_a_limit(
+    exit_timeout: float, took: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with instances("east") as (east,):
+        client = client_of(east, exit_timeout=exit_timeout)
+        async with client:
+            await east.stop()
+            await client.publish("orders", b"x")
+            began = trio.current_time()
+        assert trio.current_time() - began == pytest.approx(took)
+        assert client.unpersisted_count == 1
+        assert ("1 publishes are not persisted" in caplog.text) == bool(took)
+
+
+@pytest.mark.row("HA25")
+async def test_leaving_while_disconnected_waits_for_the_next_connection() -> None:
+    async with instances("east") as (east,), open_nursery() as nursery:
+        client = client_of(east, exit_timeout=None)
+        async with client:
+            await east.stop()
+            await client.publish("orders", b"x")
+
+            async def come_back() -> None:
+                await trio.sleep(1000)
+                await east.start()
+
+            nursery.start_soon(come_back)
+            began = trio.current_time()
+        assert 1000 < trio.current_time() - began < 1001
+        assert client.unpersisted_count == 0
+
+
+@pytest.mark.row("HA25")
+async def test_leaving_does_not_wait_for_a_connection_that_nobody_tries_to_get(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with instances("east") as (east,):
+        client = client_of(east, exit_timeout=None)
+        async with client:
+            await client.disconnect()
+            await client.publish("orders", b"x")
+        assert "leaves with publishes not persisted" in caplog.text
+        caplog.clear()
+        async with Client("d", publish_store=MemoryPublishStore(), exit_timeout=None) as plain:
+            await plain.connect(east.uri)
+            await plain.logon()
+            await plain.disconnect()
+            await plain.publish("orders", b"x")
+        assert "leaves with publishes not persisted" in caplog.text
+        caplog.clear()
+        async with Client("e", exit_timeout=None):
+            pass
+        assert not caplog.text
+
+
+@pytest.mark.row("HA25")
+async def test_leaving_ends_with_the_attempts() -> None:
+    async with instances("east") as (east,):
+        client = HAClient.memory_backed(
+            "c",
+            servers=[east.uri],
+            delay_strategy=FixedDelayStrategy(1.0, give_up_after=10.0),
+            exit_timeout=None,
+        )
+        with pytest.raises(ReconnectGaveUp):  # noqa: PT012  # the block is what is tested
+            async with client:
+                await east.stop()
+                await client.publish("orders", b"x")
+        assert client.unpersisted_count == 1
+
+
+@pytest.mark.row("HA25", "CC3")
+async def test_an_error_or_a_cancellation_does_not_wait() -> None:
+    async with instances("east") as (east,):
+        client = client_of(east, exit_timeout=None)
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012  # the block is what is tested
+            async with client:
+                await east.stop()
+                await client.publish("orders", b"x")
+                began = trio.current_time()
+                raise ZeroDivisionError
+        await east.start()
+        with trio.move_on_after(2.0) as scope:
+            async with client_of(east, exit_timeout=None) as client:
+                await east.stop()
+                await client.publish("orders", b"x")
+                began = trio.current_time()
+        assert scope.cancelled_caught
+        assert trio.current_time() - began <= 2.0
+
+
+@pytest.mark.row("HA25", "HA11")
+async def test_what_was_left_to_the_file_is_sent_by_the_next_client(tmp_path: Path) -> None:
+    async with instances("east") as (east,):
+
+        def client() -> HAClient:
+            return HAClient(
+                "c",
+                servers=[east.uri],
+                publish_store=FilePublishStore(tmp_path / "orders.pub"),
+                exit_timeout=0,
+            )
+
+        async with client() as first:
+            await east.stop()
+            for body in TEN:
+                await first.publish("orders", body)
+        await east.start()
+        async with client() as second:
+            assert second.unpersisted_count == len(TEN)
+            await second.wait_empty(timeout=10)
+            async with second.bookmark_stream("orders", sub_id="s") as messages:
+                assert [(await anext(messages)).data for _ in TEN] == TEN
+
+
+@pytest.mark.row("PS16", "HA25", "AK6")
+@pytest.mark.parametrize("how", ["returns", "is downgraded"])
+async def test_nothing_is_persisted_until_a_sync_replica_returns_or_is_downgraded(
+    how: str,
+) -> None:
+    async with (
+        instances("east", "west", replicate=True) as (east, west),
+        open_nursery() as nursery,
+    ):
+        await west.stop()
+        client = client_of(east, exit_timeout=None)
+        async with client:
+            await client.publish("orders", b"x")
+            with pytest.raises(TimeoutError, match="1 publishes are not persisted"):
+                await client.publish_flush(timeout=30)
+            with pytest.raises(TimeoutError):
+                await client.wait_empty(timeout=30)
+
+            async def resolve() -> None:
+                await trio.sleep(1000)
+                if how == "returns":
+                    await west.start()
+                else:
+                    east.running.downgrade(address("west"))
+
+            nursery.start_soon(resolve)
+            began = trio.current_time()
+        assert 1000 <= trio.current_time() - began < 1005
+        assert client.unpersisted_count == 0
+
+
+@pytest.mark.row("PS16", "HA25")
+async def test_leaving_with_a_limit_while_a_sync_replica_is_down(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with instances("east", "west", replicate=True) as (east, west):
+        await west.stop()
+        client = client_of(east, exit_timeout=3.0)
+        assert await leave(client) == pytest.approx(3.0)
+        assert client.unpersisted_count == len(TEN)
+        assert "10 publishes are not persisted" in caplog.text
+
+
+@pytest.mark.parametrize("exit_timeout", [-1.0, math.nan])
+def test_a_limit_that_cannot_be(exit_timeout: float) -> None:
+    with pytest.raises(UsageError, match="exit_timeout is in seconds"):
+        Client("c", exit_timeout=exit_timeout)

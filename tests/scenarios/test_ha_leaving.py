@@ -1,0 +1,333 @@
+"""A clean end at any moment: at once, with nothing left running and everything left in the stores.
+
+The client is live with A, with something in each store; it loses that link, and its recovery comes
+to a stop in one state of the plan because the server says nothing more. There it is disconnected,
+left, or cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.chooser import DefaultServerChooser
+from haclient.client import Client
+from haclient.errors import DisconnectedError, UsageError
+from haclient.ha import HAClient
+from haclient.protocol.messages import Message
+from haclient.session.recovery import Recovery
+from haclient.session.states import ConnectionState
+from haclient.transport.exceptions import open_nursery
+from haclient_stores.bookmarks import EPOCH
+from haclient_stores.file_publish import FilePublishStore
+from haclient_stores.logged_bookmark import LoggedBookmarkStore
+from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.memory_publish import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering, listening, together
+from support.recovery import World, entered, live, lose, not_answering, running_tasks
+
+pytestmark = in_virtual_time
+
+DRAIN_S = 5.0  # leaving waits so long for what may still be persisted
+STATES = [
+    Recovery.WAITING,
+    Recovery.DIALLING,
+    Recovery.LOGGING_ON,
+    Recovery.HEARTBEAT,
+    Recovery.REPLAYING,
+    Recovery.RESUBSCRIBING,
+    Recovery.LIVE,
+]
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+@pytest.fixture
+def mute() -> Iterator[str]:
+    with not_answering() as uri:
+        yield uri
+
+
+@contextmanager
+def kept(folder: Path, world_numbers: list[int]) -> Iterator[tuple[Path, Path]]:
+    """Paths of two stores; afterwards they hold exactly what is unpersisted and undiscarded."""
+    publishes, bookmarks = folder / "pub", folder / "bm"
+    yield publishes, bookmarks
+    store = FilePublishStore(publishes)
+    assert [sequence for sequence, _ in store.replay()] == world_numbers[1:]
+    store.close()
+    known = LoggedBookmarkStore(bookmarks)
+    log = known.subscription("b")
+    assert (log.resume(), log.undiscarded_count) == ("7|2|", 1)
+    assert [log.is_discarded(f"7|{number}|") for number in (1, 2, 3)] == [True, True, False]
+    known.close()
+
+
+async def come_to(world: World, server: Server, peer: Peer, state: Recovery) -> None:
+    """Let the recovery come to this state and stay in it."""
+    if state is Recovery.LIVE:
+        return
+    await lose(peer)
+    if state is Recovery.DIALLING:
+        await (await server.accept()).expect("logon")
+        await lose(server.peers[-1])  # and the next one does not answer at all
+        return
+    again = await server.accept()
+    if state is Recovery.WAITING:
+        await lose(again)
+        return
+    await world.up_to(again, state)
+    await wait_all_tasks_blocked()
+
+
+@pytest.mark.row("HA8", "CC3")
+@pytest.mark.parametrize("ending", ["disconnect", "leave", "cancel"])
+@pytest.mark.parametrize("state", STATES)
+async def test_it_ends_at_once_wherever_it_is(
+    server: Server, mute: str, tmp_path: Path, state: Recovery, ending: str
+) -> None:
+    servers = [server.uri, mute] if state is Recovery.DIALLING else [server.uri]
+    before, numbers = running_tasks(), list[int]()
+    with kept(tmp_path, numbers) as (publishes, bookmarks):
+        world = World(
+            *servers,
+            publish_store=FilePublishStore(publishes),
+            bookmark_store=LoggedBookmarkStore(bookmarks),
+            delay_s=1000.0,
+        )
+        started = 0.0
+        with trio.CancelScope() as scope:
+            async with entered(world.client, partial(world.first, server)) as peer:
+                await world.work(peer)
+                numbers += world.numbers
+                await come_to(world, server, peer, state)
+                started = trio.current_time()
+                if ending == "disconnect":
+                    await world.client.disconnect()
+                    assert world.client.disconnected
+                elif ending == "cancel":
+                    scope.cancel()
+        took = trio.current_time() - started
+        assert took <= (DRAIN_S if ending == "leave" else 0)
+        assert running_tasks() == before
+
+
+@pytest.mark.row("HA8")
+async def test_it_ends_while_an_authenticator_takes_its_time(server: Server) -> None:
+    class Slow:
+        async def authenticate(self, user: str, password: str) -> str:
+            await trio.sleep_forever()
+            return f"{user}{password}"
+
+        async def retry(self, user: str, password: str) -> str:
+            return f"{user}{password}"
+
+        def completed(self, user: str, password: str, reason: str) -> None: ...
+
+    chooser = DefaultServerChooser()
+    chooser.add(server.uri, Slow())
+    client = HAClient("ha", server_chooser=chooser, heartbeat=None, connect_timeout=3.0)
+    started = trio.current_time()
+    with trio.move_on_after(1.0):
+        async with client:
+            pytest.fail("never entered")
+    assert trio.current_time() - started == 1.0
+    assert client.state is ConnectionState.SHUTDOWN
+
+
+@pytest.mark.row("HA8")
+@pytest.mark.parametrize("state", [Recovery.LOGGING_ON, Recovery.HEARTBEAT, Recovery.RESUBSCRIBING])
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_disconnect_may_meet_the_answer_that_was_awaited(
+    server: Server, state: Recovery, turns: int
+) -> None:
+    """The step's task may be running already when another one stops the plan."""
+    world, before = World(server.uri), running_tasks()
+    async with entered(world.client, partial(world.first, server)) as peer:
+        await world.work(peer)
+        await lose(peer)
+        again = await server.accept()
+        await world.up_to(again, state)
+        message = await again.hear()
+        await wait_all_tasks_blocked()
+        await again.ack(message, client_name="ha", s=world.numbers[-1])
+        for _ in range(turns):
+            await trio.lowlevel.checkpoint()
+        await world.client.disconnect()
+        await wait_all_tasks_blocked()
+        assert world.client.disconnected
+        with pytest.raises(DisconnectedError, match="on purpose"):
+            await world.client.flush(timeout=1)
+    assert running_tasks() == before
+
+
+@pytest.mark.row("HA8")
+@pytest.mark.parametrize("connected", [True, False])
+async def test_whoever_waits_hears_of_a_disconnect(server: Server, *, connected: bool) -> None:
+    """A stream ends, a command and a publish that waits for room raise; nobody waits for ever."""
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        publish_store=MemoryPublishStore(),
+        bookmark_store=MemoryBookmarkStore(),
+        heartbeat=None,
+        max_unpersisted_bytes=500_000,
+    )
+    raised: list[str] = []
+
+    async def fails(name: str, call: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await call()
+        except DisconnectedError as error:
+            assert "on purpose" in str(error) or "closed by this client" in str(error)
+            raised.append(name)
+
+    async with entered(client, partial(live, server)) as peer:
+        stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+        async with answering(peer):
+            await stream.open()
+        if not connected:
+            server.stop_listening()
+            await lose(peer)
+        started = trio.current_time()
+        for _ in range(4):
+            await client.publish("orders", bytes(150_000))
+        assert client.unpersisted_count
+        async with open_nursery() as nursery:
+            nursery.start_soon(fails, "publish", partial(client.publish, "orders", b"x"))
+            nursery.start_soon(fails, "flush", partial(client.publish_flush, timeout=60))
+            nursery.start_soon(fails, "empty", partial(client.wait_empty, timeout=60))
+            nursery.start_soon(fails, "command", partial(client.flush, timeout=60))
+            nursery.start_soon(
+                fails, "delete", partial(client.sow_delete, "orders", filter="1=1", timeout=60)
+            )
+            await wait_all_tasks_blocked()
+            await client.disconnect()
+            assert [message async for message in stream] == []
+        assert isinstance(stream.end_reason, DisconnectedError)
+        assert set(raised) == {"publish", "flush", "empty", "command", "delete"}
+        assert trio.current_time() == started
+
+
+@pytest.mark.row("HA8")
+async def test_a_disconnect_from_a_handler_and_in_the_midst_of_one(server: Server) -> None:
+    client = HAClient(
+        "ha", servers=[server.uri], bookmark_store=MemoryBookmarkStore(), heartbeat=None
+    )
+    before, began = running_tasks(), trio.Event()
+
+    async def slow(_: Message) -> None:
+        began.set()
+        await trio.sleep_forever()
+
+    async def leave(_: Message) -> None:
+        await began.wait()
+        await client.disconnect()
+
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.bookmark_subscribe("orders", sub_id="slow", handler=slow)
+            await client.subscribe("orders", sub_id="end", handler=leave)
+            await peer.publish("slow", b"1", bm="7|1|")
+            await peer.publish("end", b"2")
+            await wait_all_tasks_blocked()
+        assert client.disconnected
+    assert running_tasks() == before
+
+
+async def test_a_memory_store_gives_the_next_client_what_was_not_discarded(
+    server: Server,
+) -> None:
+    store, got = MemoryBookmarkStore(), list[bytes]()
+
+    def keep(message: Message) -> None:
+        got.append(message.data)
+        if message.data == b"1":
+            message.discard()
+
+    for _ in range(2):
+        client = HAClient("ha", servers=[server.uri], bookmark_store=store, heartbeat=None)
+        async with entered(client, partial(live, server)) as peer, answering(peer):
+            await client.bookmark_subscribe("orders", sub_id="b", handler=keep)
+            await peer.publish("b", b"1", b"2", bm="7|1|")
+            await wait_all_tasks_blocked()
+    assert got == [b"1", b"2", b"2"]
+
+
+# -- the client that does each step by hand -------------------------------------------------------
+
+
+@pytest.mark.row("CC2")
+async def test_a_disconnect_ends_a_dial(mute: str) -> None:
+    async with Client("c") as client:
+
+        async def dial() -> None:
+            with pytest.raises(DisconnectedError, match="on purpose"):
+                await client.connect(mute)
+
+        async with open_nursery() as nursery:
+            nursery.start_soon(dial)
+            await wait_all_tasks_blocked()
+            with pytest.raises(UsageError, match="connect is under way"):
+                await client.connect(mute)
+            await client.disconnect()
+        assert trio.current_time() == 0
+
+
+@pytest.mark.row("CC2")
+async def test_a_dial_that_was_ended_can_be_followed_by_another(server: Server, mute: str) -> None:
+    async with Client("c") as client:
+        async with open_nursery() as nursery:
+
+            async def dial() -> None:
+                with pytest.raises(DisconnectedError):
+                    await client.connect(mute)
+
+            nursery.start_soon(dial)
+            await wait_all_tasks_blocked()
+            await client.disconnect()
+        peer = await server.log_on(client)
+        await together(client.flush, lambda: peer.answer("flush"))
+
+
+@pytest.mark.row("CC4")
+async def test_of_two_logons_at_once_one_is_refused(server: Server) -> None:
+    async with Client("c") as client:
+        peer = await server.connect(client)
+
+        async def second() -> None:
+            await wait_all_tasks_blocked()
+            with pytest.raises(UsageError, match="logon is under way"):
+                await client.logon()
+            await peer.log_on()
+
+        await together(client.logon, second)
+        await together(client.flush, lambda: peer.answer("flush"))
+
+
+@pytest.mark.row("CC4")
+async def test_a_disconnect_ends_a_logon(server: Server) -> None:
+    async with Client("c") as client:
+        peer = await server.connect(client)
+
+        async def log_on() -> None:
+            with pytest.raises(DisconnectedError, match="closed by this client"):
+                await client.logon()
+
+        async with open_nursery() as nursery:
+            nursery.start_soon(log_on)
+            await peer.expect("logon")
+            await client.disconnect()
+        assert trio.current_time() == 0
+        assert client.state is ConnectionState.DISCONNECTED

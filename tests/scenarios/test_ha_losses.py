@@ -1,0 +1,398 @@
+"""A loss of every kind in every state of the recovery: what is tried next, when, and what survives.
+
+The client is live with A and loses that link. Its next attempt, at A again, gets to one state of
+the plan, and there A fails. After that everything has to be as if nothing had happened: publishes
+replayed in order, subscriptions entered again from the right place, each message handed out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.ha import HAClient
+from haclient.protocol.messages import Message
+from haclient.session.recovery import Recovery
+from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.memory_publish import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering, listening
+from support.recovery import (
+    CONNECT_TIMEOUT_S,
+    HEARTBEAT_S,
+    Recorder,
+    World,
+    entered,
+    live,
+    lose,
+    not_answering,
+    running_tasks,
+)
+
+pytestmark = in_virtual_time
+
+COMMANDS = {
+    Recovery.LOGGING_ON: "logon",
+    Recovery.HEARTBEAT: "heartbeat",
+    Recovery.REPLAYING: "publish",
+    Recovery.RESUBSCRIBING: "subscribe",
+}
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+@pytest.fixture
+async def other() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+# -- the ways to fail: what the server does with the client's next frame --------------------------
+
+
+async def finish(peer: Peer) -> None:
+    """FIN: everything was read, then the end."""
+    await peer.hear()
+    peer.link.close()
+
+
+async def reset(peer: Peer) -> None:
+    """RST: a socket that is closed with bytes unread."""
+    await peer.link.wait_readable()
+    peer.link.close()
+
+
+async def fall_silent(peer: Peer) -> None:
+    """It goes on reading and says nothing."""
+    await peer.listen_until_end()
+
+
+async def stand_still(_: Peer) -> None:
+    """Half open: it neither reads nor speaks, and nobody is told."""
+
+
+async def send_garbage(peer: Peer) -> None:
+    await peer.hear()
+    await peer.send(b"\xff" * 64)
+
+
+async def send_no_frame(peer: Peer) -> None:
+    await peer.hear()
+    await peer.send(b"\0\0\0\x04abcd")
+
+
+async def say_something_else(peer: Peer) -> None:
+    """Acks that confirm nothing: of another kind, and for another command."""
+    message = await peer.hear()
+    await peer.ack(message, "received")
+    await peer.ack(None, cid="of nobody")
+    await peer.listen_until_end()
+
+
+async def refuse(peer: Peer) -> None:
+    await peer.refuse(await peer.hear(), "not today")
+    await peer.listen_until_end()
+
+
+Failing = Callable[[Peer], Awaitable[None]]
+AT_ONCE: dict[str, Failing] = {
+    "fin": finish,
+    "rst": reset,
+    "garbage": send_garbage,
+    "no frame": send_no_frame,
+}
+MUTE: dict[str, Failing] = {
+    "silence": fall_silent,
+    "half open": stand_still,
+    "another ack": say_something_else,
+}
+KINDS = {**AT_ONCE, **MUTE, "refused": refuse}
+CASES = [
+    (state, kind)
+    for state in COMMANDS
+    for kind in KINDS
+    if (state, kind) != (Recovery.REPLAYING, "refused")  # then it is no loss: see PS6
+]
+
+# The command was read together with the publishes: it takes the next beat to leave bytes unread.
+BOUNDS_S = {(Recovery.RESUBSCRIBING, "rst"): HEARTBEAT_S}
+
+
+@pytest.mark.row("HA3", "HA4", "HA5", "HA7", "HA22", "HA23", "HB10", "PS7", "SM11")
+@pytest.mark.parametrize(("state", "kind"), CASES)
+async def test_a_server_that_fails_in_any_state_is_left_for_the_next_one(
+    server: Server, other: Server, state: Recovery, kind: str
+) -> None:
+    world, before = World(server.uri, other.uri), running_tasks()
+    async with entered(world.client, partial(world.first, server)) as peer:
+        await world.work(peer)
+        world.seen.clear()
+        await lose(peer)
+        failing = await server.accept()
+        started = trio.current_time()
+        await world.up_to(failing, state)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(KINDS[kind], failing)
+            good = await other.accept()
+            await world.recover(good)
+            nursery.cancel_scope.cancel()
+        took = trio.current_time() - started
+        usual_s = CONNECT_TIMEOUT_S if kind in MUTE else 0
+        assert took == pytest.approx(BOUNDS_S.get((state, kind), usual_s), abs=0.01)
+        reached = [] if state is Recovery.LOGGING_ON else ["success A"]
+        assert [each.split(":")[0] for each in world.seen] == [
+            *("uri A", "authenticator A", "delay 0.0", *reached, "failure A"),
+            *("uri B", "authenticator B", "delay 0.0", "success B"),
+        ]
+        assert len(world.lost) == 2
+    assert running_tasks() == before
+
+
+@pytest.mark.row("HA7", "HA20", "HB10", "SM11")
+@pytest.mark.parametrize("kind", ["fin", "rst", "garbage", "no frame", "silence", "half open"])
+async def test_a_lost_live_link_is_made_again_with_the_same_server(
+    server: Server, other: Server, kind: str
+) -> None:
+    world, before = World(server.uri, other.uri), running_tasks()
+    async with entered(world.client, partial(world.first, server)) as peer:
+        await world.work(peer)
+        started = trio.current_time()
+        world.seen.clear()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(KINDS[kind], peer)
+            await wait_all_tasks_blocked()
+            world.numbers.append(await world.client.publish("orders", b"new") or 0)
+            good = await server.accept()
+            await world.recover(good)
+            nursery.cancel_scope.cancel()
+        took = trio.current_time() - started
+        assert took == pytest.approx(2 * HEARTBEAT_S if kind in MUTE else 0, abs=0.01)
+        assert world.seen == ["uri A", "authenticator A", "delay 0.0", "success A"]
+        assert len(world.lost) == 1
+    assert running_tasks() == before
+
+
+@pytest.mark.row("HA22", "HA23")
+@pytest.mark.parametrize("ending", [b"", b"\xff" * 64, b"\0\0\0\x04abcd"])
+async def test_a_loss_right_behind_the_answer_to_a_logon_is_a_loss(
+    server: Server, other: Server, ending: bytes
+) -> None:
+    """Nobody waits for anything when the link ends: the recovery has to notice by itself."""
+    world = World(server.uri, other.uri)
+    async with entered(world.client, partial(world.first, server)) as peer:
+        await world.work(peer)
+        await lose(peer)
+        failing = await server.accept()
+        await failing.log_on(seen=world.numbers[0])
+        await failing.send(ending)
+        failing.link.close()
+        await world.recover(await other.accept())
+
+
+@pytest.mark.row("PS9", "HA23")
+async def test_a_server_with_a_gap_is_left_in_the_midst_of_the_recovery(
+    server: Server, other: Server
+) -> None:
+    world = World(server.uri, other.uri)
+    async with entered(world.client, partial(world.first, server)) as peer:
+        await world.work(peer)
+        world.seen.clear()
+        await lose(peer)
+        forgetful = await server.accept()
+        await forgetful.log_on(seen=0)
+        await forgetful.expect_end()
+        await world.recover(await other.accept())
+        told = [each for each in world.seen if each.startswith(("failure", "success"))]
+        assert told == ["success A", "failure A: PublishGap", "success B"]
+        assert [type(each).__name__ for each in world.lost] == ["DisconnectedError", "PublishGap"]
+
+
+@pytest.mark.row("HA4", "HA23")
+async def test_a_server_that_is_gone_is_left_while_it_is_dialled(
+    server: Server, other: Server
+) -> None:
+    world = World(server.uri, other.uri)
+    async with entered(world.client, partial(world.first, server)) as peer:
+        await world.work(peer)
+        server.stop_listening()
+        world.seen.clear()
+        await lose(peer)
+        await world.recover(await other.accept())
+        assert [each.split(":")[0] for each in world.seen] == [
+            *("uri A", "authenticator A", "delay 0.0", "failure A"),
+            *("uri B", "authenticator B", "delay 0.0", "success B"),
+        ]
+
+
+@pytest.mark.row("HA4", "HA23")
+async def test_a_dial_that_nobody_answers_is_left_in_time(server: Server) -> None:
+    seen: list[str] = []
+    with not_answering() as uri:
+        client = HAClient(
+            "ha",
+            server_chooser=Recorder({"mute": uri, "A": server.uri}, seen),
+            heartbeat=None,
+            connect_timeout=CONNECT_TIMEOUT_S,
+        )
+        started = trio.current_time()
+        async with entered(client, partial(live, server)):
+            assert trio.current_time() - started == pytest.approx(CONNECT_TIMEOUT_S, abs=0.01)
+            assert "failure mute: TimedOut" in seen
+
+
+@pytest.mark.row("HA22", "HA23")
+async def test_fifty_losses_leave_no_task_and_lose_no_message(server: Server) -> None:
+    got: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        got.append(message.data)
+        message.discard()
+
+    store = MemoryPublishStore()
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        publish_store=store,
+        bookmark_store=MemoryBookmarkStore(),
+        heartbeat=HEARTBEAT_S,
+        connect_timeout=CONNECT_TIMEOUT_S,
+    )
+    before, counts, sequences = running_tasks(), set[int](), list[int]()
+
+    async def serve() -> Peer:
+        peer = await server.accept()
+        await peer.log_on(seen=sequences[-1] if sequences else 0)
+        await peer.answer("heartbeat")
+        return peer
+
+    async with entered(client, serve) as first:
+        peer = first
+        async with answering(peer):
+            await client.bookmark_subscribe("orders", sub_id="b", handler=handle)
+        kinds = [finish, reset, send_garbage, fall_silent, stand_still]
+        for number in range(1, 51):
+            await wait_all_tasks_blocked()
+            counts.add(len(running_tasks()))
+            await peer.publish("b", b"%d" % number, bm=f"7|{number}|")
+            await wait_all_tasks_blocked()
+            await client.publish("orders", b"%d" % number)
+            await kinds[number % len(kinds)](peer)
+            peer = await server.accept()
+            await peer.log_on(seen=sequences[-1] if sequences else 0)
+            await peer.answer("heartbeat")
+            published = await peer.expect("publish")
+            assert published.data == b"%d" % number
+            sequences.append(published.sequence or 0)
+            await peer.answer("subscribe")
+            await peer.persisted(sequences[-1])
+        async with answering(peer):
+            await client.wait_empty(timeout=1)
+    assert got == [b"%d" % number for number in range(1, 51)]
+    assert sequences == sorted(set(sequences))
+    assert len(counts) == 1
+    assert running_tasks() == before
+
+
+@pytest.mark.row("HA20")
+async def test_when_it_is_live_again_it_is_so_for_everybody(server: Server) -> None:
+    """A loss that comes before anybody looks must not leave a client that thinks it is live."""
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+
+    async def serve() -> Peer:
+        lost = await server.accept()
+        await lost.log_on()
+        lost.link.close()
+        peer = await server.accept()
+        await peer.log_on()
+        return peer
+
+    async with entered(client, serve) as peer, answering(peer):
+        await client.flush(timeout=1)
+        await client.subscribe("orders", handler=lambda _: None)
+
+
+async def test_a_subscribe_that_was_cut_short_gets_its_messages_after_all(
+    server: Server,
+) -> None:
+    """The queue of a subscription that has yet to be opened outlives the connection too."""
+    got: list[bytes] = []
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+
+    async def serve() -> Peer:
+        peer = await server.accept()
+        await peer.log_on()
+        return peer
+
+    async with entered(client, serve) as peer:
+
+        async def cut_twice() -> None:
+            await peer.expect("subscribe")
+            peer.link.close()  # before the answer
+            again = await serve()
+            await again.answer("subscribe")
+            await again.publish("s", b"too early")
+            again.link.close()  # right behind the answer
+            last = await serve()
+            await last.answer("subscribe")
+            await last.publish("s", b"1", b"2")
+            async with answering(last):
+                await client.flush(timeout=1)
+                await wait_all_tasks_blocked()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cut_twice)
+            await client.subscribe(
+                "orders", sub_id="s", handler=lambda message: got.append(message.data)
+            )
+        assert got[-2:] == [b"1", b"2"]
+        assert client.disconnected is False
+
+
+@pytest.mark.row("HB7", "SM11")
+async def test_a_slow_handler_does_not_make_a_recovery_fail(server: Server) -> None:
+    """The answer to one re-entry stands behind what the handler of another has yet to take."""
+    seen: list[str] = []
+    slow_s = 20 * CONNECT_TIMEOUT_S
+
+    async def handle(_: Message) -> None:
+        await trio.sleep(slow_s)
+
+    client = HAClient(
+        "ha",
+        server_chooser=Recorder({"A": server.uri}, seen),
+        heartbeat=HEARTBEAT_S,
+        connect_timeout=CONNECT_TIMEOUT_S,
+        max_queued_bytes=1000,
+    )
+
+    async def serve() -> Peer:
+        peer = await server.accept()
+        await peer.log_on()
+        await peer.answer("heartbeat")
+        return peer
+
+    async with entered(client, serve) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="slow", handler=handle)
+            await client.subscribe("orders", sub_id="other", handler=lambda _: None)
+        await lose(peer)
+        seen.clear()
+        again = await serve()
+        await again.answer("subscribe")
+        await again.publish("slow", b"first")
+        await wait_all_tasks_blocked()
+        await again.publish("slow", bytes(2000))
+        await wait_all_tasks_blocked()
+        await again.answer("subscribe")
+        async with answering(again):
+            await client.flush(timeout=2 * slow_s)
+        assert [each for each in seen if each.startswith(("failure", "success"))] == ["success A"]
+        await client.disconnect()

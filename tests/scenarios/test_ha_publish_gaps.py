@@ -1,0 +1,135 @@
+"""HAClient and a server that lacks what was acknowledged to it (PS9)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.delay import FixedDelayStrategy
+from haclient.errors import PublishGap, ReconnectGaveUp
+from haclient.ha import HAClient
+from haclient.transport.ha_core import OnPublishGap
+from haclient_stores.file_publish import FilePublishStore
+from haclient_stores.memory_publish import MemoryPublishStore
+from support.clock import in_virtual_time
+from support.peer import Server, answering, listening
+from support.recovery import Recorder, entered, live, lose
+
+pytestmark = in_virtual_time
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+@pytest.fixture
+async def other() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+@pytest.mark.row("PS9", "HA3")
+@pytest.mark.parametrize("policy", ["refuse", "raise", "continue"])
+async def test_a_server_that_lacks_what_was_acknowledged(
+    server: Server, other: Server, policy: OnPublishGap
+) -> None:
+    seen: list[str] = []
+    client = HAClient(
+        "ha",
+        server_chooser=Recorder({"A": server.uri, "B": other.uri}, seen),
+        publish_store=MemoryPublishStore(),
+        on_publish_gap=policy,
+        heartbeat=None,
+    )
+
+    async def run() -> None:
+        async with entered(client, partial(live, server)) as peer:
+            sequence = await client.publish("orders", b"x")
+            assert sequence is not None
+            await peer.expect("publish")
+            await peer.persisted(sequence)
+            await client.wait_empty(timeout=1)
+            await lose(peer)
+            seen.clear()
+            forgetful = await live(server, seen=0)
+            await wait_all_tasks_blocked()
+            fit = await live(other, seen=sequence) if policy == "refuse" else forgetful
+            async with answering(fit):
+                await client.flush(timeout=1)
+
+    if policy == "raise":
+        with pytest.raises(PublishGap):
+            await run()
+    else:
+        await run()
+        assert ("failure A: PublishGap" in seen) == (policy == "refuse")
+
+
+@pytest.mark.row("PS9", "HA14")
+async def test_when_all_servers_lack_something_it_is_tried_for_as_long_as_the_strategy_allows(
+    server: Server, other: Server, tmp_path: Path
+) -> None:
+    """The store remembers what was acknowledged, also in the next run."""
+
+    def client_of(*servers: Server) -> HAClient:
+        return HAClient(
+            "ha",
+            servers=[each.uri for each in servers],
+            publish_store=FilePublishStore(tmp_path / "pub"),
+            delay_strategy=FixedDelayStrategy(0.5, give_up_after=2.0),
+            heartbeat=None,
+        )
+
+    client = client_of(server)
+    async with entered(client, partial(live, server)) as peer:
+        sequence = await client.publish("orders", b"x") or 0
+        await peer.expect("publish")
+        await peer.persisted(sequence)
+        await client.wait_empty(timeout=1)
+    client = client_of(server, other)
+
+    async def forget() -> None:
+        while True:
+            await live(server, seen=0)
+            await live(other, seen=0)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(forget)
+        with pytest.raises(ReconnectGaveUp, match=f"{sequence}"):
+            async with client:
+                pytest.fail("never entered")
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.row("PS9")
+async def test_whoever_goes_on_in_spite_of_a_gap_is_told(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryPublishStore()
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        publish_store=store,
+        on_publish_gap="continue",
+        heartbeat=None,
+    )
+    async with entered(client, partial(live, server)) as peer:
+        sequence = await client.publish("orders", b"x") or 0
+        await peer.expect("publish")
+        await peer.persisted(sequence)
+        await client.wait_empty(timeout=1)
+        await lose(peer)
+        forgetful = await live(server, seen=0)
+        await wait_all_tasks_blocked()
+        assert store.gap is not None
+        assert "goes on with" in caplog.text
+        assert await client.publish("orders", b"y") == sequence + 1  # no number is used twice
+        assert (await forgetful.expect("publish")).sequence == sequence + 1
+        await forgetful.persisted(sequence + 1)

@@ -1,0 +1,246 @@
+"""A subscription that servers do not take back: never silently dead, never tried for ever (SM8)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.delay import FixedDelayStrategy
+from haclient.errors import (
+    AuthenticationError,
+    BadFilter,
+    CommandError,
+    HAClientError,
+    InvalidTopic,
+    NotEntitled,
+    ReconnectGaveUp,
+    UsageError,
+)
+from haclient.ha import HAClient
+from haclient.transport.exceptions import open_nursery
+from haclient.transport.ha_core import OnResubscribeFailure
+from haclient_stores.bookmarks import EPOCH
+from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering, listening
+from support.recovery import Recorder, entered, live, lose
+
+pytestmark = in_virtual_time
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+@pytest.fixture
+async def other() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+def client_of(
+    *servers: Server,
+    policy: OnResubscribeFailure = "fail",
+    seen: list[str] | None = None,
+    give_up_after: float | None = None,
+) -> HAClient:
+    uris = {name: each.uri for name, each in zip("AB", servers, strict=False)}
+    return HAClient(
+        "ha",
+        server_chooser=Recorder(uris, [] if seen is None else seen),
+        delay_strategy=FixedDelayStrategy(0.5, give_up_after=give_up_after),
+        bookmark_store=MemoryBookmarkStore(),
+        heartbeat=None,
+        on_resubscribe_failure=policy,
+    )
+
+
+async def refuse_next(server: Server, reason: str) -> Peer:
+    """Accept the client and refuse what it enters again first."""
+    peer = await live(server)
+    await peer.refuse(await peer.expect("subscribe"), reason)
+    await wait_all_tasks_blocked()
+    return peer
+
+
+@pytest.mark.row("SM8")
+async def test_another_server_may_take_it(server: Server, other: Server) -> None:
+    seen: list[str] = []
+    client = client_of(server, other, seen=seen)
+    async with entered(client, partial(live, server)) as peer:
+        stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+        async with answering(peer):
+            await stream.open()
+        await lose(peer)
+        seen.clear()
+        refusing = await refuse_next(server, "invalid topic")
+        await refusing.expect_end()
+        taking = await live(other)
+        async with answering(taking):
+            await wait_all_tasks_blocked()
+            await taking.publish("s", b"1", bm="7|1|")
+            assert (await anext(stream)).data == b"1"
+            await stream.aclose()
+            await client.flush(timeout=1)
+        told = [each for each in seen if each.startswith(("failure", "success"))]
+        assert told == ["success A", "failure A: InvalidTopic", "success B"]
+
+
+@pytest.mark.row("SM8")
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("bad filter", BadFilter),
+        ("not entitled", NotEntitled),
+        ("invalid topic", InvalidTopic),
+        ("auth failure", AuthenticationError),
+        ("for no reason at all", CommandError),
+    ],
+)
+async def test_by_default_the_error_leaves_the_block_once_all_have_refused(
+    server: Server, other: Server, reason: str, kind: type[HAClientError]
+) -> None:
+    client, ends = client_of(server, other), list[HAClientError]()
+    started = trio.current_time()
+    with pytest.raises(kind, match=reason):  # noqa: PT012  # the error leaves the block itself
+        async with entered(client, partial(live, server)) as peer:
+            stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+            async with answering(peer):
+                await stream.open()
+            await lose(peer)
+
+            async def read() -> None:
+                try:
+                    await anext(stream)
+                except HAClientError as error:
+                    ends.append(error)
+                    raise
+
+            async with open_nursery() as nursery:
+                nursery.start_soon(read)
+                for each in (server, other, server):
+                    await refuse_next(each, reason)
+    assert [type(each) for each in ends] == [kind]
+    assert trio.current_time() - started == 0.5  # one wait: the second attempt at A
+
+
+@pytest.mark.row("SM8")
+async def test_it_is_dropped_where_the_application_says_so(server: Server) -> None:
+    asked: list[tuple[str, HAClientError]] = []
+
+    def decide(sub_id: str, error: HAClientError) -> str:
+        asked.append((sub_id, error))
+        return "drop"
+
+    client = client_of(server, policy=decide)
+    async with entered(client, partial(live, server)) as peer:
+        stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+        async with answering(peer):
+            await stream.open()
+            await client.subscribe("prices", sub_id="p", handler=lambda _: None)
+        await lose(peer)
+        await refuse_next(server, "not entitled")
+        last = await refuse_next(server, "not entitled")
+        assert (await last.answer("subscribe")).sub_id == "p"  # the other one goes on
+        with pytest.raises(NotEntitled):
+            await anext(stream)
+        assert isinstance(stream.end_reason, NotEntitled)
+        assert [(sub_id, type(error)) for sub_id, error in asked] == [("s", NotEntitled)]
+        await lose(last)
+        again = await live(server)
+        assert (await again.answer("subscribe")).sub_id == "p"  # and s is not tried again
+        async with answering(again):
+            await stream.aclose()
+            await client.flush(timeout=1)
+
+
+@pytest.mark.row("SM8")
+async def test_a_handler_that_was_dropped_ends_and_its_id_is_free_again(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = client_of(server, policy="drop")
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("prices", sub_id="p", handler=lambda _: None)
+        await lose(peer)
+        await refuse_next(server, "bad filter")
+        last = await refuse_next(server, "bad filter")
+        assert "drops subscription p" in caplog.text
+        async with answering(last):
+            await client.subscribe("prices", sub_id="p", handler=lambda _: None)
+
+
+@pytest.mark.row("SM8")
+async def test_retrying_ends_with_the_patience_of_the_delay_strategy(server: Server) -> None:
+    client = client_of(server, policy="retry", give_up_after=3.0)
+    started = trio.current_time()
+    with pytest.raises(ReconnectGaveUp, match="bad filter"):  # noqa: PT012  # leaves the block
+        async with entered(client, partial(live, server)) as peer:
+            async with answering(peer):
+                await client.subscribe("prices", sub_id="p", handler=lambda _: None)
+            await lose(peer)
+            while True:
+                await refuse_next(server, "bad filter")
+    assert trio.current_time() - started == pytest.approx(3.0, abs=0.5)
+
+
+@pytest.mark.row("SM8")
+async def test_a_server_that_was_fine_in_between_is_asked_anew(server: Server) -> None:
+    client = client_of(server)
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("prices", sub_id="p", handler=lambda _: None)
+        lost = peer
+        for _ in range(3):
+            await lose(lost)
+            await refuse_next(server, "not entitled")  # once each time
+            lost = await live(server)
+            await lost.answer("subscribe")
+            await wait_all_tasks_blocked()
+        async with answering(lost):
+            await client.flush(timeout=1)
+
+
+@pytest.mark.row("SM7", "SM8")
+async def test_what_is_ended_while_it_is_refused_is_simply_over(server: Server) -> None:
+    client = client_of(server)
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("prices", sub_id="p", handler=lambda _: None)
+        await lose(peer)
+        again = await live(server)
+        command = await again.expect("subscribe")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.unsubscribe, "p")
+            await wait_all_tasks_blocked()
+            await again.refuse(command, "not entitled")
+            await again.answer("unsubscribe")
+        async with answering(again):
+            await client.flush(timeout=1)
+        assert len(server.peers) == 2
+
+
+@pytest.mark.row("SM8")
+@pytest.mark.parametrize("answer", ["maybe", None])
+async def test_an_answer_that_means_nothing_is_not_guessed(server: Server, answer: str) -> None:
+    decide: Callable[[str, HAClientError], str] = lambda _, __: answer  # noqa: E731  # one line
+    client = client_of(server, policy=decide)
+    with pytest.raises(UsageError, match="has to answer"):  # noqa: PT012  # leaves the block
+        async with entered(client, partial(live, server)) as peer:
+            async with answering(peer):
+                await client.subscribe("prices", sub_id="p", handler=lambda _: None)
+            await lose(peer)
+            await refuse_next(server, "bad filter")
+            await refuse_next(server, "bad filter")
+            await trio.sleep_forever()
+
+
+def test_a_word_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(UsageError, match="on_resubscribe_failure is"):
+        HAClient("ha", servers=["tcp://a:1/amps"], on_resubscribe_failure="perhaps")  # type: ignore[arg-type]  # wrong on purpose

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+import trio
+
+from haclient.errors import UsageError
+from haclient.protocol.uri import Uri
+from haclient.transport.dial import dial
+from haclient.transport.link import Link
+from haclient_fake_server.listening import listen
+
+
+@pytest.mark.parametrize(
+    ("uri", "why"),
+    [
+        ("udp://127.0.0.1:1", "wanted tcp://HOST:PORT"),
+        ("127.0.0.1:1", "wanted tcp://HOST:PORT"),
+        ("tcp://127.0.0.1", "wanted tcp://HOST:PORT"),
+        ("tcp://127.0.0.1:65536", "out of range"),
+        ("mem://:1", "wanted tcp://HOST:PORT"),
+    ],
+)
+async def test_a_malformed_address(uri: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        listen(uri, lambda _: None)
+
+
+@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "tcp://[::1]:0", "mem://broker:1"])
+async def test_connections_come_until_it_is_closed(uri: str) -> None:
+    send, receive = trio.open_memory_channel[Link](1)
+    listener = listen(uri, send.send_nowait)
+    assert listener.uri.startswith(uri.removesuffix(":0"))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.run)
+        with trio.fail_after(10):
+            link = await dial(Uri.parse(f"{listener.uri}/amps"), timeout=5)
+            accepted = await receive.receive()
+        nursery.cancel_scope.cancel()
+    listener.close()
+    for each in (link, accepted):
+        each.close()
+    listen(listener.uri, send.send_nowait).close()  # the address is free again

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.errors import DisconnectedError, HAClientError, TimedOut
+from haclient.protocol.messages import Message
+from haclient.session.subscriptions import Subscription
+from haclient.transport.dispatch import Delivery
+from haclient.transport.leaving import drain, let_go
+from haclient.transport.memory import link_pair
+from haclient.transport.publisher import Publisher
+from haclient.transport.writer import Writer
+from haclient_stores.memory_publish import MemoryPublishStore
+from support.clock import in_virtual_time
+
+pytestmark = [in_virtual_time, pytest.mark.row("HA25")]
+
+
+async def flushed(*, timeout: float | None) -> None:
+    """A flush that succeeds at once."""
+    assert timeout is None or timeout == 3.0
+
+
+@pytest.mark.parametrize("error", [TimedOut("too late"), DisconnectedError("hopeless")])
+async def test_what_is_left_is_told_with_the_reason(error: HAClientError) -> None:
+    async def failing(*, timeout: float | None) -> None:
+        await flushed(timeout=timeout)
+        raise error
+
+    publisher = Publisher(MemoryPublishStore(), would_deadlock=lambda _: None)
+    assert await drain(publisher, failing, limit_s=3.0) == str(error)
+    assert await drain(publisher, flushed, limit_s=None) == ""
+    publisher.publish_nowait("t", b"by a handler that goes on")
+    assert await drain(publisher, flushed, limit_s=None) == "1 were published while it was left"
+
+
+@pytest.mark.parametrize(("limit_s", "left"), [(3.0, False), (None, True)])
+async def test_without_a_store_the_outbox_leaves_first(
+    limit_s: float | None, *, left: bool
+) -> None:
+    near, far = link_pair(capacity_bytes=10)
+    publisher = Publisher(None, would_deadlock=lambda _: None)
+    writer = Writer(near, None, publisher.gate)
+    publisher.connected(writer)
+    publisher.open_log()
+    publisher.publish_nowait("t", bytes(1000))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        nursery.start_soon(partial(drain, publisher, flushed, limit_s=limit_s))
+        await wait_all_tasks_blocked()
+        assert len(nursery.child_tasks) == 2
+        if left:
+            buffer = memoryview(bytearray(10))
+            while writer.outbox_bytes:
+                far.recv_into(buffer)
+                await wait_all_tasks_blocked()
+        await trio.sleep(3.0)
+        await wait_all_tasks_blocked()
+        assert len(nursery.child_tasks) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_leaves_takes_no_more_messages_and_others_do() -> None:
+    mine, theirs, nobodys = Delivery(), Delivery(), Delivery()
+    batch = [Message(kind="p")]
+    for delivery in (mine, theirs, nobodys):
+        delivery.put(batch, 10)
+    await mine.next_batch()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(theirs.next_batch)
+    for delivery in (mine, theirs):
+        delivery.put(batch, 10)
+    let_go([Subscription("s", each, command_id="1") for each in (mine, theirs, nobodys)])
+    assert (mine.ended, theirs.ended, nobodys.ended) == (True, False, True)
+    assert (mine.held_bytes, theirs.held_bytes, nobodys.held_bytes) == (0, 10, 0)
