@@ -8,7 +8,7 @@ use the same steps in another order.
 from __future__ import annotations
 
 import logging
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final
 
@@ -80,7 +80,7 @@ class Core:
         self._lost_because: HAClientError | None = None
         stores = (settings.publish_store, settings.bookmark_store)
         self._stores = [store for store in stores if store is not None]
-        self._upkeep = Upkeep(settings.bookmark_store)
+        self._upkeep = Upkeep(settings.bookmark_store, self._stores)
         for store in self._stores:
             store.open_for(self.name)
         if settings.publish_store is not None:
@@ -92,11 +92,7 @@ class Core:
         """Open the nursery that everything of this client runs in."""
         if self._nursery is not None or self.state is ConnectionState.SHUTDOWN:
             raise UsageError("a client runs once: make a new one with the same stores' paths")
-        try:
-            await self._upkeep.recover(self.name)
-        except BaseException:
-            await self._close_stores()
-            raise
+        await self._upkeep.recover(self.name)
         self._nursery = await self._stack.enter_async_context(open_nursery())
         for task in (self.events.run, *self._upkeep.tasks):
             self._nursery.start_soon(task)
@@ -136,13 +132,7 @@ class Core:
                 if last_calls.cancelled_caught:
                     _logger.warning("client %s: its callbacks did not end in time", self.name)
             finally:
-                await self._close_stores()
-
-    async def _close_stores(self) -> None:
-        with ExitStack() as closing:  # each of them, whatever happens to another
-            for store in reversed(self._stores):
-                closing.callback(store.close)
-            await self._upkeep.close()
+                await self._upkeep.close()
 
     async def connect(self, uri: str | Uri, *, timeout: float | None) -> None:
         """Open a connection (CC2); `logon` comes next.

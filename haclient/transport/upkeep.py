@@ -9,14 +9,15 @@ store of the user's own looks after itself.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from typing import Final, TypeAlias, cast
 
 import trio
 
 from haclient.errors import StoreFull
 from haclient_stores.adapters import PointFeed, TimedAdapter
-from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
+from haclient_stores.interfaces import BookmarkStore, PublishStore, SubscriptionLog
 from haclient_stores.tracked_store import TrackedBookmarkStore
 
 __all__ = ["Upkeep"]
@@ -36,27 +37,34 @@ class Upkeep:
 
     Args:
         store: The store; nothing is done for None and for stores that are not ours.
+        stores: All stores of the client, to be closed at the end.
     """
 
-    def __init__(self, store: BookmarkStore | None) -> None:
-        self._store: TrackedBookmarkStore[SubscriptionLog] | None = None
+    def __init__(
+        self, store: BookmarkStore | None, stores: Sequence[BookmarkStore | PublishStore] = ()
+    ) -> None:
+        self._store = _ours(store)
+        self._stores = stores
         self._feed: PointFeed | None = None
-        if isinstance(store, TrackedBookmarkStore):
-            self._store = store
-            if store.adapter is not None:
-                self._feed = PointFeed(store.subscriptions, store.adapter)
+        if self._store is not None and self._store.adapter is not None:
+            self._feed = PointFeed(self._store.subscriptions, self._store.adapter)
 
     async def recover(self, client_name: str) -> None:
         """Hand the store what its adapter has kept; before the first subscribe (RP6).
 
         Raises:
-            UsageError: The adapter cannot serve this client (RP5).
+            UsageError: The adapter cannot serve this client (RP5); the stores are closed.
         """
         store, feed = self._store, self._feed
-        if store is not None and store.adapter is not None and feed is not None:
+        if store is None or store.adapter is None or feed is None:
+            return
+        try:
             points = list(await store.adapter.recover(client_name))
-            store.seed(points)
-            feed.told(points)
+        except BaseException:
+            await self.close()
+            raise
+        store.seed(points)
+        feed.told(points)
 
     @property
     def tasks(self) -> list[Task]:
@@ -116,10 +124,14 @@ class Upkeep:
                 await trio.to_thread.run_sync(store.sync)
 
     async def close(self) -> None:
-        """Tell the adapter the last points, and close it and the store; slow things in a thread."""
-        store = self._store
-        if store is None:
-            return
+        """Tell the adapter the last points, and close it and all stores."""
+        with ExitStack() as closing:  # each of them, whatever happens to another
+            for each in reversed(self._stores):
+                closing.callback(each.close)
+            if self._store is not None:
+                await self._close(self._store)
+
+    async def _close(self, store: TrackedBookmarkStore[SubscriptionLog]) -> None:
         try:
             if self._feed is not None and store.adapter is not None:
                 self._feed.tell()
@@ -131,3 +143,9 @@ class Upkeep:
             if store.prunes:  # perhaps once more, on exit
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(store.close)
+
+
+def _ours(store: BookmarkStore | None) -> TrackedBookmarkStore[SubscriptionLog] | None:
+    if not isinstance(store, TrackedBookmarkStore):
+        return None
+    return cast("TrackedBookmarkStore[SubscriptionLog]", store)

@@ -68,7 +68,10 @@ class NullBookmarkStore(BookmarkStore):
     For tests and for subscriptions that are replayed from the start on purpose.
     """
 
-    client_name = ""
+    @property
+    @override
+    def client_name(self) -> str:
+        return ""
 
     @override
     def open_for(self, client_name: str) -> None:

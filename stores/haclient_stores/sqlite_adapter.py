@@ -94,7 +94,7 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
         points: list[RecoveryPoint] = []
 
         def read(table: Table) -> None:
-            rows = table.rows_where("client_name = ?", [client_name])
+            rows = table.rows_where("client_name = ?", [client_name])  # pyright: ignore[reportUnknownMemberType]  # its own types are loose
             points.extend(RecoveryPoint(row["sub_id"], row["bookmark"]) for row in rows)
 
         self._within(read)
@@ -150,9 +150,9 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
 
         def write(table: Table) -> None:
             if forget_all:
-                table.delete_where("client_name = ?", [name])
+                table.delete_where("client_name = ?", [name])  # pyright: ignore[reportUnknownMemberType]  # as above
             for sub_id in [each for each, bookmark in points.items() if not bookmark]:
-                table.delete_where("client_name = ? and sub_id = ?", [name, sub_id])
+                table.delete_where("client_name = ? and sub_id = ?", [name, sub_id])  # pyright: ignore[reportUnknownMemberType]  # as above
             rows = [
                 {"client_name": name, "sub_id": sub_id, "bookmark": bookmark}
                 for sub_id, bookmark in points.items()
