@@ -15,7 +15,7 @@ from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.ring_bookmark import RingBookmarkStore
 from haclient_stores.tracked_store import TrackedBookmarkStore
-from support.recording import Crash, Event, RecordingDisk, kills, power_cuts
+from support.recording import FIRST_BOOT, Crash, Event, RecordingDisk, kills, power_cuts
 
 PATH = Path("/disk/s.bm")
 MESSAGES = [f"{1 + n % 2}|{n}|" for n in range(1, 13)]
@@ -77,7 +77,7 @@ def promised_and_begun(crash: Crash) -> tuple[set[str], set[str]]:
     """Messages whose discard must be known, and those whose discard may be known."""
     notes: list[tuple[str, str]] = list(crash.notes)  # type: ignore[arg-type]  # as `work` makes them
     begun = {message for what, message in notes if what == "asked"}
-    if crash.power:
+    if crash.boot != FIRST_BOOT:  # power was lost
         last = max((at for at, (what, _) in enumerate(notes) if what == "synced"), default=0)
         notes = notes[:last]
     return {message for what, message in notes if what == "done"}, begun
@@ -140,5 +140,5 @@ def test_a_crash_of_the_process_that_recovers_from_a_crash_loses_nothing_either(
         store = opened(crash.disk(later))
         store.prune()
         store.close()
-        for second in kills(later, base=crash.image):
-            check(opened, Crash(second.image, crash.notes, second.at, power=False))
+        for second in kills(later, base=crash.image, boot=crash.boot):
+            check(opened, Crash(second.image, crash.notes, second.at, second.boot))

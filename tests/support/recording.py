@@ -36,6 +36,7 @@ from haclient_stores.files import Disk, File, MappedRegion, Region, Writable
 
 __all__ = [
     "ALL_SUBSETS_OF",
+    "THIRD_BOOT",
     "Crash",
     "Created",
     "Event",
@@ -56,6 +57,7 @@ ALL_SUBSETS_OF: Final = 8
 SAMPLES: Final = 12  # images for each state with more unsynced pages than that
 FIRST_BOOT: Final = b"the first boot.."
 NEXT_BOOT: Final = b"the next boot..."
+THIRD_BOOT: Final = b"the third boot.."
 _PAGE: Final = 4096
 _SIZE: Final = -1  # stands for the length of a file among its pages
 _T = TypeVar("_T")
@@ -429,18 +431,17 @@ class Crash:
         image: The files.
         notes: What the test had noted until then.
         at: How many events had happened.
-        power: Whether power failed; else the process was killed.
+        boot: The boot id that the next process finds; another one if power failed.
     """
 
     image: Image
     notes: tuple[object, ...]
     at: int
-    power: bool
+    boot: bytes
 
     def disk(self, events: list[Event] | None = None) -> RecordingDisk:
         """The disk as the next process finds it."""
-        boot = NEXT_BOOT if self.power else FIRST_BOOT
-        return RecordingDisk(events, image=self.image, boot=boot)
+        return RecordingDisk(events, image=self.image, boot=self.boot)
 
 
 @dataclass(slots=True)
@@ -565,20 +566,28 @@ def _rename(names: dict[Path, int], event: Created | Renamed | Removed) -> None:
             names.pop(path, None)
 
 
-def kills(events: list[Event], *, base: Image | None = None) -> Iterator[Crash]:
-    """What a process leaves that is killed after any event, or within a longer write."""
+def kills(
+    events: list[Event], *, base: Image | None = None, boot: bytes = FIRST_BOOT
+) -> Iterator[Crash]:
+    """What a process leaves that is killed after any event, or within a longer write.
+
+    Args:
+        events: What happened.
+        base: The files before that.
+        boot: The boot id while it happened.
+    """
     machine = _Machine(base)
-    yield Crash(machine.cached(), (), 0, power=False)
+    yield Crash(machine.cached(), (), 0, boot)
     for index, event in enumerate(events, 1):
         if isinstance(event, Write) and len(event.data) > 8:
             before = bytes(machine.contents[event.inode].now)
             for part in _parts(event):
                 machine.contents[event.inode].write(part.offset, part.data)
-                yield Crash(machine.cached(), machine.notes, index - 1, power=False)
+                yield Crash(machine.cached(), machine.notes, index - 1, boot)
                 machine.contents[event.inode].now[:] = before
         machine.apply(event)
         if not isinstance(event, Synced | NamesSynced):
-            yield Crash(machine.cached(), machine.notes, index, power=False)
+            yield Crash(machine.cached(), machine.notes, index, boot)
 
 
 def _parts(write: Write) -> list[Write]:
@@ -588,8 +597,17 @@ def _parts(write: Write) -> list[Write]:
     return [first, Write(write.inode, write.offset + half, write.data[half:])]
 
 
-def power_cuts(events: list[Event], *, seed: int = 0, base: Image | None = None) -> Iterator[Crash]:
-    """What the disk has when power fails after any event; each image once for the same notes."""
+def power_cuts(
+    events: list[Event], *, seed: int = 0, base: Image | None = None, boot: bytes = NEXT_BOOT
+) -> Iterator[Crash]:
+    """What the disk has when power fails after any event; each image once for the same notes.
+
+    Args:
+        events: What happened.
+        seed: Chooses the samples.
+        base: The files before that, all of them synced.
+        boot: The boot id after it: unlike all before.
+    """
     machine = _Machine(base)
     rng = random.Random(seed)
     seen: set[int] = set()
@@ -601,7 +619,7 @@ def power_cuts(events: list[Event], *, seed: int = 0, base: Image | None = None)
             key = hash(tuple(sorted(image.items())))
             if key not in seen:
                 seen.add(key)
-                yield Crash(image, machine.notes, index, power=True)
+                yield Crash(image, machine.notes, index, boot)
 
 
 def _left_by_power(machine: _Machine, rng: random.Random) -> Iterator[Image]:
