@@ -69,8 +69,10 @@ def work(
             disk.note(("synced", ""))
         if rng.random() < 0.15:
             store.prune()
-    store.close()
+    store.sync()
     disk.note(("synced", ""))
+    store.prune()
+    store.close()
 
 
 def promised_and_begun(crash: Crash) -> tuple[set[str], set[str]]:
