@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks import (
     bookmarks,
+    broker_failover,
     brokers,
     footprint,
     incoming,
@@ -20,6 +21,7 @@ from benchmarks import (
     peer_nats,
     peer_redis,
     recovery,
+    sink_failover,
     startup,
 )
 from benchmarks.machine import CLIENT_CORE, describe, pin
@@ -37,6 +39,8 @@ _MODULES = (
     recovery,
     bookmarks,
     brokers,
+    sink_failover,
+    broker_failover,
     startup,
     peer_nats,
     peer_redis,

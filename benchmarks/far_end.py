@@ -1,6 +1,7 @@
 """The other end of every benchmark: a process that is faster than the client under test.
 
-It serves one connection at a time. What the first bytes are decides what it is:
+`python -m benchmarks.far_end [PORT [mute]]`; a mute one acknowledges no publish. It serves one
+connection at a time. What the first bytes are decides what it is:
 
 =================  ====================================================================
 `SEND <bytes>`     counts so many bytes, then answers `K` (the raw row of publishing)
@@ -50,10 +51,10 @@ def _first_bytes(connection: socket.socket) -> bytes:
     return data
 
 
-def _serve(connection: socket.socket) -> None:
+def _serve(connection: socket.socket, *, mute: bool) -> None:
     first = _first_bytes(connection)
     if not first[:1].isalpha():
-        serve_amps(connection, first)
+        serve_amps(connection, first, mute=mute)
         return
     word, _, argument = first.decode().strip().partition(" ")
     match word:
@@ -71,17 +72,18 @@ def _serve(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """Listen on a free port of the loopback, say which, and serve until killed."""
+    """Listen on a port of the loopback, by default a free one, say which, serve until killed."""
     pin(SERVER_CORE)
     gc.disable()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    port, mute = int((*sys.argv, "0")[1]), "mute" in sys.argv
+    with socket.create_server(("127.0.0.1", port)) as listener:
         sys.stdout.write(f"{listener.getsockname()[1]}\n")
         sys.stdout.flush()
         while True:
             connection, _ = listener.accept()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with connection, contextlib.suppress(OSError):
-                _serve(connection)
+                _serve(connection, mute=mute)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import trio
 
@@ -11,18 +12,21 @@ from benchmarks.scenario import Scenario, Setting
 from haclient import Client
 from haclient.stores import MemoryPublishStore
 
-__all__ = ["SCENARIOS", "percentiles"]
+__all__ = ["SCENARIOS", "percentile", "percentiles"]
 
 _TURNS = 5000
 _SIZE = 100
 
 
+def percentile(samples: Sequence[float], percent: int) -> float:
+    """The sample that so many percent of all are not above."""
+    return sorted(samples)[len(samples) * percent // 100]
+
+
 def percentiles(name: str, samples_s: list[float]) -> dict[str, float]:
     """The p50 and p99 of samples in seconds, as rows in microseconds."""
-    ordered = sorted(samples_s)
     return {
-        f"{name} p{percent}": round(ordered[len(ordered) * percent // 100] * 1e6, 2)
-        for percent in (50, 99)
+        f"{name} p{percent}": round(percentile(samples_s, percent) * 1e6, 2) for percent in (50, 99)
     }
 
 

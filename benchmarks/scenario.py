@@ -6,22 +6,29 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from benchmarks.blast import Blast
 
 __all__ = ["Scenario", "Setting", "far_end", "module_process"]
 
 
-def module_process(module: str, *arguments: str) -> subprocess.Popen[str]:
-    """A Python process that runs one of our modules and says something on its stdout."""
+def module_process(
+    module: str, *arguments: str, errors: IO[str] | None = None
+) -> subprocess.Popen[str]:
+    """A Python process that runs one of our modules and says something on its stdout.
+
+    Its stderr is ours unless `errors` is a file.
+    """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         stdout=subprocess.PIPE,
+        stderr=errors,
         text=True,
         env=environment,
     )
@@ -79,11 +86,11 @@ class Scenario:
     Attributes:
         group: What the command line names.
         unit: Of every row it yields.
-        measure: Runs once and returns rows by name.
+        measure: Runs once and returns rows by name: one figure each, or samples to be pooled.
         missing: Why it cannot run here; empty when it can.
     """
 
     group: str
     unit: str
-    measure: Callable[[Setting], dict[str, float]]
+    measure: Callable[[Setting], Mapping[str, float | Sequence[float]]]
     missing: Callable[[], str] = lambda: ""

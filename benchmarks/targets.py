@@ -69,6 +69,12 @@ TARGETS = (
     _at_most("seconds to recover a million publishes", "", 0.8),
     _at_most("log and discard, logged over memory", "", 1.0),
     _at_most("seconds to prune ten million records", "", 30),
+    _at_most("fail-over, logged on", "", 5),
+    _at_most("fail-over, first ack", "", 15),
+    _at_most("fail-over, backlog acked, memory", "", 200),
+    _at_most("fail-over, backlog acked, file", "", 200),
+    _at_most("fail-over, first message", "", 50),
+    _at_most("fail-over, first message p99", "", 250),
     _at_least("broker publish and deliver", "", 100_000),
     _at_least("broker replay", "", 200_000),
     _at_most("from haclient import Client", "", 250),
@@ -76,13 +82,13 @@ TARGETS = (
 """Memory: the frame, 2 % and one segment of 4 MiB, which is 3 % of a million 152-byte frames."""
 
 
-def compare(medians: Mapping[str, float]) -> list[Verdict]:
+def compare(figures: Mapping[str, float]) -> list[Verdict]:
     """A verdict on each target whose rows were measured."""
     verdicts: list[Verdict] = []
     for target in TARGETS:
-        if target.row not in medians or (target.base and target.base not in medians):
+        if target.row not in figures or (target.base and target.base not in figures):
             continue
-        value = medians[target.row] / (medians[target.base] if target.base else 1.0)
+        value = figures[target.row] / (figures[target.base] if target.base else 1.0)
         met = value >= target.bound if target.relation == ">=" else value <= target.bound
         verdicts.append(Verdict(target.name, value, target.relation, target.bound, met))
     return verdicts

@@ -37,6 +37,8 @@ from typing import Any, Final, NamedTuple, cast
 __all__ = [
     "BLOCK_HEADER",
     "BLOCK_HEADER_BYTES",
+    "BLOCK_LENGTH",
+    "BLOCK_LENGTH_AT",
     "BLOCK_MAGIC",
     "FORMAT_VERSION",
     "INDEX_STRIDE_BYTES",
@@ -74,6 +76,9 @@ BLOCK_HEADER: Final = struct.Struct("<4sHHIIIQI")
 """magic, version, flags, record count, bytes after this header, their crc32, first position,
 crc32 of the 28 bytes before it."""
 BLOCK_HEADER_BYTES: Final = 32
+BLOCK_LENGTH: Final = struct.Struct("<I")
+BLOCK_LENGTH_AT: Final = 12
+"""The bytes after this header alone: a log of small blocks is walked along them."""
 
 SEGMENT_MAGIC: Final = b"HAJOURNL"
 _SEGMENT_HEADER: Final = struct.Struct("<8sHHIQQqQ12sI")

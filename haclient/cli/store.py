@@ -16,7 +16,7 @@ import msgspec
 
 from haclient.cli.exits import ExitCode, complain, exit_code_of, one_line
 from haclient.cli.options import json_option, taking
-from haclient.cli.progress import progress_bar
+from haclient.cli.progress import Progress, progress_bar
 from haclient.cli.storing import entries_of, explanations_of, subscriptions_of, summary_of
 from haclient.cli.writing import say
 from haclient.errors import HAClientError, UsageError
@@ -65,7 +65,7 @@ def _each(files: Iterable[Path], work: Callable[[Path, Callable[[int], None]], N
     for path in files:
         try:
             with _progress(path) as progress:
-                work(path, progress)
+                work(path, progress.tell)
         except HAClientError as error:
             known = exit_code_of(error)
             worst = max(worst, ExitCode.FAILURE if known is None else known[0])
@@ -73,10 +73,10 @@ def _each(files: Iterable[Path], work: Callable[[Path, Callable[[int], None]], N
     return worst
 
 
-def _progress(path: Path) -> AbstractContextManager[Callable[[int], None]]:
+def _progress(path: Path) -> AbstractContextManager[Progress]:
     """A bar where reading takes long enough for one."""
     size = size_of(path) if path.exists() else 0
-    return progress_bar(str(path), size) if size > _BIG_BYTES else nullcontext(lambda _: None)
+    return progress_bar(str(path), size) if size > _BIG_BYTES else nullcontext(Progress())
 
 
 def _told(values: dict[str, Any], text: str, *, as_json: bool) -> None:

@@ -276,7 +276,7 @@ class Commander:
         conflated = "conflation=" in str(fields.get("opts", ""))
         if recent:
             log.begin(acked=acked, start=None, conflated=conflated)
-            fields["bm"] = log.resume()
+            fields["bm"] = log.resume_elsewhere(0)[0]  # an earlier process had any of the servers
             self._ask_for_all(fields)
             return log, None
         # An explicit bookmark forgets what is known: not before the server has accepted it.

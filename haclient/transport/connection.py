@@ -118,6 +118,11 @@ class Connection:
         self._heartbeat = heartbeat
         self._heartbeat_changed.set()
 
+    @property
+    def silent_s(self) -> float:
+        """For how long the peer has said nothing, as far as heartbeats tell."""
+        return 0.0 if self._heartbeat is None else self._heartbeat.silent_s(trio.current_time())
+
     def close(self, reason: HAClientError | None = None) -> None:
         """End the connection now; `run` returns soon after, with this reason if there is one."""
         self._close_reason = self._close_reason or reason

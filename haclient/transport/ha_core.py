@@ -346,13 +346,15 @@ class HACore(Core):
         self._tell(ConnectionState.RESUBSCRIBED)
 
     async def _stay(self) -> None:
-        self._serving()
+        connection = self._serving()
         self._ha.delay.reset()
         self._refusals.clear()
         self._live_uri = self._attempt
         self._live.set()
         await self._closed.wait()
-        self._live_until_us = self.settings.clock_us()
+        # What was written while the link was silent has not reached us.
+        silent_us = int(connection.silent_s * 1_000_000)
+        self._live_until_us = self.settings.clock_us() - silent_us
         raise self._not_connected()
 
     def _serving(self) -> Connection:

@@ -19,7 +19,14 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.errors import DisconnectedError, HAClientError, UsageError, WouldBlock
+from haclient.errors import (
+    DisconnectedError,
+    HAClientError,
+    StoreError,
+    StoreFull,
+    UsageError,
+    WouldBlock,
+)
 from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
@@ -323,11 +330,19 @@ class Publisher:
             writer.flush()
 
     async def _sync(self) -> None:
-        """Have the store on disk; shielded, since the publish is accepted already."""
+        """Have the store on disk; shielded, since the publish is accepted already.
+
+        Raises:
+            StoreError: It is not on the disk. It stays stored, so this is never a `StoreFull`,
+                after which an application may publish it again.
+        """
         store = self.store
         if store is not None:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(store.sync)
+                try:
+                    await trio.to_thread.run_sync(store.sync)
+                except StoreFull as error:
+                    raise StoreError(f"stored, but not on the disk: {error}") from error
 
     # -- room ---------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +17,7 @@ from haclient.transport.dispatch import DEFAULT_CAP_BYTES
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
-__all__ = ["EXIT_TIMEOUT_S", "TIMEOUT_S", "Settings"]
+__all__ = ["EXIT_TIMEOUT_S", "TIMEOUT_S", "Settings", "wall_clock"]
 
 TIMEOUT_S: Final = 10.0
 """How long a command may take unless the call says otherwise, in seconds."""
@@ -25,8 +26,14 @@ EXIT_TIMEOUT_S: Final = 5.0
 """How long leaving the block waits for what was published to be persisted, in seconds (HA25)."""
 
 
+wall_clock: Final[ContextVar[Callable[[], int]]] = ContextVar(
+    "wall_clock", default=lambda: time.time_ns() // 1000
+)
+"""Microseconds since 1970 for the tasks of this context: in a simulation each node has its own."""
+
+
 def _clock_us() -> int:
-    return time.time_ns() // 1000
+    return wall_clock.get()()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

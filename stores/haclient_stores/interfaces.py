@@ -276,7 +276,8 @@ class SubscriptionLog(Protocol):
 
         Args:
             since_us: A time that lies before anything that may be missing, in microseconds since
-                1970; a list of bookmarks also carries it. What comes again is filtered.
+                1970; a list of bookmarks also carries it. What comes again is filtered. 0 when
+                no such time is known, as in a new process.
         """
         ...
 

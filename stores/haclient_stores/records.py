@@ -287,6 +287,14 @@ def _begun(_: LogReader, tracker: SubscriptionTracker, __: int, flags: int) -> N
     )
 
 
+def _alias(_: LogReader, tracker: SubscriptionTracker, __: int, old: int) -> None:
+    """An expected entry came again."""
+    if old in tracker.again.places:
+        tracker.redeliver(*tracker.again.places[old])
+    else:  # discarded under its old number meanwhile
+        tracker.skip_numbers(tracker.next_number + 1)
+
+
 def _persisted_while_paused(
     _: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
 ) -> None:
@@ -328,7 +336,7 @@ def _alias_of(reader: LogReader, tracker: SubscriptionTracker, _: int, old: int)
 
 _MOVES: Final[dict[int, Callable[[LogReader, SubscriptionTracker, int, int], None]]] = {
     Kind.DISCARDED_UP_TO: lambda _, tracker, __, number: tracker.discard_all_up_to(number),
-    Kind.ALIAS: lambda _, tracker, __, old: tracker.redeliver_number(old),
+    Kind.ALIAS: _alias,
     Kind.PERSISTED: lambda _, tracker, publisher, value: tracker.persisted_at(publisher, value),
     Kind.PERSISTED_WHILE_PAUSED: _persisted_while_paused,
     Kind.COMPLETED: lambda _, tracker, publisher, value: tracker.completed_at(publisher, value),

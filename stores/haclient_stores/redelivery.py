@@ -50,6 +50,12 @@ class Redelivery:
         """Whether this message is to be delivered though it was seen before."""
         return (publisher, sequence) in self._numbers
 
+    def expects_any(self, publishers: Iterable[int], sequences: Iterable[int]) -> bool:
+        """The same for any of several."""
+        return bool(self._numbers) and not self._numbers.keys().isdisjoint(
+            zip(publishers, sequences, strict=False)
+        )
+
     def expect(self, number: int, publisher: int, sequence: int) -> None:
         """Nobody holds the entry any more."""
         self._numbers[publisher, sequence] = number

@@ -89,12 +89,12 @@ class Start:
 
         Args:
             point: The recovery point.
-            since_us: The time to begin at, in microseconds since 1970.
+            since_us: The time to begin at, in microseconds since 1970; 0 when nobody knows.
             finished: Whether the point is more than the start itself.
         """
         plain = self.resume(point)
         named = any(isinstance(item, Bookmark) and item != _NOW for item in point.items)
-        if self.range is not None or not named:
+        if self.range is not None or not named or not since_us:
             return (plain,)
         if self.entered_us and not finished:
             time = str(Timestamp(self.entered_us))

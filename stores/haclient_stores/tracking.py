@@ -29,7 +29,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections import deque
-from itertools import islice
+from itertools import islice, repeat
 from operator import lt
 from typing import TYPE_CHECKING, Final
 
@@ -141,25 +141,20 @@ class SubscriptionTracker(SubscriptionLog):
             return self._log_each(bookmarks)
         publisher, sequences, publishers = parsed
         if publishers:
-            new = self._all_new(publishers, sequences)
+            new = Publishers.all_new(self.seen, publishers, sequences)
         else:
             new = sequences[0] > self.seen.get(publisher, 0) and all(
                 map(lt, sequences, islice(sequences, 1, None))
             )
         if not new or max(sequences) > LARGEST:
+            known = Publishers.all_known(self.seen, publisher, sequences, publishers)
+            if known and not self.again.expects_any(publishers or repeat(publisher), sequences):
+                self.fresh = []
+                return [DUPLICATE] * len(bookmarks)
             return self._log_each(bookmarks)
         chunk = self.append(publisher, sequences, publishers)
         self.fresh = [chunk]
         return chunk.numbers  # type: ignore[return-value]  # a range, made by append
-
-    def _all_new(self, publishers: list[int], sequences: list[int]) -> bool:
-        newest: dict[int, int] = {}
-        seen = self.seen
-        for publisher, sequence in zip(publishers, sequences, strict=True):
-            if sequence <= (newest.get(publisher) or seen.get(publisher, 0)):
-                return False
-            newest[publisher] = sequence
-        return True
 
     def append(
         self, publisher: int, sequences: Sequence[int], publishers: Sequence[int] = ()
@@ -398,8 +393,16 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def resume_elsewhere(self, since_us: int) -> tuple[str, ...]:
-        finished = bool(self._finished_point().items)
-        return self.start.resume_elsewhere(self.recovery_point(), since_us, finished=finished)
+        finished = self._finished_point().items
+        ids = self._publishers.ids
+        named = {item.publisher_id for item in finished if isinstance(item, Bookmark)}
+        if any(ids[publisher] not in named for publisher, _ in self.again.places.values()):
+            # Expected of a publisher of whom nothing is finished: in the order of another log it
+            # may lie before everything that the list names. Only the start is surely before it.
+            start = BookmarkList(self.start.resume_items(nothing_came=False))
+            return (self.start.resume(start),)
+        point = self.recovery_point()
+        return self.start.resume_elsewhere(point, since_us, finished=bool(finished))
 
     # -- being written down and read back -----------------------------------------------------
 
@@ -429,13 +432,6 @@ class SubscriptionTracker(SubscriptionLog):
             self.holes.add(self.next_number, following)
         self.next_number = following
         self._set_turn()
-
-    def redeliver_number(self, old: int) -> None:
-        """An expected entry came again, as it was written down."""
-        if old in self.again.places:
-            self.redeliver(*self.again.places[old])
-        else:  # discarded under its old number meanwhile
-            self.skip_numbers(self.next_number + 1)
 
     def add_alias(self, number: int, old: int) -> None:
         """A number that is in use already stands for an expected entry."""

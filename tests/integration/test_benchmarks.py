@@ -19,10 +19,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_a_small_run_gives_rows_and_ratios(tmp_path: Path) -> None:
-    results = tmp_path / "results.json"
+def run(results: Path, *groups: str) -> str:
     options = ("--rounds", "1", "--scale", "0.01", "--json", str(results))
-    groups = ("publish", "receive", "latency", "footprint", "recovery", "startup")
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *options, *groups],
         cwd=ROOT,
@@ -33,9 +31,25 @@ def test_a_small_run_gives_rows_and_ratios(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_small_run_gives_rows_and_ratios(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    said = run(results, "publish", "receive", "latency", "footprint", "recovery", "startup")
     found = json.loads(results.read_text())
     assert found["rows"]["publish file 100 B"]["median"] > 0
     assert found["rows"]["bytes per bookmark record"]["median"] > 0
     assert {"name", "value", "relation", "bound", "met"} <= found["ratios"][0].keys()
     for name in found["rows"]:
-        assert name in done.stdout
+        assert name in said
+
+
+def test_a_short_row_of_fail_overs_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    results = tmp_path / "results.json"
+    run(results, "failover")
+    rows = json.loads(results.read_text())["rows"]
+    for name in ("fail-over, logged on", "fail-over, first message"):
+        assert len(rows[name]["samples"]) == 2
+        assert all(sample > 0 for sample in rows[name]["samples"])
+    assert rows["fail-over, backlog acked, file"]["median"] > 0

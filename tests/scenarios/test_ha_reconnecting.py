@@ -22,7 +22,7 @@ from haclient.errors import (
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
-from haclient_stores.bookmarks import EPOCH
+from haclient_stores.bookmarks import EPOCH, Timestamp
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
@@ -391,4 +391,40 @@ async def test_a_half_open_link_is_noticed_and_left_within_the_heartbeat_bound(
         assert trio.current_time() - started == pytest.approx(4.0, abs=0.01)
         assert "silent for 4 s" in str(lost[0])
         async with answering(again):
+            await client.flush(timeout=1)
+
+
+@pytest.mark.row("BS9", "HB10")
+async def test_the_replay_elsewhere_begins_before_the_silence_that_ended_the_link(
+    server: Server, other: Server
+) -> None:
+    client = HAClient(
+        "ha",
+        servers=[server.uri, other.uri],
+        bookmark_store=MemoryBookmarkStore(),
+        heartbeat=30.0,
+        failover_overlap=5.0,
+    )
+
+    async def serve() -> Peer:
+        peer = await live(server)
+        await peer.answer("heartbeat")
+        return peer
+
+    async with entered(client, serve) as peer:
+        stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+        async with answering(peer):
+            await stream.open()
+            await peer.publish("s", b"1", bm="7|1|")
+            (await anext(stream)).discard()
+            await peer.ack(None, "persisted", sub_id="s", bm="7|1|")
+            await wait_all_tasks_blocked()
+        await lose(await live(server))  # after a minute of silence; it fails at once
+        moved = await live(other)
+        await moved.answer("heartbeat")
+        _, anchor = (await moved.answer("subscribe")).bookmark.split(",")
+        now_us = client._ha_core.settings.clock_us()
+        assert Timestamp.parse(anchor).microseconds <= now_us - 65_000_000
+        async with answering(moved):
+            await stream.aclose()
             await client.flush(timeout=1)

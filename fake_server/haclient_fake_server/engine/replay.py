@@ -110,7 +110,7 @@ class Replay:
         if item.fully_durable:
             chunk, item.cursor = _cut(chunk, item.cursor, limit=state.durable_limit)
         frames: list[bytes] = []
-        crosses = item.owes_completed and _highest_position(chunk) > item.target
+        crosses = item.owes_completed and _reaches_beyond(chunk, item.target, start=item.position)
         if item.filter or item.bounded or crosses:
             self._scan_with_care(item, chunk, frames)
         else:
@@ -128,10 +128,10 @@ class Replay:
 
     def _scan(self, item: Subscription, chunk: bytes, frames: list[bytes]) -> None:
         """The common case: every message of the topic, its bookmark and little else."""
-        append, length_of, unpack = frames.append, LENGTH.pack, RECORD_HEADER.unpack_from
-        heads, start = self._heads(item), item.position
+        length_of, unpack = LENGTH.pack, RECORD_HEADER.unpack_from
+        heads, start, publish = self._heads(item), item.position, int(RecordCommand.PUBLISH)
         plain = item.style & ~Style.LIVE == Style.BOOKMARK
-        last = -1
+        last, of, head, begin = -1, (0, 0), None, b""
         for offset, end in blocks_of(chunk):
             at = offset
             while at < end:
@@ -140,17 +140,18 @@ class Replay:
                 )
                 if position >= start:
                     last = at
-                    head = heads[topic] if command == RecordCommand.PUBLISH else None
-                    if head is None:
+                    if command == publish and of != (publisher, topic):
+                        of, head = (publisher, topic), heads[topic]
+                        begin = b"%b%d|" % (head or b"", publisher)
+                    if head is None or command != publish:
                         pass
                     elif plain and not key and not x:
-                        begin = b'%b%d|%d|"}' % (head, publisher, sequence)
+                        header = b'%b%d|"}' % (begin, sequence)
                         body = chunk[at + RECORD_HEADER_BYTES + skip : at + size]
-                        append(length_of(len(begin) + len(body)))
-                        append(begin)
-                        append(body)
+                        frames += (length_of(len(header) + len(body)), header, body)
                     else:
-                        append(_frame(item, head, next(read_records(chunk, at, at + size))))
+                        record = next(read_records(chunk, at, at + size))
+                        frames.append(_frame(item, head, record))
                 at += size
         if last >= 0:
             _pass(item, next(read_records(chunk, last, len(chunk))))
@@ -244,8 +245,17 @@ def _cut(chunk: bytes, after: Cursor, *, limit: int) -> tuple[bytes, Cursor]:
     return chunk, after
 
 
+def _reaches_beyond(chunk: bytes, position: int, *, start: int) -> bool:
+    """Whether a chunk, read to go on at `start`, has a record above a position.
+
+    Usually its size alone says that it has not.
+    """
+    most = start + len(chunk) // RECORD_HEADER_BYTES
+    return most > position and _highest_position(chunk) > position
+
+
 def _highest_position(chunk: bytes) -> int:
-    """No record of a chunk has a position above this."""
+    """The highest position of the records in a chunk."""
     highest = 0
     for start, _ in blocks_of(chunk):
         fields = BLOCK_HEADER.unpack_from(chunk, start - BLOCK_HEADER_BYTES)

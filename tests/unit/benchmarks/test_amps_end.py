@@ -17,9 +17,9 @@ from benchmarks.blast import Blast, frame, incoming, outgoing, payload
 
 
 @contextmanager
-def served(first: bytes = b"") -> Generator[socket.socket]:
+def served(first: bytes = b"", *, mute: bool = False) -> Generator[socket.socket]:
     ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=serve_amps, args=(theirs, first))
+    thread = threading.Thread(target=serve_amps, args=(theirs, first), kwargs={"mute": mute})
     thread.start()
     ours.settimeout(10)
     try:
@@ -74,6 +74,27 @@ def test_a_client_may_ask_for_no_acks() -> None:
         log_on(connection, f"me-{NO_ACKS}")
         connection.sendall(outgoing(Blast(2, 30)) + flush)
         assert [ack["a"] for ack in read_frames(connection, 1)] == ["processed"]
+
+
+def test_a_mute_one_acknowledges_no_publish_and_answers_everything_else() -> None:
+    flush = frame(b'{"c":"flush","cid":"7","a":"processed"}')
+    with served(mute=True) as connection:
+        log_on(connection)
+        connection.sendall(outgoing(Blast(2, 30)) + flush)
+        assert [ack["a"] for ack in read_frames(connection, 1)] == ["processed"]
+
+
+def test_a_command_between_equally_long_publishes_is_not_passed_over() -> None:
+    publishes = outgoing(Blast(1000, 30))
+    flush = frame(b'{"c":"flush","cid":"7","a":"processed"}')
+    with served() as connection:
+        log_on(connection)
+        connection.sendall(publishes + flush + publishes + outgoing(Blast(3, 40)) + flush)
+        acks = list[dict[str, object]]()
+        while sum(ack["a"] == "processed" for ack in acks) < 2:
+            acks += read_frames(connection, 1)
+    persisted = [ack["s"] for ack in acks if ack["a"] == "persisted"]
+    assert persisted[-1] == 1_700_000_000_000_002
 
 
 def test_a_subscribe_is_answered_with_the_blast() -> None:

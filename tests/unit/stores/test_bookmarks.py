@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -18,6 +20,7 @@ from haclient_stores.bookmarks import (
     parse_bookmark,
 )
 from haclient_stores.errors import UsageError
+from support.process import python_environment
 
 ONE = Bookmark(7094790850998930143, 3)
 TWO = Bookmark(12290412031115262887, 1484244707000000008)
@@ -145,3 +148,14 @@ def test_an_empty_list_is_the_start_of_the_log() -> None:
 def test_a_range_needs_known_brackets() -> None:
     with pytest.raises(UsageError, match=r"\[\)"):
         BookmarkRange(EPOCH, NOW, "<>")
+
+
+def test_the_first_timestamp_of_a_process_imports_nothing() -> None:
+    program = (
+        "import sys; from haclient_stores.bookmarks import Timestamp; before = set(sys.modules); "
+        "Timestamp.parse('20240131T120000.5Z'); sys.exit(len(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=python_environment(), timeout=60, check=False
+    )
+    assert done.returncode == 0

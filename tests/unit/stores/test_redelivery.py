@@ -34,6 +34,14 @@ def test_an_expected_entry_comes_again_under_a_new_number() -> None:
     assert not again
 
 
+def test_of_several_one_that_is_expected_is_enough() -> None:
+    again = Redelivery()
+    assert not again.expects_any([0, 1], [30, 30])
+    again.expect(3, 0, 30)
+    assert again.expects_any([1, 0], [30, 30])
+    assert not again.expects_any([1, 0], [30, 31])
+
+
 @pytest.mark.row("BS4")
 def test_a_discard_by_the_holder_of_the_first_delivery_ends_the_expectation() -> None:
     again = Redelivery()

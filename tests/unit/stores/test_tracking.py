@@ -52,6 +52,43 @@ def test_a_sequence_at_or_below_the_last_seen_is_a_duplicate() -> None:
     assert arrive(tracker, "A|1000", "A|1002", "A|999", "A|1002", "A|1003") == [1, 2, 0, 0, 3]
 
 
+@pytest.mark.row("BS11")
+@pytest.mark.parametrize(
+    "again",
+    [
+        ("A|1", "A|2", "A|3"),
+        ("A|2", "A|1"),
+        ("B|1", "A|1", "B|2", "A|3"),
+    ],
+)
+def test_a_batch_of_nothing_but_known_ones_is_dropped_and_changes_nothing(
+    again: tuple[str, ...],
+) -> None:
+    tracker = entered()
+    arrive(tracker, "A|1", "A|2", "B|1", "B|2", "A|3")
+    assert arrive(tracker, *again) == [0] * len(again)
+    assert tracker.fresh == []
+    assert arrive(tracker, "A|4") == [6]
+
+
+@pytest.mark.row("BS4", "BS11")
+@pytest.mark.parametrize(
+    ("again", "numbers"),
+    [
+        (("A|1", "A|2", "A|3"), [0, 0, 4]),
+        (("A|1", "A|2", "A|0"), [0, 0, -1]),
+        (("A|1", "A|2", "A|4"), [0, 0, 4]),
+    ],
+)
+def test_one_that_is_not_known_is_found_among_known_ones(
+    again: tuple[str, ...], numbers: list[int]
+) -> None:
+    tracker = entered()
+    arrive(tracker, "A|1", "A|2", "A|3")
+    tracker.link_lost(3)  # the third was never handed out
+    assert [min(number, 4) for number in arrive(tracker, *again)] == numbers
+
+
 @pytest.mark.row("BS2")
 def test_numbers_rise_by_one_over_batches_of_any_kind() -> None:
     tracker = entered()
@@ -288,3 +325,28 @@ def test_discards_written_as_one_run_are_taken_at_once_or_not_at_all() -> None:
     assert tracker.oldest_undiscarded == 4
     assert tracker.discard_run(array("Q", [4, 5]))
     assert tracker.undiscarded_count == 0
+
+
+@pytest.mark.row("BS9")
+def test_elsewhere_an_unfinished_first_message_of_a_publisher_is_looked_for_from_the_start() -> (
+    None
+):
+    """A1 B1 here may be B1 A1 there: behind A1 there is no B1 any more."""
+    tracker = entered()
+    a1, b1 = arrive(tracker, "A|1", "B|1")
+    tracker.discard(a1)
+    assert tracker.resume_elsewhere(0) == ("1|1|",)  # B1 is in hand: its repetition is dropped
+    tracker.ended()
+    assert tracker.resume_elsewhere(0) == ("0",)
+    assert tracker.resume() == "1|1|"  # this server's order is known
+    assert arrive(tracker, "B|1", "A|1") == [b1 + 1, 0]
+    tracker.discard(b1 + 1)
+    assert tracker.resume_elsewhere(0) == ("1|1|,2|1|",)
+
+
+def test_elsewhere_the_start_is_where_the_subscription_was_entered() -> None:
+    tracker = entered(start="3|7|")
+    a1, _ = arrive(tracker, "A|1", "B|1")
+    tracker.discard(a1)
+    tracker.ended()
+    assert tracker.resume_elsewhere(5) == ("3|7|",)

@@ -3,8 +3,16 @@ from __future__ import annotations
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
 
-from haclient.errors import DisconnectedError, PublishGap, UsageError, WouldBlock
+from haclient.errors import (
+    DisconnectedError,
+    PublishGap,
+    StoreError,
+    StoreFull,
+    UsageError,
+    WouldBlock,
+)
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
@@ -241,6 +249,21 @@ async def test_with_durability_fsync_a_publish_returns_after_the_disk() -> None:
     with pytest.raises(UsageError, match="durability is fsync"):
         bench.publisher.publish_nowait("t", b"c")
     assert store.unpersisted_count == 2
+
+
+async def test_a_sync_that_finds_no_room_is_no_refusal_of_the_publish_that_is_stored() -> None:
+    class Full(DictPublishStore):
+        durability = "fsync"
+
+        @override
+        def sync(self) -> None:
+            raise StoreFull("no space left")
+
+    store = Full()
+    with pytest.raises(StoreError, match="stored, but not on the disk: no space") as caught:
+        await Bench(store).publisher.publish("t", b"a")
+    assert not isinstance(caught.value, StoreFull)  # who publishes it again would double it
+    assert store.unpersisted_count == 1
 
 
 async def test_heads_are_kept_for_many_topics_but_not_for_ever(store: PublishStore) -> None:

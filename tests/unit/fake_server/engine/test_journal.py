@@ -57,6 +57,24 @@ def test_any_position_message_or_time_is_found(journal: MemoryJournal, position:
     assert position in {record.position for record in records_of(chunk)}
 
 
+def test_a_payload_that_looks_like_a_message_is_not_taken_for_it() -> None:
+    sought = (7).to_bytes(8, "little") + (30).to_bytes(8, "little")
+    journal, payloads = MemoryJournal(), (sought, b"", b"", sought)
+    for position, payload in enumerate(payloads, start=1):
+        data = encode_record(Record(position, 7, 10 * position, 1000, 1, payload=payload))
+        ends = {7: (0, 40)}
+        journal.append(
+            Block(
+                encode_block(data, count=1, first_position=position),
+                *(position, position + 1, 1000, 1000),
+                ends,
+            )
+        )
+    assert journal.find(7, 30) == 3
+    assert journal.find(7, 40) == 4
+    assert journal.find(7, 31) is None
+
+
 def test_beyond_the_end_there_is_nothing(journal: MemoryJournal) -> None:
     assert journal.at_time(10**9) == journal.next_position == 1001
     end = journal.seek(1001)

@@ -268,7 +268,7 @@ def test_a_replay_after_a_restart_is_the_same_as_before() -> None:
 
 
 @pytest.mark.row("TL4", "RB9")
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_all_subscribers_see_one_order_however_late_or_slow_they_are(data: st.DataObject) -> None:
     world = World()

@@ -1,0 +1,196 @@
+"""The command line of the simulator: `nox -s simulate -- --help`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from simulation.mutations import MUTATIONS, planted
+from simulation.planning import plan_of
+from simulation.plans import Plan
+from simulation.shrinking import shrink
+from simulation.simulator import Outcome, simulate
+
+__all__ = ["Summary", "main", "run_seed"]
+
+_SHOWN: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is kept of a run; it travels between processes."""
+
+    seed: int
+    failures: tuple[str, ...]
+    messages: int
+    failovers: int
+    crashes: int
+    virtual_s: float
+    forgiven: int
+    repeated: int
+    redelivered: int
+
+
+def run_seed(seed: int, mutation: str = "") -> Summary:
+    """Run one seed, with a planted bug if one is named."""
+    outcome = _simulated(plan_of(seed), mutation)
+    counts, beyond = outcome.counts, outcome.beyond
+    return Summary(
+        seed=seed,
+        failures=tuple(outcome.failures),
+        messages=counts.messages,
+        failovers=counts.failovers,
+        crashes=counts.crashes,
+        virtual_s=outcome.virtual_s,
+        forgiven=beyond.forgiven,
+        repeated=beyond.repeated_after_power_loss,
+        redelivered=beyond.redelivered_undiscarded,
+    )
+
+
+def _simulated(plan: Plan, mutation: str) -> Outcome:
+    before = logging.root.manager.disable
+    logging.disable(
+        logging.CRITICAL
+    )  # everything goes wrong here, and the logs would be full of it
+    try:
+        with planted(mutation):
+            return simulate(plan)
+    finally:
+        logging.disable(before)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what is asked for; 0 if no seed fails, and with `--mutations` if each bug is found."""
+    options = _options(arguments)
+    if options.mutations:
+        return _check_mutations(options)
+    if options.steps or options.trace:
+        return _repeat(options)
+    summaries: list[Summary] = []
+    for summary in _summaries(options):
+        summaries.append(summary)
+        if summary.failures:
+            _report(summary.seed, options)
+    _tell(_totals(summaries), options)
+    return int(any(summary.failures for summary in summaries))
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="nox -s simulate --",
+        description="Run the whole system on a virtual clock, once for each seed.",
+    )
+    parser.add_argument("--seeds", type=int, default=None, help="how many seeds (200)")
+    parser.add_argument("--seed", type=int, default=None, help="the first seed, or the only one")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--trace", action="store_true", help="print all that happens in a seed")
+    parser.add_argument("--steps", default="", help="keep these steps of the seed's script only")
+    parser.add_argument("--mutation", default="", choices=["", *MUTATIONS], help="plant a bug")
+    parser.add_argument(
+        "--mutations", action="store_true", help="plant each bug in turn; each has to be found"
+    )
+    options = parser.parse_args(arguments)
+    if options.seeds is None:
+        options.seeds = 200 if options.seed is None or options.mutations else 1
+    options.seed = 1 if options.seed is None else options.seed
+    return options
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _seeds(options: argparse.Namespace) -> range:
+    return range(options.seed, options.seed + options.seeds)
+
+
+def _summaries(options: argparse.Namespace, mutation: str = "") -> Iterator[Summary]:
+    mutation = mutation or options.mutation
+    seeds = _seeds(options)
+    if min(options.jobs, len(seeds)) < 2:
+        yield from (run_seed(seed, mutation) for seed in seeds)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, mp_context=spawn) as pool:
+        yield from pool.map(run_seed, seeds, [mutation] * len(seeds), chunksize=4)
+
+
+def _totals(summaries: list[Summary]) -> dict[str, float]:
+    return {
+        "seeds": len(summaries),
+        "failures": sum(1 for each in summaries if each.failures),
+        "messages": sum(each.messages for each in summaries),
+        "failovers": sum(each.failovers for each in summaries),
+        "crashes": sum(each.crashes for each in summaries),
+        "virtual_s": round(sum(each.virtual_s for each in summaries), 1),
+    }
+
+
+def _tell(totals: dict[str, float], options: argparse.Namespace) -> None:
+    if options.json:
+        _say(json.dumps(totals))
+        return
+    _say(
+        "{seeds} seeds, {failures} failures: {messages} messages, {failovers} fail-overs and "
+        "{crashes} crashes in {virtual_s} virtual seconds".format(**totals)
+    )
+
+
+def _report(seed: int, options: argparse.Namespace) -> None:
+    """Shrink a failing seed; print what failed, the short script, and how to repeat it."""
+    plan = plan_of(seed)
+    found = _simulated(plan, options.mutation).failures
+    kinds = {text.partition(":")[0] for text in found}
+
+    def fails(shorter: Plan) -> bool:
+        again = _simulated(shorter, options.mutation).failures
+        return any(text.partition(":")[0] in kinds for text in again)
+
+    short = shrink(plan, fails)
+    _say(f"seed {seed} failed:")
+    for text in found[:_SHOWN]:
+        _say(f"  {text}")
+    _say(f"shrunk from {len(plan.script)} to {len(short.script)} steps:")
+    for step in short.script:
+        _say(f"  {step}")
+    steps = ",".join(str(step.number) for step in short.script)
+    planted_bug = f" --mutation {options.mutation}" if options.mutation else ""
+    _say(f"repeat: nox -s simulate -- --seed {seed}{planted_bug}")
+    _say(f"        nox -s simulate -- --seed {seed}{planted_bug} --trace --steps {steps or '-'}")
+
+
+def _repeat(options: argparse.Namespace) -> int:
+    plan = plan_of(options.seed)
+    if options.steps:
+        plan = plan.keeping([int(each) for each in options.steps.split(",") if each.isdigit()])
+    outcome = _simulated(plan, options.mutation)
+    if options.trace:
+        for line in outcome.lines():
+            _say(line)
+    for text in outcome.failures:
+        _say(text)
+    _say(f"seed {options.seed}: {len(outcome.failures)} failures; trace {outcome.digest}")
+    return int(bool(outcome.failures))
+
+
+def _check_mutations(options: argparse.Namespace) -> int:
+    """Each planted bug has to be found; print in how many of the seeds it was."""
+    missed = 0
+    for name, mutation in MUTATIONS.items():
+        failed = [each.seed for each in _summaries(options, name) if each.failures]
+        missed += not failed
+        first = f"first by {failed[0]}" if failed else "NOT FOUND"
+        _say(f"{name:28} {len(failed):4} of {options.seeds} seeds, {first:16} {mutation.what}")
+    _say(f"{len(MUTATIONS) - missed} of {len(MUTATIONS)} planted bugs found")
+    return int(missed > 0)

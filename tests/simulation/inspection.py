@@ -1,0 +1,65 @@
+"""Looking into a system at rest: what its brokers have, and how much its parts hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from haclient.client import Client
+from haclient.transport.memory import network
+from haclient_stores.bookmarks import EPOCH
+from simulation.actors import message_of, uri
+from simulation.checkers import LogRecord
+
+if TYPE_CHECKING:
+    from simulation.simulator import Run
+
+__all__ = ["log_of", "sizes", "sow_of"]
+
+
+async def log_of(broker: str) -> list[LogRecord]:
+    """Everything in a broker's log, in its order."""
+    found: list[LogRecord] = []
+    async with Client("inspector") as client:
+        await client.connect(uri(broker))
+        await client.logon()
+        messages = client.bookmark_stream("^(orders|state)$", sub_id="inspection", bookmark=EPOCH)
+        async with messages, trio.open_nursery() as nursery:
+
+            async def collect() -> None:
+                async for batch in messages.batches():
+                    found.extend((each.bookmark, message_of(each.data)) for each in batch)
+
+            nursery.start_soon(collect)
+            await messages.wait_caught_up()
+            nursery.cancel_scope.cancel()
+    return found
+
+
+async def sow_of(broker: str) -> dict[str, int]:
+    """The state of the world: the last message of each key."""
+    async with Client("inspector") as client:
+        await client.connect(uri(broker))
+        await client.logon()
+        async with client.sow("state") as records:
+            found = [message_of(record.data) async for record in records]
+    return {message.publisher: message.number for message in found}
+
+
+def sizes(run: Run) -> dict[str, int]:
+    """What is held, by whom and of what; the last word is the kind."""
+    found = {"all connections": len(network().connections)}
+    for name, publisher in run.publishers.items():
+        found[f"{name} segments"] = len(getattr(publisher.store, "_segments", ()))
+    for name, subscriber in run.subscribers.items():
+        store = subscriber.store
+        if store is not None and run.plan.finishes and not subscriber.plan.keeps:
+            trackers = [
+                store.subscription(each.sub_id).tracker for each in subscriber.subscriptions
+            ]
+            found[f"{name} entries"] = sum(1 for each in trackers for _ in each.entries())
+    for name, broker in run.brokers.items():
+        if broker.server is not None:
+            found[f"{name} sessions"] = len(broker.server._entered()._sessions)
+    return found

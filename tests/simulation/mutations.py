@@ -1,0 +1,221 @@
+"""Bugs to plant: a check of the simulator itself.
+
+Each replaces one function of the product for as long as its run lasts; the product knows nothing of
+it. `nox -s simulate -- --mutations --seeds 500` plants one after the other, and each has to be
+found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
+
+from haclient.session import logon
+from haclient.transport import dispatch, ha_core, publisher
+from haclient_fake_server.engine import durability, heartbeats, identity, replay
+from haclient_stores import (
+    file_space,
+    logged_subscription,
+    segments,
+    tracking,
+    window,
+)
+from haclient_stores.bookmarks import Bookmark, BookmarkList
+from simulation import disk
+
+__all__ = ["MUTATIONS", "Mutation", "planted"]
+
+Ours: TypeAlias = Any  # an object of the product, inside and all
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A planted bug.
+
+    Attributes:
+        what: What is wrong, in words.
+        plant: Plants it; called with the stack that takes it out again.
+    """
+
+    what: str
+    plant: Callable[[contextlib.ExitStack], None]
+
+
+MUTATIONS: Final[dict[str, Mutation]] = {}
+
+
+def _mutation(what: str) -> Callable[[_F], _F]:
+    def register(plant: _F) -> _F:
+        MUTATIONS[plant.__name__.strip("_")] = Mutation(what, plant)
+        return plant
+
+    return register
+
+
+@contextlib.contextmanager
+def planted(name: str) -> Generator[None]:
+    """Run with a bug; with none if the name is empty."""
+    with contextlib.ExitStack() as stack:
+        if name:
+            MUTATIONS[name].plant(stack)
+        yield
+
+
+def _replace(stack: contextlib.ExitStack, owner: object, name: str, value: object) -> Ours:
+    original = getattr(owner, name)
+    setattr(owner, name, value)
+    stack.callback(setattr, owner, name, original)
+    return original
+
+
+@_mutation("the broker acknowledges a block that is still in its own buffer")
+def _ack_before_write(stack: contextlib.ExitStack) -> None:
+    unwritten: dict[int, tuple[int, int]] = {}
+
+    def pwrite(self: Ours, data: Ours, offset: int) -> None:
+        written(self, data, offset)
+        if self.path.name.startswith("journal.0"):
+            unwritten[id(self._inode)] = (offset, len(data))
+
+    def copy(self: Ours) -> Ours:
+        made = copied(self)
+        offset, length = unwritten.get(id(self), (0, 0))
+        made.memory[offset : offset + length] = bytes(length)
+        return made
+
+    written = _replace(stack, disk._SimulatedFile, "pwrite", pwrite)
+    copied = _replace(stack, disk._Inode, "copy", copy)
+
+
+@_mutation("the recovery point is the highest sequence seen of each publisher")
+def _recovery_point_as_highest_seen(stack: contextlib.ExitStack) -> None:
+    def point(self: tracking.SubscriptionTracker) -> BookmarkList:
+        ids = self._publishers.ids
+        return BookmarkList(tuple(Bookmark(ids[p], s) for p, s in self.seen.items()))
+
+    _replace(stack, tracking.SubscriptionTracker, "recovery_point", point)
+
+
+@_mutation("the publish store is trimmed to what the server has seen, not to what is persisted")
+def _trim_by_s(stack: contextlib.ExitStack) -> None:
+    _replace(stack, logon, "_persisted", lambda _bookmark, seen: seen)
+
+
+@_mutation("messages are discarded before the handler gets them")
+def _discard_before_handler(stack: contextlib.ExitStack) -> None:
+    async def next_batch(self: Ours) -> Ours:
+        batch = await taken(self)
+        for message in batch or ():
+            message.discard()
+        return batch
+
+    taken = _replace(stack, dispatch.Delivery, "next_batch", next_batch)
+
+
+@_mutation("after a logon new publishes leave before those that wait for their ack")
+def _new_publish_before_replay(stack: contextlib.ExitStack) -> None:
+    def reconcile(self: publisher.Publisher, *values: Ours) -> None:
+        reconciled(self, *values)
+        if self.log is not None:
+            self.log.rewind(self.log.last_sequence)
+
+    reconciled = _replace(stack, publisher.Publisher, "reconcile", reconcile)
+
+
+@_mutation("a restarted broker has forgotten which sequences it has seen")
+def _duplicates_forgotten_at_restart(stack: contextlib.ExitStack) -> None:
+    def restore(self: identity.Publishers, number: int, _high: int, *, assigned: bool) -> None:
+        restored(self, number, 0, assigned=assigned)
+
+    restored = _replace(stack, identity.Publishers, "restore", restore)
+
+
+@_mutation("a recycled segment keeps its old frames, and recovery takes them")
+def _stale_frames_of_a_recycled_segment(stack: contextlib.ExitStack) -> None:
+    def append(self: Ours, head: bytes, tail: bytes, body: bytes) -> int:
+        memory, at = self._memory, self._at
+        sequence: int = appended(self, head, tail, body)
+        if memory is self._memory and self._at > at:
+            after = self._at
+            memory[after - 4 : after] = stale.get((id(memory), after), bytes(4))
+            stale[id(memory), after] = bytes(memory[after - 4 : after])
+        return sequence
+
+    stale: dict[tuple[int, int], bytes] = {}
+    appended = _replace(stack, segments.SegmentLog, "append", append)
+    _replace(stack, file_space, "_DIGITS_WITHIN", 0)
+
+
+@_mutation("the broker acknowledges a subscription up to the end of its log, passed or not")
+def _persisted_ack_for_what_was_not_sent(stack: contextlib.ExitStack) -> None:
+    _replace(stack, heartbeats, "_passed", lambda state, _item: state.last_bookmark)
+
+
+@_mutation("prune takes the lock of the new file only after the rename")
+def _lock_after_rename(stack: contextlib.ExitStack) -> None:
+    def open_locked(self: disk.SimulatedDisk, path: Path) -> Ours:
+        if path.name.endswith(".prune"):
+            return self.open(path, create=True)
+        return locked(self, path)
+
+    locked = _replace(stack, disk.SimulatedDisk, "open_locked", open_locked)
+
+
+@_mutation("a store without history numbers from what the server has seen, not from the clock")
+def _number_reuse_after_a_restart(stack: contextlib.ExitStack) -> None:
+    def reconcile(self: Ours, *, seen: int, persisted: int, clock_us: int) -> None:
+        reconciled(self, seen=seen, persisted=persisted, clock_us=clock_us and 0)
+
+    reconciled = _replace(stack, window.PublishWindow, "reconcile", reconcile)
+    _replace(stack, segments.SegmentLog, "number_above", lambda _self, _sequence: None)
+
+
+@_mutation("a fail-over to another server resumes without a time anchor")
+def _missing_time_anchor(stack: contextlib.ExitStack) -> None:
+    _replace(stack, ha_core.HACore, "_forms", lambda _self, log: (log.resume(),))
+
+
+@_mutation("what was queued for a handler when the link was lost is handed out nevertheless")
+def _old_queue_after_the_new_link(stack: contextlib.ExitStack) -> None:
+    def drop(self: Ours) -> int:
+        kept = tuple(self._batches)
+        first: int = dropped(self)
+        self._batches.extend(kept)
+        return first
+
+    dropped = _replace(stack, dispatch.Delivery, "drop", drop)
+
+
+@_mutation("persisted acks do not wait for synchronous destinations")
+def _ack_before_replication(stack: contextlib.ExitStack) -> None:
+    def settle(self: Ours, reached: int, *, end: int, last: Ours) -> bool:
+        return bool(settled(self, reached * 0 + end, end=end, last=last))
+
+    settled = _replace(stack, durability.Durability, "settle", settle)
+
+
+@_mutation("a discard is remembered in memory and not in the file")
+def _discard_not_written(stack: contextlib.ExitStack) -> None:
+    def discard(self: Ours, number: int) -> None:
+        self._try_discard(number)
+
+    _replace(stack, logged_subscription.LoggedSubscription, "discard", discard)
+
+
+@_mutation("what was queued when the link was lost counts as handed out")
+def _lost_queue_counts_as_seen(stack: contextlib.ExitStack) -> None:
+    _replace(stack, ha_core, "drop_queued", lambda subscription: subscription.sink.drop())
+
+
+@_mutation("a subscription that has caught up misses what was written meanwhile")
+def _gap_between_replay_and_live(stack: contextlib.ExitStack) -> None:
+    def advance(self: Ours, item: Ours) -> None:
+        if 0 < self._state.batch.position - item.position < 3 and item.position > 8:
+            item.position, item.cursor = self._state.batch.position, None
+        advanced(self, item)
+
+    advanced = _replace(stack, replay.Replay, "_advance", advance)

@@ -1,0 +1,141 @@
+"""What a run consists of, as data: its nodes, and a script of work and faults.
+
+A plan follows from a seed alone, so the seed repeats the run; a shorter script is the same plan
+with some of its steps left out (`keeping`), named by their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from typing_extensions import override
+
+__all__ = ["Links", "Plan", "PublisherPlan", "Replication", "Step", "StoreKind", "SubscriberPlan"]
+
+StoreKind: TypeAlias = Literal["file", "fsync", "memory"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing that is done, and how long the script waits before it.
+
+    Attributes:
+        number: Its place in the whole script.
+        kind: A method of `simulator.Simulator` of the name `do_<kind>`.
+        node: What it is done to; empty: the broker with the most connections.
+        other: The second node, of a partition; or the operation, of a disk fault.
+        count: How many messages or bytes; an error number; or a seed for what is chosen by chance.
+        seconds: How long it lasts, or by how much a clock jumps.
+        after: Virtual seconds between the step before and this one.
+    """
+
+    number: int
+    kind: str
+    node: str = ""
+    other: str = ""
+    count: int = 0
+    seconds: float = 0.0
+    after: float = 0.0
+
+    @override
+    def __str__(self) -> str:
+        """One line of a script."""
+        text = f"{self.number:4} +{self.after:.3f}s {self.kind} {self.node or 'the busiest broker'}"
+        for name in ("other", "count", "seconds"):
+            if getattr(self, name):
+                text += f" {name}={getattr(self, name)}"
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replication:
+    """One broker sends its log to another."""
+
+    source: str
+    target: str
+    mode: Literal["sync", "async"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublisherPlan:
+    """One publishing process.
+
+    Attributes:
+        name: Its client name.
+        store: The kind of its store; `fsync` is a file with that durability.
+        servers: Brokers, best first.
+        pad: Each message is longer by so many bytes.
+    """
+
+    name: str
+    store: StoreKind
+    servers: tuple[str, ...]
+    pad: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriberPlan:
+    """One subscribing process.
+
+    Attributes:
+        name: Its client name.
+        servers: Brokers, best first.
+        topics: A topic or pattern for each of its subscriptions.
+        eager: The share of messages that are discarded at once.
+        keeps: Every so manieth message is never discarded; 0 for none.
+        slow_s: How long its handler takes for a message, at most.
+        rotates: Whether each of its processes has another server as its best.
+    """
+
+    name: str
+    servers: tuple[str, ...]
+    topics: tuple[str, ...]
+    eager: float = 0.5
+    keeps: int = 0
+    slow_s: float = 0.0
+    rotates: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """How connections are; each draws its own values below these."""
+
+    latency_s: float = 0.0
+    receive_bytes: int = 2**30
+    send_bytes: int = 2**30
+    capacity_bytes: int = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A whole run.
+
+    Attributes:
+        fsync: Whether brokers sync each batch: only then may they lose their power.
+        finishes: Whether subscribers discard all but what they keep, before they start once more.
+    """
+
+    seed: int
+    brokers: tuple[str, ...]
+    replications: tuple[Replication, ...]
+    publishers: tuple[PublisherPlan, ...]
+    subscribers: tuple[SubscriberPlan, ...]
+    readers: tuple[str, ...] = ()
+    fsync: bool = False
+    finishes: bool = True
+    heartbeat_s: float = 2.0
+    links: Links = field(default_factory=Links)
+    script: tuple[Step, ...] = ()
+
+    def keeping(self, numbers: Collection[int]) -> Plan:
+        """The same plan with these steps only; the others' waits are kept."""
+        kept: list[Step] = []
+        after = 0.0
+        for step in self.script:
+            after += step.after
+            if step.number in numbers:
+                kept.append(replace(step, after=after))
+                after = 0.0
+        return replace(self, script=tuple(kept))

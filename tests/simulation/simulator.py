@@ -1,0 +1,377 @@
+"""The simulator: production clients, stores and brokers in one process, on a virtual clock.
+
+Fault model. A run consists of nodes: machines with a disk and a clock of their own, joined by a
+network. What may happen to them, at any moment and in any combination that a plan draws:
+
+*Connections* (`wires`) have latency, small reads, partial sends and small buffers. They are reset
+or ended, lost after any byte, or half open: silent without an end. Two nodes are parted in both
+directions or in one: what was sent is held and arrives after the partition; nobody connects
+meanwhile. Bytes that arrive are never changed or reordered: that is what a stream promises.
+
+*Processes* (`nodes`) are killed between any two steps of any task: their disk keeps what was
+written (page cache), their connections are reset. Machines lose their power: their disk keeps what
+was synced and any subset of the pages written since, some of them torn (`disk`), and their peers
+hear nothing. Both come back, with the disk that was left. A broker loses its power only when it
+syncs every batch, which is what it promises to survive; clients do with any store.
+
+*Other processes* try to open a store that is in use.
+
+*Disks* report no space, failed reads, writes, maps and syncs, and short writes, now and then; bytes
+at rest are not changed. A process that a failed operation ends is a crash like another.
+
+*Clocks* of machines jump by seconds. The client compares its clock with the servers' when it
+resumes on another one, and its overlap there (5 s by default) is what it allows for: so no clock is
+wrong by more than 1.5 s.
+
+*Time* is trio's virtual clock, and the order in which tasks run is drawn from the seed, too.
+
+What the promise does not cover is not an error and is counted (`checkers`). Clients move between
+synchronous replicas only; an asynchronous one has readers of its own.
+
+Afterwards faults stop, everything runs, and within a bound all of it has to be delivered. Then all
+subscribers start once more, to see what comes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import trio
+import trio.testing
+from trio._core import _run as scheduler  # its order is to come from the seed
+
+from haclient_stores.errors import StoreError, StoreLocked
+from haclient_stores.memory_publish import MemoryPublishStore
+from simulation import checkers
+from simulation.actors import Broker, Counts, Publisher, Reader, Subscriber, Surroundings
+from simulation.history import Forgiven, History
+from simulation.inspection import log_of, sizes, sow_of
+from simulation.nodes import Node
+from simulation.plans import Plan, Step
+from simulation.wires import Wires
+
+__all__ = ["Outcome", "Run", "simulate"]
+
+LIVENESS_S: Final = 60.0
+"""Virtual seconds within which everything is delivered once faults have stopped."""
+
+_SETTLED_FOR_S: Final = 2.0
+_LOOK_S: Final = 0.25
+_LIMITS: Final = {"segments": 3, "entries": 10, "sessions": 16, "connections": 24}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        failures: Complaints, the first ones of each checker; empty when all is well.
+        trace: What happened, and when.
+        logs: What each broker has in the end, in its order.
+    """
+
+    failures: list[str] = field(default_factory=list[str])
+    trace: list[tuple[float, object]] = field(default_factory=list[tuple[float, object]])
+    counts: Counts = field(default_factory=Counts)
+    beyond: checkers.Beyond = field(default_factory=checkers.Beyond)
+    virtual_s: float = 0.0
+    logs: dict[str, list[checkers.LogRecord]] = field(
+        default_factory=dict[str, list[checkers.LogRecord]]
+    )
+
+    def lines(self) -> Iterator[str]:
+        """The trace, to be read."""
+        for at, what in self.trace:
+            yield f"{at:10.4f} {what}"
+
+    @property
+    def digest(self) -> str:
+        """Equal for two runs in which the same things happened."""
+        return hashlib.sha256("\n".join(self.lines()).encode()).hexdigest()
+
+
+def simulate(plan: Plan) -> Outcome:
+    """Run a plan from its beginning to its end, in no time."""
+    outcome = Outcome()
+    with _deterministic(plan.seed):
+        trio.run(Run(plan, outcome).run, clock=trio.testing.MockClock(autojump_threshold=0))
+    return outcome
+
+
+@contextlib.contextmanager
+def _deterministic(seed: int) -> Generator[None]:
+    """Nothing but the seed decides which task is next, and no thread takes part."""
+
+    async def run_inline(function: Callable[..., object], *values: object, **_: object) -> object:
+        await trio.lowlevel.checkpoint()
+        result = function(*values)
+        await trio.lowlevel.checkpoint()
+        return result
+
+    state, allowed = scheduler._r.getstate(), scheduler._ALLOW_DETERMINISTIC_SCHEDULING
+    threads = trio.to_thread.run_sync
+    scheduler._r.seed(seed)
+    vars(scheduler)["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
+    trio.to_thread.run_sync = run_inline  # type: ignore[assignment]  # the same, but for threads
+    try:
+        yield
+    finally:
+        scheduler._r.setstate(state)
+        vars(scheduler)["_ALLOW_DETERMINISTIC_SCHEDULING"] = allowed
+        trio.to_thread.run_sync = threads
+
+
+class Run:
+    """One run; `do_<kind>` carries out a step."""
+
+    def __init__(self, plan: Plan, outcome: Outcome) -> None:
+        self.plan = plan
+        self.outcome = outcome
+        self.nodes: dict[str, Node] = {}
+        self.history = History(self._say)
+        self._hurry: list[trio.CancelScope] = []
+
+    async def run(self) -> None:
+        """Everything."""
+        outcome = self.outcome
+        self._build()
+        tasks = trio.lowlevel.current_statistics().tasks_living
+        async with trio.open_nursery() as nursery:
+            for node in self.nodes.values():
+                nursery.start_soon(node.supervise)
+            await self._play(nursery)
+            self._stop_faults()
+            if await self._delivered():
+                await self._finish()
+            nursery.cancel_scope.cancel()
+        left = trio.lowlevel.current_statistics().tasks_living - tasks
+        if left:
+            outcome.failures.append(f"task left: {left} tasks outlive the run")
+        self._judge()
+        outcome.virtual_s = trio.current_time()
+
+    # -- the nodes ------------------------------------------------------------
+
+    def _build(self) -> None:
+        plan = self.plan
+        self.wires = Wires(plan.links, Random(f"wires {plan.seed}"))
+        around = Surroundings(plan, self.history, self.outcome.counts)
+        self.brokers = {
+            name: Broker(name, around, lambda name=name: self.nodes[name].clock_us())  # type: ignore[misc]  # the name is bound now
+            for name in plan.brokers
+        }
+        self.publishers = {each.name: Publisher(each, around) for each in plan.publishers}
+        self.subscribers = {each.name: Subscriber(each, around) for each in plan.subscribers}
+        self.readers = {name: Reader(name, around) for name in plan.readers}
+        programs = {**self.brokers, **self.publishers, **self.subscribers, **self.readers}
+        for name, program in programs.items():
+            chance = Random(f"{name} {plan.seed}")
+            self.nodes[name] = Node(name, program, wires=self.wires, chance=chance, told=self._say)
+
+    def _say(self, what: object) -> None:
+        self.outcome.trace.append((trio.current_time(), what))
+
+    # -- the script -----------------------------------------------------------
+
+    async def _play(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        for step in self.plan.script:
+            await trio.sleep(step.after)
+            self._say(f"step {step}")
+            getattr(self, f"do_{step.kind}")(step)
+
+    def _target(self, step: Step) -> Node:
+        return self.nodes[step.node or self.wires.busiest(self.plan.brokers)]
+
+    def _later(self, seconds: float, call: Callable[[], object]) -> None:
+        async def wait() -> None:
+            with scope:
+                await trio.sleep(seconds)
+            call()
+
+        scope = trio.CancelScope()
+        self._hurry.append(scope)
+        self._nursery.start_soon(wait)
+
+    def do_publish(self, step: Step) -> None:
+        self.publishers[step.node].publish(step.count)
+
+    def do_discard(self, step: Step) -> None:
+        with self._application_of(step.node):
+            self.subscribers[step.node].discard(step.count, step.other)
+
+    def do_prune(self, step: Step) -> None:
+        with self._application_of(step.node):
+            self.subscribers[step.node].prune()
+
+    @contextlib.contextmanager
+    def _application_of(self, name: str) -> Generator[None]:
+        """An application that meets an error of its store dies of it."""
+        node = self.nodes[name]
+        try:
+            yield
+        except StoreError as error:
+            self._say(f"{name}: {error}")
+            assert node.life is not None
+            if not node.life.disk.failures:
+                node.complaints.append(f"crash: {name}: {error!r}")
+            node.crash(power=False, down_s=0.5)
+
+    def do_intrude(self, step: Step) -> None:
+        node = self.nodes[step.node]
+        owner = self.publishers.get(step.node) or self.subscribers[step.node]
+        if owner.store is None or isinstance(owner.store, MemoryPublishStore) or node.life is None:
+            return
+        try:
+            owner.intrude(node.life.disk)
+        except StoreLocked:
+            return
+        except StoreError as error:
+            self._say(f"{step.node}: an intruder meets {error}")
+            return
+        node.complaints.append(f"lock: a second process has opened the store of {step.node}")
+
+    def do_wait(self, step: Step) -> None:
+        """Nothing happens: the pause before the step is what is wanted."""
+
+    def do_query(self, step: Step) -> None:
+        self.readers[step.node].query()
+
+    def do_kill(self, step: Step) -> None:
+        self._target(step).crash(power=False, down_s=step.seconds)
+
+    def do_power(self, step: Step) -> None:
+        self._target(step).crash(power=True, down_s=step.seconds)
+
+    def do_reset(self, step: Step) -> None:
+        self.wires.reset(step.node)
+
+    def do_end(self, step: Step) -> None:
+        self.wires.end(step.node)
+
+    def do_cut(self, step: Step) -> None:
+        self.wires.cut(step.node, step.count)
+
+    def do_silence(self, step: Step) -> None:
+        self.wires.silence(step.node)
+
+    def do_slow(self, step: Step) -> None:
+        self.wires.slow(step.node, step.seconds)
+
+    def do_partition(self, step: Step) -> None:
+        self._part((step.node, step.other), step.seconds)
+        self._part((step.other, step.node), step.seconds)
+
+    def do_partition_one_way(self, step: Step) -> None:
+        self._part((step.node, step.other), step.seconds)
+
+    def _part(self, way: tuple[str, str], seconds: float) -> None:
+        self.wires.part(*way)
+        self._later(seconds, lambda: self.wires.join(*way))
+
+    def do_disk(self, step: Step) -> None:
+        life = self.nodes[step.node].life
+        if life is not None and life.alive:
+            life.disk.arm(step.other, step.count)
+
+    def do_clock(self, step: Step) -> None:
+        node = self.nodes[step.node]
+        limit_us = 1_500_000
+        node.skew_us = max(-limit_us, min(limit_us, node.skew_us + int(step.seconds * 1_000_000)))
+
+    # -- the end --------------------------------------------------------------
+
+    def _stop_faults(self) -> None:
+        self._say("faults stop")
+        for scope in self._hurry:
+            scope.cancel()
+        self.wires.heal()
+        for node in self.nodes.values():
+            if node.life is not None:
+                node.life.disk.disarm()
+            node.disk.disarm()
+            node.come_back()
+
+    async def _delivered(self) -> bool:
+        """Wait until everything is persisted and delivered; liveness is that this happens soon."""
+        with trio.move_on_after(LIVENESS_S):
+            looked_at = -1
+            while True:
+                if self._at_rest() and looked_at != len(self.history.facts):
+                    looked_at = len(self.history.facts)
+                    if not any(self._lost()):
+                        return True
+                await trio.sleep(_LOOK_S)
+        self.outcome.failures.append(f"liveness: not everything is delivered in {LIVENESS_S:g} s")
+        for name, publisher in self.publishers.items():
+            if not publisher.done:
+                self.outcome.failures.append(f"liveness: {name} is not done")
+        return False
+
+    def _at_rest(self) -> bool:
+        """Whether everybody runs and everything is persisted."""
+        done = all(publisher.done for publisher in self.publishers.values())
+        return done and all(node.up for node in self.nodes.values())
+
+    def _lost(self) -> Iterator[str]:
+        wants = {
+            each.name: each.wants
+            for subscriber in self.subscribers.values()
+            for each in subscriber.subscriptions
+        }
+        return checkers.lost(self.history.facts, wants)
+
+    async def _finish(self) -> None:
+        """Discard what is ever discarded, start all subscribers again, and see what comes."""
+        await trio.sleep(_SETTLED_FOR_S)
+        for subscriber in self.subscribers.values():
+            if self.plan.finishes:
+                subscriber.discard(0)
+        await trio.sleep(_SETTLED_FOR_S)
+        for name, subscriber in self.subscribers.items():
+            subscriber.look()
+            self.nodes[name].crash(power=False, down_s=0.1)
+        with trio.move_on_after(LIVENESS_S):
+            looked_at = -1
+            while looked_at != len(self.history.facts) or any(checkers.skipped(self.history.facts)):
+                looked_at = len(self.history.facts)
+                await trio.sleep(_SETTLED_FOR_S)
+        await trio.sleep(_SETTLED_FOR_S)
+        await self._inspect()
+
+    async def _inspect(self) -> None:
+        """Compare the replicas, and look at what everybody holds at rest."""
+        failures = self.outcome.failures
+        facts = self.history.facts
+        forgiven = frozenset(fact.message for fact in facts if isinstance(fact, Forgiven))
+        self.outcome.logs = {name: await log_of(name) for name in self.plan.brokers}
+        failures.extend(checkers.agreement(self.outcome.logs, forgiven))
+        answers = {name: await sow_of(name) for name in self.plan.brokers}
+        if len({str(sorted(answer.items())) for answer in answers.values()}) > 1 and not forgiven:
+            failures.append(f"agreement: the states of the world differ: {answers}")
+        failures.extend(checkers.bounded(sizes(self), _LIMITS))
+
+    def _judge(self) -> None:
+        outcome, facts = self.outcome, self.history.facts
+        for node in self.nodes.values():
+            outcome.counts.crashes += node.crashes
+            outcome.failures.extend(node.complaints)
+        for reader in self.readers.values():
+            outcome.failures.extend(reader.complaints)
+        checks: tuple[Iterator[str], ...] = (
+            self._lost(),
+            checkers.repeated(facts),
+            checkers.handed_out_twice(facts),
+            checkers.order(facts),
+            checkers.recovery_points(facts),
+            checkers.skipped(facts),
+        )
+        for check in checks:
+            outcome.failures.extend(text for text, _ in zip(check, range(3), strict=False))
+        outcome.beyond = checkers.count_beyond(facts)
+        self._say(f"end: {outcome.failures}")

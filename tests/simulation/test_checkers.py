@@ -1,0 +1,102 @@
+"""Each checker complains of what it is for, and of nothing that the promise does not cover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from simulation import checkers
+from simulation.history import (
+    Accepted,
+    Delivered,
+    Discarded,
+    Fact,
+    Forgiven,
+    MessageId,
+    Point,
+    PowerLost,
+    Resumed,
+)
+
+ONE, TWO = MessageId("p", 1), MessageId("p", 2)
+WANTS: checkers.Wants = {"s": lambda _message, topic: topic == "orders"}
+Check = Callable[[Sequence[Fact]], Iterator[str]]
+
+
+def got(message: MessageId, life: int = 1) -> Delivered:
+    return Delivered("s", life, message, f"7|{message.number}|")
+
+
+def lost(facts: Sequence[Fact]) -> Iterator[str]:
+    return checkers.lost(facts, WANTS)
+
+
+def accepted(message: MessageId, topic: str = "orders") -> Accepted:
+    return Accepted(message, topic, message.number)
+
+
+@pytest.mark.parametrize(
+    ("check", "facts"),
+    [
+        (lost, [accepted(ONE), accepted(TWO), got(TWO)]),
+        (checkers.repeated, [got(ONE), Discarded("s", ONE), got(ONE, 2)]),
+        (checkers.handed_out_twice, [got(ONE), got(ONE)]),
+        (checkers.order, [got(TWO), got(ONE)]),
+        (checkers.recovery_points, [got(ONE), got(TWO), Discarded("s", TWO), Point("s", "7|2|")]),
+        (checkers.recovery_points, [got(ONE), Point("s", "8|9|,7|1|")]),
+        (checkers.skipped, [got(ONE), got(TWO), Resumed("s", 2), got(TWO, 2)]),
+    ],
+)
+def test_it_is_found(check: Check, facts: list[Fact]) -> None:
+    assert len(list(check(facts))) == 1
+
+
+@pytest.mark.parametrize(
+    ("check", "facts"),
+    [
+        (lost, [accepted(ONE), Forgiven(ONE), accepted(TWO, "other")]),
+        (checkers.repeated, [got(ONE), Discarded("s", ONE), PowerLost("s"), got(ONE, 2)]),
+        (checkers.repeated, [got(ONE), got(ONE, 2), Discarded("s", ONE)]),
+        (checkers.handed_out_twice, [got(ONE), got(ONE, 2)]),
+        (checkers.order, [got(TWO), got(ONE, 2), got(TWO, 2)]),
+        (checkers.recovery_points, [got(ONE), got(TWO), Discarded("s", ONE), Point("s", "7|1|")]),
+        (checkers.recovery_points, [got(ONE), Point("s", "0")]),
+        (checkers.skipped, [got(ONE), Discarded("s", ONE), Resumed("s", 2)]),
+        (checkers.skipped, [got(ONE), Forgiven(ONE), Resumed("s", 2)]),
+        (checkers.skipped, [got(ONE), Resumed("s", 2), Resumed("s", 3), got(ONE, 3)]),
+    ],
+)
+def test_what_is_right_or_not_promised_is_none_of_their_business(
+    check: Check, facts: list[Fact]
+) -> None:
+    assert list(check(facts)) == []
+
+
+def test_replicas_hold_the_same_each_in_order() -> None:
+    first, second = ("7|1|", ONE), ("7|2|", TWO)
+    assert list(checkers.agreement({"a": [first, second], "b": [first, second]})) == []
+    missing = {"a": [first, second], "b": [first]}
+    assert len(list(checkers.agreement(missing))) == 1
+    assert list(checkers.agreement(missing, frozenset({TWO}))) == []
+    assert len(list(checkers.agreement({"a": [second, first]}))) == 1
+    assert len(list(checkers.agreement({"a": [first, first]}))) == 1
+
+
+def test_sizes_have_limits() -> None:
+    assert list(checkers.bounded({"p1 segments": 3}, {"segments": 3})) == []
+    assert len(list(checkers.bounded({"p1 segments": 4}, {"segments": 3}))) == 1
+
+
+def test_what_is_beyond_the_promise_is_counted() -> None:
+    facts: list[Fact] = [
+        got(ONE),
+        got(ONE, 2),
+        Discarded("s", ONE),
+        PowerLost("s"),
+        got(ONE, 3),
+        Forgiven(TWO),
+    ]
+    beyond = checkers.count_beyond(facts)
+    assert (beyond.forgiven, beyond.repeated_after_power_loss) == (1, 1)
+    assert beyond.redelivered_undiscarded == 1

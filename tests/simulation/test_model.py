@@ -1,0 +1,166 @@
+"""Any interleaving of work, losses and restarts: all arrives, and nothing after its discard."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain, combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulation.history import MessageId
+from simulation.plans import Links, Plan, PublisherPlan, Replication, Step, SubscriberPlan
+from simulation.simulator import simulate
+
+PAIR = (
+    Replication(source="b1", target="b2", mode="sync"),
+    Replication(source="b2", target="b1", mode="sync"),
+)
+CLUSTER = Plan(
+    seed=1,
+    brokers=("b1", "b2"),
+    replications=PAIR,
+    publishers=(
+        PublisherPlan(name="p1", store="file", servers=("b1", "b2")),
+        PublisherPlan(name="p2", store="memory", servers=("b2", "b1")),
+    ),
+    subscribers=(
+        SubscriberPlan(name="s1", servers=("b1", "b2"), topics=("^(orders|state)$",), eager=0.0),
+        SubscriberPlan(name="s2", servers=("b2", "b1"), topics=("orders", "state"), eager=0.5),
+    ),
+    links=Links(latency_s=0.002),
+)
+CLIENTS = ("p1", "p2", "s1", "s2")
+PAUSES = st.sampled_from((0.0, 0.001, 0.02, 0.3))
+
+
+def scripted(plan: Plan, *steps: Step) -> Plan:
+    numbered = tuple(replace(step, number=number) for number, step in enumerate(steps))
+    return replace(plan, script=numbered)
+
+
+def step(kind: str, node: str, *, after: float = 0.0, **more: object) -> Step:
+    return Step(number=0, kind=kind, node=node, after=after, **more)  # type: ignore[arg-type]  # the fields of a step
+
+
+def check(plan: Plan) -> None:
+    outcome = simulate(plan)
+    assert not outcome.failures, "\n".join([*outcome.failures, *map(str, plan.script)])
+
+
+steps = st.one_of(
+    st.builds(
+        step,
+        st.just("publish"),
+        st.sampled_from(("p1", "p2")),
+        after=PAUSES,
+        count=st.integers(1, 6),
+    ),
+    st.builds(
+        step,
+        st.just("discard"),
+        st.sampled_from(("s1", "s2")),
+        after=PAUSES,
+        count=st.integers(1, 2**16),
+    ),
+    st.builds(
+        step, st.sampled_from(("reset", "end", "silence")), st.sampled_from(CLIENTS), after=PAUSES
+    ),
+    st.builds(
+        step,
+        st.just("cut"),
+        st.sampled_from(CLIENTS),
+        after=PAUSES,
+        count=st.integers(1, 2000),
+    ),
+    st.builds(
+        step,
+        st.just("kill"),
+        st.sampled_from(("b1", "b2", *CLIENTS)),
+        after=PAUSES,
+        seconds=st.sampled_from((0.0, 0.2, 2.0)),
+    ),
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(script=st.lists(steps, min_size=5, max_size=40), seed=st.integers(1, 2**32))
+def test_every_message_arrives_and_none_after_its_discard(script: list[Step], seed: int) -> None:
+    check(scripted(replace(CLUSTER, seed=seed), *script))
+
+
+# -- replicas that put the publishers in another order ---------------------------------------------
+
+OTHER_ORDER = replace(
+    CLUSTER,
+    publishers=(
+        PublisherPlan(name="A", store="file", servers=("b1",)),
+        PublisherPlan(name="B", store="file", servers=("b2",)),
+    ),
+    subscribers=(
+        SubscriberPlan(name="s", servers=("b1", "b2"), topics=("orders",), eager=0.0, rotates=True),
+    ),
+    links=Links(latency_s=0.01),
+    finishes=False,
+)
+FOUR = ("A:0", "A:1", "B:0", "B:1")
+SUBSETS = list(chain.from_iterable(combinations(FOUR, size) for size in range(5)))
+
+
+@pytest.mark.row("RE8")
+@pytest.mark.parametrize("how", ["fail over", "restart there"])
+@pytest.mark.parametrize("discarded", SUBSETS, ids=lambda each: "+".join(each) or "none")
+def test_a_subscriber_moves_to_a_replica_with_another_order(
+    how: str, discarded: tuple[str, ...]
+) -> None:
+    """A1 B1 A2 B2 on the one, B1 A1 A2 B2 on the other; its last process begins there anyway."""
+    script = [
+        step("publish", "A", after=1.0, count=1),
+        step("publish", "B", count=1),
+        step("publish", "A", after=1.0, count=1),
+        step("publish", "B", after=1.0, count=1),
+        step("discard", "s", after=1.0, other=" ".join(discarded) or "none"),
+    ]
+    if how == "fail over":
+        script.append(step("kill", "b1", after=1.0, seconds=3.0))
+    script.append(step("wait", "", after=2.0))
+    plan = scripted(OTHER_ORDER, *script)
+    outcome = simulate(plan)
+    assert not outcome.failures
+    order = {
+        name: [str(m.publisher) + str(m.number) for _, m in log]
+        for name, log in outcome.logs.items()
+    }
+    assert order == {"b1": ["A0", "B0", "A1", "B1"], "b2": ["B0", "A0", "A1", "B1"]}
+
+
+@pytest.mark.row("RE8")
+def test_a_publisher_that_was_first_seen_on_the_other_replica() -> None:
+    plan = scripted(
+        OTHER_ORDER,
+        step("partition", "b1", after=1.0, other="b2", seconds=1.0),
+        step("publish", "B", count=5),
+        step("publish", "A", count=5),
+        step("discard", "s", after=0.5, other="A:0 A:1"),
+        step("kill", "b1", seconds=2.0),
+    )
+    outcome = simulate(plan)
+    assert not outcome.failures
+    assert outcome.logs["b2"][0][1] == MessageId("B", 0)
+    assert outcome.logs["b1"][0][1] == MessageId("A", 0)
+
+
+def test_discards_that_survive_a_prune_and_a_kill() -> None:
+    check(
+        scripted(
+            CLUSTER,
+            step("publish", "p1", after=0.5, count=30),
+            step("discard", "s1", after=0.5, count=77),
+            step("prune", "s1"),
+            step("discard", "s1", count=78),
+            step("kill", "s1"),
+            step("kill", "b1", after=0.5, seconds=1.0),
+            step("publish", "p2", count=5),
+        )
+    )
