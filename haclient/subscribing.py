@@ -79,8 +79,6 @@ class Subscriber:
                 _released(subscription)
             try:
                 await self._leave(closing)
-            except DisconnectedError:
-                pass  # then it is over without our word
             except (TimedOut, UsageError) as error:
                 # The server was told. Its answer stands behind what another full stream holds.
                 _logger.warning("a stream was closed without an answer: %s", error)

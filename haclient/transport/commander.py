@@ -322,6 +322,8 @@ class Commander:
         pending.waiter = trio.lowlevel.current_task()
         with trio.move_on_after(float("inf") if timeout is None else timeout):
             await left.wait()
+        if self.connection is not connection:
+            return  # then they are over without the server's word
         if pending.error is not None:
             raise pending.error
         if pending.ack is None:

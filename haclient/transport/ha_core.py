@@ -395,7 +395,8 @@ class HACore(Core):
                     timeout=self._ha.connect_timeout_s,
                 )
             except InvalidBookmark:
-                if bookmark == forms[-1]:
+                ended = self._lasting.get(subscription.sub_id) is not subscription
+                if ended or bookmark == forms[-1]:
                     raise
                 _logger.warning("%s refuses bookmarks with a time anchor", self._info()["uri"])
             else:

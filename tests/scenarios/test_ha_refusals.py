@@ -21,6 +21,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.ha import HAClient
+from haclient.protocol.messages import Message
 from haclient.transport.exceptions import open_nursery
 from haclient.transport.ha_core import OnResubscribeFailure
 from haclient_stores.bookmarks import EPOCH
@@ -224,6 +225,49 @@ async def test_what_is_ended_while_it_is_refused_is_simply_over(server: Server) 
         async with answering(again):
             await client.flush(timeout=1)
         assert len(server.peers) == 2
+
+
+@pytest.mark.row("CC17", "SM7")
+async def test_what_is_ended_while_its_connection_is_lost_is_simply_over(server: Server) -> None:
+    client = client_of(server)
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("prices", sub_id="p", handler=lambda _: None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.unsubscribe, "p")
+            await peer.expect("unsubscribe")
+            await lose(peer)
+        again = await live(server)
+        async with answering(again):
+            await client.flush(timeout=1)
+        assert "subscribe" not in {each.command for each in again.heard}
+
+
+@pytest.mark.row("SM7", "SM8")
+async def test_what_is_ended_while_its_time_anchor_is_refused_is_not_entered_again(
+    server: Server, other: Server
+) -> None:
+    client = client_of(server, other)
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            take: Callable[[Message], None] = lambda message: message.discard()  # noqa: E731  # one line
+            await client.bookmark_subscribe("orders", sub_id="p", handler=take)
+            await peer.publish("p", b"1", bm="7|1|")
+            await peer.ack(None, "persisted", sub_id="p", bm="7|1|")
+            await client.flush(timeout=1)
+        await lose(peer)
+        await lose(await live(server))
+        again = await live(other)
+        command = await again.expect("subscribe")
+        assert command.bookmark.startswith("7|1|,20")  # a list with a time
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.unsubscribe, "p")
+            await wait_all_tasks_blocked()
+            await again.refuse(command, "invalid bookmark")
+            await again.answer("unsubscribe")
+        async with answering(again):
+            await client.flush(timeout=1)
+        assert [each.command for each in again.heard].count("subscribe") == 1
 
 
 @pytest.mark.row("SM8")
