@@ -1,5 +1,5 @@
 """The command line: one module per command group, started by `main`."""
 
-from haclient.cli.app import main
+from haclient.cli.entry import main
 
 __all__ = ["main"]

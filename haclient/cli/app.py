@@ -19,7 +19,7 @@ from haclient.cli.sow import sow
 from haclient.cli.store import store
 from haclient.cli.subscribe import subscribe
 
-__all__ = ["commands", "main", "run"]
+__all__ = ["commands", "run"]
 
 
 @click.group(name="haclient", context_settings={"help_option_names": ["-h", "--help"]})
@@ -72,8 +72,3 @@ def run(arguments: Sequence[str] | None = None) -> int:
     finally:
         logging.getLogger().removeHandler(handler)
     return result if isinstance(result, int) else ExitCode.OK
-
-
-def main() -> None:
-    """The entry point of the installed command."""
-    sys.exit(run())

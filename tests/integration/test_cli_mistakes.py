@@ -389,3 +389,30 @@ def test_a_server_that_lost_what_it_acknowledged_is_refused(tmp_path: Path) -> N
         anew = haclient(*common, "--server", broker.uri, "--from-start")
         assert anew.code == 0, anew.err
         assert_all_arrived(("--server", broker.uri, "--topic", "t"), file)
+
+
+@pytest.mark.row("CLI1", "CLI9")
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_missing_standard_stream_is_never_taken_for_a_store(
+    alice: str, number: int, tmp_path: Path
+) -> None:
+    """The first file that a process opens gets the number that is free."""
+
+    def close() -> None:
+        os.close(number)
+
+    common = ("--server", alice, "--topic", f"logged/{number}")
+    rows, bookmarks, messages = tmp_path / "rows", tmp_path / "bookmarks", tmp_path / "messages"
+    rows.write_bytes(b"one\ntwo\n")
+    wanted = {"file": (rows, 0), "stdin": ("-", int(number == 0))}
+    for file, code in wanted.values():
+        options = ("--store", messages, "--file", file)
+        done = haclient("publish", *common, *options, stdin=b"", before_exec=close)
+        assert done.code == code, done.err
+    options = ("--store", bookmarks, "--bookmark", "epoch", "-n", "2")
+    done = haclient("subscribe", *common, *options, before_exec=close)
+    assert done.code == int(number == 1), done.err
+    assert "Traceback" not in done.err
+    assert haclient("store", "verify", bookmarks, messages).code == 0
+    again = haclient("subscribe", *common, "--store", bookmarks, "--timeout", "1")
+    assert again.out == ("one\ntwo\n" if number == 1 else ""), again.err

@@ -9,12 +9,20 @@ import pytest
 from click.testing import CliRunner
 
 from haclient._version import __version__
-from haclient.cli.app import commands, main, run
+from haclient.cli.app import commands, run
 
 
 @pytest.mark.row("CLI1", "CLI5")
 def test_the_commands_are_offered_and_documented() -> None:
-    assert sorted(commands.commands) == ["broker", "demo", "ping", "publish", "sow", "subscribe"]
+    assert sorted(commands.commands) == [
+        "broker",
+        "demo",
+        "ping",
+        "publish",
+        "sow",
+        "store",
+        "subscribe",
+    ]
     for command in commands.commands.values():
         result = CliRunner().invoke(command, ["--help"])
         assert result.exit_code == 0
@@ -70,10 +78,3 @@ def test_warnings_look_like_errors_and_the_handler_goes_away(
     assert run([]) == 0
     assert capsys.readouterr().err == "haclient: warning: the tail is torn\n"
     assert logging.getLogger().handlers == before
-
-
-def test_the_entry_point_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["haclient", "nonsense"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2

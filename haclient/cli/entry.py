@@ -1,0 +1,42 @@
+"""The entry point of the installed command: what has to be in order before anything else runs.
+
+Loading the command line takes a while, in which an impatient user may have pressed Ctrl-C. And a
+shell may start us without a standard stream (`>&-`): the first file that is opened would then get
+its number, and our output would be written into a store. So each number that is free is taken by
+the null device, opened the wrong way round, and using it stays the error that it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+__all__ = ["main"]
+
+_INTERRUPTED: Final = 130
+_WRONG_WAY: Final = {0: os.O_WRONLY, 1: os.O_RDONLY, 2: os.O_RDONLY}
+
+
+def _take_missing_streams() -> None:
+    for number, flags in _WRONG_WAY.items():
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, flags)  # the lowest number that is free: this one
+    if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]  # so without a stream
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  # for as long as the process
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its code."""
+    _take_missing_streams()
+    try:
+        from haclient.cli.app import run  # noqa: PLC0415  # most of the time that it takes
+
+        code = run()
+    except KeyboardInterrupt:
+        sys.stderr.write("haclient: error: interrupted\n")
+        code = _INTERRUPTED
+    sys.exit(code)
