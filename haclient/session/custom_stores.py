@@ -150,6 +150,8 @@ class StoreSubscription(SubscriptionLog):
         self._sub_id = sub_id
         self._start = Start()  # for as long as this object lives; the store knows only messages
         self._nothing_came = True
+        self._seen: dict[int, int] = {}
+        self._standing = Standing()
 
     @override
     def begin(
@@ -161,6 +163,8 @@ class StoreSubscription(SubscriptionLog):
             self._start.set(start)
             self._start.entered_us = entered_us
             self._nothing_came = True
+            self._seen.clear()
+            self._standing = Standing()
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int]:
@@ -173,6 +177,7 @@ class StoreSubscription(SubscriptionLog):
         if self._store.is_discarded(self._sub_id, bookmark):
             return 0
         self._nothing_came = False
+        self._seen.update(positions(bookmark))
         return self._store.log(self._sub_id, bookmark)
 
     @override
