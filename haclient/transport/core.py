@@ -8,7 +8,7 @@ use the same steps in another order.
 from __future__ import annotations
 
 import logging
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final
 
@@ -35,6 +35,7 @@ from haclient.transport.leaving import drain, let_go
 from haclient.transport.log_on import check_client_name, log_on
 from haclient.transport.publisher import Payload, Publisher
 from haclient.transport.settings import TIMEOUT_S, Settings
+from haclient.transport.upkeep import Upkeep
 from haclient.transport.writer import Writer
 
 __all__ = ["Core"]
@@ -79,6 +80,7 @@ class Core:
         self._lost_because: HAClientError | None = None
         stores = (settings.publish_store, settings.bookmark_store)
         self._stores = [store for store in stores if store is not None]
+        self._upkeep = Upkeep(settings.bookmark_store, self._stores)
         for store in self._stores:
             store.open_for(self.name)
         if settings.publish_store is not None:
@@ -90,8 +92,10 @@ class Core:
         """Open the nursery that everything of this client runs in."""
         if self._nursery is not None or self.state is ConnectionState.SHUTDOWN:
             raise UsageError("a client runs once: make a new one with the same stores' paths")
+        await self._upkeep.recover(self.name)
         self._nursery = await self._stack.enter_async_context(open_nursery())
-        self._nursery.start_soon(self.events.run)
+        for task in (self.events.run, *self._upkeep.tasks):
+            self._nursery.start_soon(task)
 
     async def leave(
         self,
@@ -120,15 +124,15 @@ class Core:
         try:
             await self._stack.__aexit__(kind, error, traceback)
         finally:
-            with ExitStack() as closing:  # each of them, whatever happens to another
-                for store in reversed(self._stores):
-                    closing.callback(store.close)
+            try:
                 self._tell(ConnectionState.SHUTDOWN)
                 with trio.CancelScope(shield=True) as last_calls:
                     last_calls.deadline = trio.current_time() + _LAST_CALLS_S
                     await self.events.finish()
                 if last_calls.cancelled_caught:
                     _logger.warning("client %s: its callbacks did not end in time", self.name)
+            finally:
+                await self._upkeep.close()
 
     async def connect(self, uri: str | Uri, *, timeout: float | None) -> None:
         """Open a connection (CC2); `logon` comes next.

@@ -128,6 +128,32 @@ def test_no_user_is_refused_where_users_are_known(broker: BrokerProcess) -> None
     assert_one_line(haclient("ping", "--server", broker.uri), 1)
 
 
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("command", ["publish", "subscribe"])
+def test_a_wrong_password_ends_it_at_once(broker: BrokerProcess, alice: str, command: str) -> None:
+    servers = f"{with_user(broker.uri, 'alice', 'wrong')},{alice}"
+    assert_one_line(haclient(command, "--server", servers, "--topic", "logged"), 1)
+
+
+@pytest.mark.row("CLI9", "HA27")
+def test_a_client_whose_name_was_taken_ends_and_does_not_come_back(
+    broker: BrokerProcess, alice: str
+) -> None:
+    common = ("--topic", "logged name", "--client-name", "the name")
+    haclient("publish", "--server", alice, "--topic", "logged name", stdin=b"row\n")
+    subscribe = ("subscribe", "--server", alice, *common, "--bookmark", "epoch")
+    with start_haclient(*subscribe) as older:
+        older.lines(1)
+        with start_haclient(*subscribe) as newer:
+            newer.lines(1)
+            assert_one_line(Result(older.wait(), "", older.err), 1, "name")
+            refused = haclient(
+                "subscribe", "--server", with_user(broker.uri, "bob", "other"), *common
+            )
+            assert_one_line(refused, 1, "name in use")
+            assert newer.is_running
+
+
 @pytest.mark.row("CLI5")
 def test_a_user_of_the_file_is_let_in(alice: str) -> None:
     assert haclient("ping", "--server", alice).code == 0

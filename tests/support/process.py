@@ -217,8 +217,9 @@ def haclient(
 
 
 @contextmanager
-def running_broker(data: Path, *options: str) -> Generator[BrokerProcess]:
+def running_broker(data: Path, *options: str, port: int = 0) -> Generator[BrokerProcess]:
     """`haclient broker run` on a free port, killed at the end."""
     command = _command(["broker", "run"])
-    with BrokerProcess(*options, data_dir=data, command=command) as broker:
+    listen = f"tcp://127.0.0.1:{port}"
+    with BrokerProcess(*options, data_dir=data, listen=listen, command=command) as broker:
         yield broker
