@@ -22,7 +22,7 @@ class Standing:
 
     Attributes:
         server: The address of the server that it was entered at last; empty when nobody knows.
-        before: The highest sequence of each publisher that had arrived from other servers.
+        before: The highest sequence of each publisher, by its id, that came from other servers.
         complete: Whether that server has sent all that it had, so that nothing older is missing.
         heard_us: What servers had at this time has arrived, in microseconds since 1970; 0 when no
             server has sent all that it had so far.
@@ -33,14 +33,11 @@ class Standing:
     complete: bool = False
     heard_us: int = 0
 
-    def entered(self, server: str, *arrived: Mapping[int, int]) -> None:
-        """A server has accepted it; `arrived` is how far each publisher was known until now."""
+    def entered(self, server: str, arrived: Mapping[int, int]) -> None:
+        """A server has accepted it; `arrived` is how far each publisher was heard of until now."""
         if server != self.server:
             self.server = server
-            self.before = {}
-            for known in arrived:
-                for publisher, sequence in known.items():
-                    self.before[publisher] = max(sequence, self.before.get(publisher, 0))
+            self.before = dict(arrived)
         self.complete = False
 
     def heard(self, until_us: int) -> None:

@@ -57,6 +57,7 @@ class Bench:
             events=self.events,
             hurried=lambda: self.hurried,
             on_stopped=self._on_stopped,
+            on_heard=lambda _until, _last: None,
         )
 
     def _on_received(self, received: Received) -> None:
