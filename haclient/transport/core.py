@@ -35,7 +35,7 @@ from haclient.transport.leaving import drain, let_go
 from haclient.transport.log_on import check_client_name, log_on
 from haclient.transport.publisher import Payload, Publisher
 from haclient.transport.settings import TIMEOUT_S, Settings
-from haclient.transport.upkeep import Upkeep
+from haclient.transport.upkeep import Upkeep, open_all
 from haclient.transport.writer import Writer
 
 __all__ = ["Core"]
@@ -80,9 +80,8 @@ class Core:
         self._lost_because: HAClientError | None = None
         stores = (settings.publish_store, settings.bookmark_store)
         self._stores = [store for store in stores if store is not None]
+        open_all(self._stores, self.name)
         self._upkeep = Upkeep(settings.bookmark_store, self._stores)
-        for store in self._stores:
-            store.open_for(self.name)
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())
 

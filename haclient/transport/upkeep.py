@@ -11,25 +11,40 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Final, TypeAlias, cast
 
 import trio
 
 from haclient.errors import StoreFull
+from haclient.transport.syncing import sync_in_groups
 from haclient_stores.adapters import PointFeed, TimedAdapter
 from haclient_stores.interfaces import BookmarkStore, PublishStore, SubscriptionLog
 from haclient_stores.tracked_store import TrackedBookmarkStore
 
-__all__ = ["Upkeep"]
+__all__ = ["Upkeep", "open_all"]
 
 _LOOK_EVERY_S: Final = 0.1
 _PRUNE_LOOK_EVERY_S: Final = 1.0
 _AFTER_FAILED_PRUNE_S: Final = 60.0
-_SYNC_EVERY_S: Final = 0.005  # the group of durability `group`
 _CLOSE_S: Final = 10.0  # for what an adapter has not written yet
 _logger = logging.getLogger(__name__)
 
 Task: TypeAlias = Callable[[], Awaitable[None]]
+
+
+def open_all(stores: Sequence[BookmarkStore | PublishStore], client_name: str) -> None:
+    """Take the stores for one client, all of them or none.
+
+    Raises:
+        StoreLocked: One belongs to another client; those before it are closed, which nobody else
+            could do.
+    """
+    with ExitStack() as accepted:
+        for store in stores:
+            store.open_for(client_name)
+            accepted.callback(store.close)
+        accepted.pop_all()
 
 
 class Upkeep:
@@ -70,15 +85,13 @@ class Upkeep:
     def tasks(self) -> list[Task]:
         """What is to be run for as long as the client lives."""
         store = self._store
+        tasks: list[Task] = [partial(sync_in_groups, each) for each in self._stores]
         if store is None:
-            return []
-        tasks: list[Task] = []
+            return tasks
         if store.adapter is not None or store.watch is not None:
             tasks.append(self._look_again_and_again)
         if store.prunes:
             tasks.append(self._prune_when_due)
-        if store.durability != "process":
-            tasks.append(self._sync_groups)
         return tasks
 
     async def _look_again_and_again(self) -> None:
@@ -115,13 +128,6 @@ class Upkeep:
             except StoreFull as error:  # the old file goes on; there may be room later
                 _logger.warning("not pruned: %s", error)
                 await trio.sleep(_AFTER_FAILED_PRUNE_S)
-
-    async def _sync_groups(self) -> None:
-        store = self._store
-        while store is not None:
-            await trio.sleep(_SYNC_EVERY_S)
-            if store.needs_sync:
-                await trio.to_thread.run_sync(store.sync)
 
     async def close(self) -> None:
         """Tell the adapter the last points, and close it and all stores."""
