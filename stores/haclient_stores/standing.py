@@ -34,10 +34,14 @@ class Standing:
     heard_us: int = 0
 
     def entered(self, server: str, arrived: Mapping[int, int]) -> None:
-        """A server has accepted it; `arrived` is how far each publisher was heard of until now."""
+        """A server has accepted it; `arrived` is how far each publisher was heard of until now.
+
+        Progress of which nobody knows whose order it is was taken over from somewhere else; it is
+        trusted to fit the server that it is used with first.
+        """
         if server != self.server:
+            self.before = dict(arrived) if self.server else {}
             self.server = server
-            self.before = dict(arrived)
         self.complete = False
 
     def heard(self, until_us: int) -> None:
