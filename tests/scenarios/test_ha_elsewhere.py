@@ -58,9 +58,7 @@ class Application:
         self.got.append(message.data)
         message.discard()
 
-    async def enter(
-        self, peer: Peer, sub_id: str = "s", bookmark: StartPoint = EPOCH
-    ) -> list[str]:
+    async def enter(self, peer: Peer, sub_id: str = "s", bookmark: StartPoint = EPOCH) -> list[str]:
         """Subscribe; what was asked for."""
         async with answering(peer):
             await self.client.bookmark_subscribe(

@@ -39,16 +39,14 @@ def test_the_second_refusal_of_one_server_is_told_from_the_first() -> None:
     assert not refusals.add("s", "a")
 
 
-# -- where to begin: see the module for why ----------------------------------------------------------
+# -- where to begin: see the module for why ---------------------------------------------------------
 
 OVERLAP_US = 2_000_000
 HEARD_US = 12_000_000
 ANCHOR = "19700101T000010Z"
 
 
-def entered(
-    *steps: str, start: str = "0", entered_us: int = 0
-) -> tuple[SubscriptionTracker, str]:
+def entered(*steps: str, start: str = "0", entered_us: int = 0) -> tuple[SubscriptionTracker, str]:
     """A subscription after some steps, and the last bookmark that came from its server.
 
     `@A` is an entry at a server, `+1|2|` a message that is finished, `1|2|` one that is in hand,
