@@ -39,7 +39,7 @@ def test_the_second_refusal_of_one_server_is_told_from_the_first() -> None:
     assert not refusals.add("s", "a")
 
 
-# -- where to begin: see the module for why ---------------------------------------------------------
+# -- where to begin: see the module for why ----------------------------------------------------
 
 OVERLAP_US = 2_000_000
 HEARD_US = 12_000_000
