@@ -141,7 +141,9 @@ def _late_publisher(seed: int, chance: Random) -> Plan:
         links=Links(latency_s=0.02, receive_bytes=700, capacity_bytes=2048),
     )
     old = chance.random() < 0.3
-    script = [("kill", "s1", 0.5, {"seconds": 30.0})] if old else []
+    script: list[tuple[str, str, float, dict[str, object]]] = []
+    if old:
+        script.append(("kill", "s1", 0.5, {"seconds": 30.0}))
     script += [
         ("publish", "p1", 0.5, {"count": chance.choice((0, 60, 90))}),
         ("partition", "b1", 1.0, {"other": "b2", "seconds": 4.0}),
