@@ -29,9 +29,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from haclient.errors import UsageError
 from haclient.protocol.options import Options
 from haclient.protocol.version import version_number
 from haclient.session.hearing import catching_up
+from haclient_stores.bookmarks import Bookmark, parse_bookmark
 from haclient_stores.interfaces import SubscriptionLog
 
 __all__ = ["Refusals", "Whereabouts", "forms", "resuming_options"]
@@ -119,11 +121,20 @@ def forms(log: SubscriptionLog, server: str, *, last: str, overlap_us: int) -> t
             return (log.resume(),)
         if standing.complete:
             return log.resume_elsewhere(0)
-        if last:
+        if _is_position(last):
             return log.resume_elsewhere(0, last)
     if not standing.heard_us:
         return (log.resume_from_start(),)
     return log.resume_elsewhere(max(1, standing.heard_us - overlap_us))
+
+
+def _is_position(bookmark: str) -> bool:
+    """Whether a server's bookmark names a message, so that it can be asked for."""
+    try:
+        found = parse_bookmark(bookmark) if bookmark else None
+    except UsageError:
+        return False
+    return isinstance(found, Bookmark)
 
 
 class Refusals:

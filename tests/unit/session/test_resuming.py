@@ -128,6 +128,13 @@ def test_the_start_of_an_entry_at_now_is_its_time(steps: tuple[str, ...], expect
     assert forms(log, "B", last=last, overlap_us=OVERLAP_US) == (expected,)
 
 
+@pytest.mark.parametrize("last", ["", "nonsense", "0|1|", "20240131T120000Z", "1|2|,3|4|"])
+def test_what_names_no_message_is_no_place_to_begin(last: str) -> None:
+    log, _ = entered("@A", "+1|1|", ".", "@B")
+    found = forms(log, "B", last=last, overlap_us=OVERLAP_US)
+    assert found == (f"1|1|,{ANCHOR}", "1|1|")
+
+
 def test_a_range_is_asked_for_again_elsewhere() -> None:
     log, last = entered("@A", "+1|1|", start="[1|1|:1|9|)")
     assert forms(log, "B", last=last, overlap_us=OVERLAP_US) == ("[1|1|:1|9|)",)
