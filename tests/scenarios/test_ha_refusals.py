@@ -252,6 +252,7 @@ async def test_what_is_ended_while_its_time_anchor_is_refused_is_not_entered_aga
         async with answering(peer):
             take: Callable[[Message], None] = lambda message: message.discard()  # noqa: E731  # one line
             await client.bookmark_subscribe("orders", sub_id="p", handler=take)
+            await peer.ack(None, "completed", sub_id="p")
             await peer.publish("p", b"1", bm="7|1|")
             await peer.ack(None, "persisted", sub_id="p", bm="7|1|")
             await client.flush(timeout=1)

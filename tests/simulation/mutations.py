@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
-from haclient.session import logon
-from haclient.transport import dispatch, ha_core, publisher
+from haclient.session import logon, resuming
+from haclient.transport import dispatch, ha_core, publisher, reentry
 from haclient_fake_server.engine import durability, heartbeats, identity, replay
 from haclient_stores import (
     file_space,
+    logged_bookmark,
     logged_subscription,
+    resumption,
     segments,
     tracking,
     window,
@@ -174,9 +176,34 @@ def _number_reuse_after_a_restart(stack: contextlib.ExitStack) -> None:
     _replace(stack, segments.SegmentLog, "number_above", lambda _self, _sequence: None)
 
 
-@_mutation("a fail-over to another server resumes without a time anchor")
+@_mutation("an entry at another server resumes without a time anchor")
 def _missing_time_anchor(stack: contextlib.ExitStack) -> None:
-    _replace(stack, ha_core.HACore, "_forms", lambda _self, log: (log.resume(),))
+    _replace(stack, reentry, "forms", lambda log, _server, **_: (log.resume(),))
+
+
+@_mutation("a new process resumes without a time anchor")
+def _missing_time_anchor_after_a_restart(stack: contextlib.ExitStack) -> None:
+    def recover(self: Ours, *values: Ours, **named: Ours) -> None:
+        opened(self, *values, **named)
+        for handle in self.subscriptions.values():
+            handle.standing.server = ""
+
+    opened = _replace(stack, logged_bookmark.LoggedBookmarkStore, "__init__", recover)
+
+
+@_mutation("the time of a loss is an anchor although the replay was not complete")
+def _time_anchor_of_an_incomplete_entry(stack: contextlib.ExitStack) -> None:
+    def heard_at(self: Ours, link_heard_at: float, now: float) -> float:
+        self.complete = True
+        at: float = told(self, link_heard_at, now)
+        return max(at, link_heard_at)
+
+    told = _replace(stack, resuming.Whereabouts, "heard_at", heard_at)
+
+
+@_mutation("an entry that was cut off counts as complete on the same server")
+def _incomplete_entry_is_home(stack: contextlib.ExitStack) -> None:
+    _replace(stack, resumption.Resumption, "in_order", property(lambda _self: True))
 
 
 @_mutation("what was queued for a handler when the link was lost is handed out nevertheless")

@@ -42,6 +42,7 @@ FAULTS: Final = (
 """Kinds of faults, as steps; `simulator` says what they mean."""
 
 _WEIGHTS: Final = {"kill_broker": 5.0, "reset": 2.0, "cut": 2.0, "end": 2.0}
+_LATE_SHARE: Final = 0.15
 _TOPICS: Final = ("orders", "orders", "state", "^(orders|state)$")
 _STORES: Final[tuple[StoreKind, ...]] = ("file", "file", "fsync", "memory")
 _DISK: Final = (
@@ -57,6 +58,9 @@ _DISK: Final = (
 
 def plan_of(seed: int) -> Plan:
     """The plan that belongs to a seed."""
+    late = Random(f"late {seed}")
+    if late.random() < _LATE_SHARE:
+        return _late_publisher(seed, late)
     chance = Random(f"plan {seed}")
     brokers = ("b1", "b2", "b3")[: chance.choice((1, 2, 2, 2, 3))]
     replications, reachable = _replications(brokers, chance)
@@ -104,6 +108,64 @@ def plan_of(seed: int) -> Plan:
         links=links,
     )
     return _with_script(plan, chance)
+
+
+def _late_publisher(seed: int, chance: Random) -> Plan:
+    """A publisher that appears late, on two replicas that put it in different places.
+
+    Its first message is recorded by b2 while the two are apart, in front of some that b1 has by
+    then acknowledged alone. All that is left to chance is when the subscriber, who knows those and
+    not the first one, loses its server, its link or its life; and that it is soon enough for the
+    overlap, except where it replays what is old.
+    """
+    plan = Plan(
+        seed=seed,
+        brokers=("b1", "b2"),
+        replications=(
+            Replication(source="b1", target="b2", mode="async"),
+            Replication(source="b2", target="b1", mode="async"),
+        ),
+        publishers=(
+            PublisherPlan(name="p1", store="file", servers=("b1",), pad=chance.choice((0, 400))),
+            PublisherPlan(name="p2", store="file", servers=("b2",)),
+        ),
+        subscribers=(
+            SubscriberPlan(
+                name="s1",
+                servers=("b1", "b2"),
+                topics=("^(orders|state)$",),
+                eager=1.0,
+                rotates=chance.random() < 0.5,
+            ),
+        ),
+        links=Links(latency_s=0.02, receive_bytes=700, capacity_bytes=2048),
+    )
+    old = chance.random() < 0.3
+    script: list[tuple[str, str, float, dict[str, object]]] = []
+    if old:
+        script.append(("kill", "s1", 0.5, {"seconds": 30.0}))
+    script += [
+        ("publish", "p1", 0.5, {"count": chance.choice((0, 60, 90))}),
+        ("partition", "b1", 1.0, {"other": "b2", "seconds": 4.0}),
+        ("publish", "p2", 0.0, {"count": 1}),
+        ("publish", "p1", 0.3, {"count": 300 if old else 30}),
+    ]
+    if old:
+        script += [
+            ("publish", "p1", 28.25, {"count": 5}),
+            ("kill", "b1", chance.uniform(0.4, 0.6), {"seconds": 2.0}),
+        ]
+    elif plan.subscribers[0].rotates:
+        script.append(("kill", "s1", 2.0, {"seconds": chance.uniform(3.0, 6.0)}))
+    else:
+        script.append(("partition", "s1", 2.0, {"other": "b1", "seconds": 12.0}))
+        script.append(("reset", "s1", chance.uniform(5.3, 5.5), {}))
+    script.append(("wait", "", 20.0, {}))
+    steps = (
+        Step(number=number, kind=kind, node=node, after=after, **more)  # type: ignore[arg-type]  # the fields of a step
+        for number, (kind, node, after, more) in enumerate(script)
+    )
+    return replace(plan, script=tuple(steps))
 
 
 def _replications(
