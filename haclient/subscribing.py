@@ -51,6 +51,7 @@ class Subscriber:
     def __init__(self, core: Core, on_handler_error: HandlerErrorPolicy) -> None:
         self._core = core
         self._on_handler_error: HandlerErrorPolicy = on_handler_error
+        self._served: list[str] = []  # ids whose handlers have yet to end
 
     def stream(
         self, command: Command, *, markers: bool = False, resumes: bool = False
@@ -76,7 +77,7 @@ class Subscriber:
             closing, opened[:] = opened[:], []  # once: a later stream may have the same id
             for subscription in closing:
                 self._core.closed(subscription)
-                _released(subscription)
+                self._release(subscription, delivery.first_number)
             try:
                 await self._leave(closing)
             except (TimedOut, UsageError) as error:
@@ -92,10 +93,13 @@ class Subscriber:
         subscription = await self._open(command, delivery, markers=True, lasts=True)
 
         async def serve_until_ended() -> None:
-            await serve(delivery, handler, self._on_handler_error)
-            if self._core.session.router.get(subscription.sub_id) in {None, subscription}:
-                _released(subscription)  # else the id was entered again while this one was slow
+            try:
+                await serve(delivery, handler, self._on_handler_error)
+            finally:
+                self._served.remove(subscription.sub_id)
+            self._release(subscription)
 
+        self._served.append(subscription.sub_id)
         nursery.start_soon(serve_until_ended)
         return subscription.sub_id
 
@@ -186,6 +190,21 @@ class Subscriber:
             self._core.opened(subscription, {**fields, "opts": options}, command.body)
         return subscription
 
+    def _release(self, ended: Subscription, first_number: int = 0) -> None:
+        """What is not discarded comes again, but for what others of the same id have in hand.
+
+        There is another when the id was entered again, and when a slow handler has not yet done
+        with what it got before its end.
+        """
+        if ended.log is None or any(
+            one.sub_id == ended.sub_id and one is not ended for one in self._core.subscriptions()
+        ):
+            return
+        if ended.sub_id not in self._served:
+            ended.log.ended()
+        elif first_number:
+            ended.log.link_lost(first_number)
+
     async def _leave(
         self, subscriptions: list[Subscription], *, timeout: float | None = TIMEOUT_S
     ) -> None:
@@ -197,12 +216,6 @@ class Subscriber:
 
 def _timeout(command: Command) -> float:
     return TIMEOUT_S if command.timeout is None else command.timeout
-
-
-def _released(subscription: Subscription) -> None:
-    """Nobody holds its messages any more: what is not discarded comes again."""
-    if subscription.log is not None:
-        subscription.log.ended()
 
 
 def _fields(command: Command) -> Fields:

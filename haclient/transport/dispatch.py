@@ -49,6 +49,7 @@ class Delivery(Sink):
         "caught_up",
         "end_reason",
         "ended",
+        "first_number",
         "held_bytes",
     )
 
@@ -60,6 +61,7 @@ class Delivery(Sink):
         self._since_checkpoint = 0
         self.cap_bytes = cap_bytes
         self.held_bytes = 0
+        self.first_number = 0  # of the bookmark numbers that were ever put
         self.caught_up = trio.Event()
         self.ended = False
         self.end_reason: HAClientError | None = None
@@ -74,6 +76,8 @@ class Delivery(Sink):
             return
         self._batches.append((batch, size))
         self.held_bytes += size
+        if not self.first_number:
+            self.first_number = max(0, batch[0].number)
         self._wake()
 
     @override

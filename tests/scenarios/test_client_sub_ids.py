@@ -125,6 +125,38 @@ async def test_messages_that_unsubscribing_drops_come_again(client: Client, peer
     assert sorted(got) == [b"1", b"2", b"3"]
 
 
+async def test_what_a_slow_handler_has_in_hand_comes_to_no_later_stream(
+    client: Client, peer: Peer
+) -> None:
+    got: list[bytes] = []
+    first, busy = trio.Event(), trio.Event()
+
+    async def handle(message: Message) -> None:
+        first.set()
+        await busy.wait()
+        got.append(message.data)
+        message.discard()
+
+    async def subscribe() -> None:
+        await client.bookmark_subscribe("orders", sub_id="s", handler=handle)
+
+    await together(subscribe, lambda: peer.answer("subscribe"))
+    await peer.publish("s", b"1", b"2", bm="7|1|")
+    await first.wait()
+    await together(lambda: client.unsubscribe("s"), lambda: peer.answer("unsubscribe"))
+    closed = await opened(client, peer)
+    await peer.publish("s", b"1", b"2", b"3", bm="7|1|")
+    assert (await anext(closed)).data == b"3"  # and it is not discarded
+    await together(closed.aclose, lambda: peer.answer("unsubscribe"))
+    stream = await opened(client, peer)
+    await peer.publish("s", b"1", b"2", b"3", bm="7|1|")
+    assert await taken(stream, 1) == [b"3"]
+    busy.set()
+    await wait_all_tasks_blocked()
+    assert got == [b"1", b"2"]
+    await close_without_waiting(stream)
+
+
 async def test_messages_of_a_subscribe_that_was_given_up_come_again(
     client: Client, peer: Peer
 ) -> None:
