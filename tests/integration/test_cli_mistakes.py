@@ -404,13 +404,12 @@ def test_a_missing_standard_stream_is_never_taken_for_a_store(
     common = ("--server", alice, "--topic", f"logged/{number}")
     rows, bookmarks, messages = tmp_path / "rows", tmp_path / "bookmarks", tmp_path / "messages"
     rows.write_bytes(b"one\ntwo\n")
-    wanted = {"file": (rows, 0), "stdin": ("-", int(number == 0))}
-    for file, code in wanted.values():
-        options = ("--store", messages, "--file", file)
-        done = haclient("publish", *common, *options, stdin=b"", before_exec=close)
+    for file, code in (str(rows), 0), ("-", int(number == 0)):
+        publish = ("publish", *common, "--store", messages, "--file", file)
+        done = haclient(*publish, stdin=b"", before_exec=close)
         assert done.code == code, done.err
-    options = ("--store", bookmarks, "--bookmark", "epoch", "-n", "2")
-    done = haclient("subscribe", *common, *options, before_exec=close)
+    subscribe = ("subscribe", *common, "--store", bookmarks, "--bookmark", "epoch", "-n", "2")
+    done = haclient(*subscribe, before_exec=close)
     assert done.code == int(number == 1), done.err
     assert "Traceback" not in done.err
     assert haclient("store", "verify", bookmarks, messages).code == 0
