@@ -230,6 +230,8 @@ class Cluster:
     async def _lay_wires(self, stack: AsyncExitStack) -> None:
         pairs = [(CLIENT, name) for name in self.names] + sorted(self._links)
         switch = MemorySwitch(network()) if self._on == "memory" else None
+        if switch is not None:
+            stack.callback(switch.close)
         for source, target in pairs:
             if switch is not None:
                 wire = switch.wire(source, f"{target}:{PORT}")

@@ -34,9 +34,14 @@ class MemorySwitch:
 
     def __init__(self, network: MemoryNetwork) -> None:
         self._wires: dict[tuple[str, str], Wire] = {}
+        self._network = network
         self._next_admit, self._next_connected = network.admit, network.connected
         network.admit = self._admit
         network.connected = self._connected
+
+    def close(self) -> None:
+        """Have no more to do with connections; the switches made after this were closed before."""
+        self._network.admit, self._network.connected = self._next_admit, self._next_connected
 
     def wire(self, source: str, address: str) -> Wire:
         """The wire from who dials under this name to `host:port`.

@@ -10,6 +10,7 @@ import trio
 from haclient.errors import ConnectionRefused, HAClientError, UsageError
 from haclient.protocol.uri import Uri
 from haclient.transport.dial import dial
+from haclient.transport.memory import network
 from haclient_fake_server.cluster import Cluster
 from haclient_fake_server.config import BrokerConfig, LogTopic
 from haclient_fake_server.faults import (
@@ -161,3 +162,10 @@ async def test_a_broker_that_does_not_start_leaves_nothing_behind(tmp_path: Path
         await Cluster("a", "b", on="memory", data_dir=tmp_path).__aenter__()
     async with Cluster("a", on="memory", data_dir=tmp_path):
         pass
+
+
+async def test_a_cluster_that_has_ended_has_no_hand_in_the_next_one() -> None:
+    before = network().admit, network().connected
+    async with Cluster(on="memory"):
+        assert (network().admit, network().connected) != before
+    assert (network().admit, network().connected) == before
