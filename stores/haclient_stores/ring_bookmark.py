@@ -218,7 +218,8 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
         return self._written() != self._synced
 
     def _written(self) -> int:
-        return sum(handle.generation for handle in self._subscriptions.values())
+        # A copy: `sync` counts in its thread while the client may enter a subscription.
+        return sum(handle.generation for handle in list(self._subscriptions.values()))
 
     @override
     def sync(self) -> None:
