@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from haclient_stores.adapters import RecoveryPointAdapter
-    from haclient_stores.home import Durability
     from haclient_stores.files import File
+    from haclient_stores.home import Durability
     from haclient_stores.record_file import RecordFile
     from haclient_stores.watching import UndiscardedWatch
 
