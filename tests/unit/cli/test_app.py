@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from haclient._version import __version__
 from haclient.cli.app import commands, main, run
 
-
 OFFERED = [
     "broker",
     "broker run",
