@@ -16,7 +16,13 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
+from haclient.errors import (
+    DisconnectedError,
+    HAClientError,
+    InvalidBookmark,
+    TimedOut,
+    UsageError,
+)
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
@@ -64,6 +70,7 @@ class Commander:
         self._clock_us = clock_us
         self.connection: Connection | None = None
         self.logged_on = False
+        self.since_us = 0  # for what resumes where an earlier process was, maybe on another server
         self._leaving: dict[str, trio.Event] = {}  # ids that the server may still send for
 
     # -- confirmation -------------------------------------------------------
@@ -184,7 +191,7 @@ class Commander:
         subscription = self._receiver(fields, sink, markers=markers)
         self.session.router.add(subscription)
         try:
-            await self.command(fields, body, what=what, timeout=timeout)
+            await self._enter(subscription, fields, body, what=what, timeout=timeout)
         except BaseException as error:
             self.session.router.remove(subscription)
             drop_queued(subscription)
@@ -192,6 +199,26 @@ class Commander:
                 self._leave([subscription], connection)
             raise
         return subscription
+
+    async def _enter(
+        self,
+        subscription: Subscription,
+        fields: Fields,
+        body: bytes,
+        *,
+        what: str,
+        timeout: float | None,
+    ) -> None:
+        """Send it; without the time among its bookmarks to a server that minds the mixture."""
+        try:
+            await self.command(fields, body, what=what, timeout=timeout)
+        except InvalidBookmark:
+            log = subscription.log
+            plain = "" if log is None else log.resume_elsewhere(0)[0]
+            if subscription.accepted is not None or plain in {"", fields.get("bm")}:
+                raise  # an explicit bookmark, or nothing to leave out
+            fields["bm"] = plain
+            await self.command(fields, body, what=what, timeout=timeout)
 
     async def reopen(
         self, subscription: Subscription, fields: Fields, body: bytes, *, timeout: float | None
@@ -276,7 +303,7 @@ class Commander:
         conflated = "conflation=" in str(fields.get("opts", ""))
         if recent:
             log.begin(acked=acked, start=None, conflated=conflated)
-            fields["bm"] = log.resume_elsewhere(0)[0]  # an earlier process had any of the servers
+            fields["bm"] = log.resume_elsewhere(self.since_us)[0]
             self._ask_for_all(fields)
             return log, None
         # An explicit bookmark forgets what is known: not before the server has accepted it.

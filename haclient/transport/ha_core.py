@@ -47,6 +47,7 @@ from haclient.transport.commander import Fields, drop_queued
 from haclient.transport.connection import Connection
 from haclient.transport.core import Core
 from haclient.transport.dispatch import Delivery
+from haclient.transport.presence import alive_since_us, note_alive_until
 from haclient.transport.publisher import Payload
 from haclient.transport.settings import Settings
 from haclient_stores.interfaces import SubscriptionLog
@@ -123,6 +124,7 @@ class HACore(Core):
             Recovery.RESUBSCRIBING: self._resubscribe,
             Recovery.LIVE: self._stay,
         }
+        self.commander.since_us = alive_since_us(settings.bookmark_store, ha.failover_overlap_s)
         store = settings.publish_store
         if isinstance(store, PublishLog):  # a store of the user's own decides by itself
             store.error_on_publish_gap = ha.on_publish_gap != "continue"
@@ -351,10 +353,12 @@ class HACore(Core):
         self._refusals.clear()
         self._live_uri = self._attempt
         self._live.set()
-        await self._closed.wait()
-        # What was written while the link was silent has not reached us.
-        silent_us = int(connection.silent_s * 1_000_000)
-        self._live_until_us = self.settings.clock_us() - silent_us
+
+        def heard_us() -> int:  # what was written while the link is silent does not reach us
+            return self.settings.clock_us() - int(connection.silent_s * 1_000_000)
+
+        await note_alive_until(self._closed, self.settings.bookmark_store, heard_us)
+        self._live_until_us = heard_us()
         raise self._not_connected()
 
     def _serving(self) -> Connection:

@@ -74,6 +74,7 @@ class LoggedBookmarkStore(BookmarkStore):
         self._process = self._disk.process_id()
         self._closed = False
         self._synced_end = 0
+        self._alive_us = 0
         self._publishers = Publishers()
         self._subscriptions: dict[str, LoggedSubscription] = {}
         self._file = self._locked()
@@ -114,6 +115,7 @@ class LoggedBookmarkStore(BookmarkStore):
             self._disk.fsync_dir(self._path.parent)
             self._log = OpenLog(file, self._publishers, self._resize_handler)
             return
+        self._alive_us = framing.read_word(header, framing.SECOND_WORD)
         reader = LogReader(self._publishers)
 
         def take(words: array[int]) -> None:
@@ -173,6 +175,24 @@ class LoggedBookmarkStore(BookmarkStore):
                 f"{self._path}: opened by process {self._process} and used by its fork {process}: "
                 "start workers with spawn and let each open a store of its own"
             )
+
+    # -- when ---------------------------------------------------------------------------------
+
+    @property
+    def alive_us(self) -> int:
+        """When its client was last connected, in microseconds since 1970; 0 when unknown."""
+        return self._alive_us
+
+    def note_alive(self, now_us: int) -> None:
+        """The client is connected now: a new process resumes from a little before this time."""
+        self._check_usable()
+        self._alive_us = now_us
+        self._write_alive(self._file)
+
+    def _write_alive(self, file: File) -> None:
+        word_bytes = bytearray(16)
+        framing.write_word(memoryview(word_bytes), 0, self._alive_us)
+        file.pwrite(word_bytes, framing.SECOND_WORD)
 
     # -- subscriptions ------------------------------------------------------------------------
 
@@ -295,6 +315,7 @@ class LoggedBookmarkStore(BookmarkStore):
         pruned.put_all(old.written(mark))
         if self.durability != "process":
             file.fsync()
+        self._write_alive(file)
         self._disk.rename(self._pruned_path, self._path)
         self._log.file, self._file = pruned, file
         self._synced_end = 0
