@@ -39,7 +39,7 @@ def store_of_an_earlier_process(path: Path) -> LoggedBookmarkStore:
 @pytest.mark.row("BS9", "RE8")
 @pytest.mark.parametrize("takes_a_mixture", [True, False])
 async def test_it_asks_for_the_time_of_the_last_connection_too(
-    server: Server, tmp_path: Path, takes_a_mixture: bool
+    server: Server, tmp_path: Path, *, takes_a_mixture: bool
 ) -> None:
     store = store_of_an_earlier_process(tmp_path / "bookmarks")
     client = HAClient("ha", servers=[server.uri], bookmark_store=store, heartbeat=None)

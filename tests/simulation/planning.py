@@ -156,7 +156,7 @@ def _with_script(plan: Plan, chance: Random) -> Plan:
         steps.append(step)
     for story in (_newcomer, _split):
         if len(plan.brokers) > 1 and chance.random() < 0.3:
-            at = chance.randrange(len(steps))
+            at = chance.choice((0, chance.randrange(len(steps))))
             steps[at:at] = story(plan, chance)
     script = tuple(replace(step, number=number) for number, step in enumerate(steps))
     return replace(plan, script=script)
@@ -164,15 +164,19 @@ def _with_script(plan: Plan, chance: Random) -> Plan:
 
 def _newcomer(plan: Plan, chance: Random) -> list[Step]:
     """A publisher appears on one replica, which lags, shortly before another one dies."""
-    here, there = chance.sample(plan.brokers[:2], 2)
-    old, subscriber = chance.choice(plan.publishers[:-1]).name, chance.choice(plan.subscribers).name
+    there, here = plan.publishers[-1].servers[:2]
+    near = [each.name for each in plan.publishers[:-1] if each.servers[0] == here]
+    readers = [each.name for each in plan.subscribers if each.servers[0] == here]
+    old = chance.choice(near or [plan.publishers[0].name])
+    victim = chance.choice([here, here, *readers])
     return [
-        _step("lag", there, other=here, seconds=1.0),
+        _step("publish", old, count=3, after=0.3),
+        _step("lag", there, other=here, seconds=1.0, after=0.3),
         _step("publish", plan.publishers[-1].name, count=3),
         _step("publish", old, count=5, after=0.05),
-        _step("discard", subscriber, after=0.3),
-        _step("kill", here, seconds=1.5, after=0.2),
-        _step("lag", there, other=here),
+        *(_step("discard", reader, after=0.15) for reader in readers),
+        _step("kill", victim, seconds=1.5 if victim == here else 0.0, after=0.2),
+        _step("lag", there, other=here, after=0.5),
     ]
 
 
