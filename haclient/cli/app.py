@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from haclient._version import __version__
 from haclient.cli.broker import broker
+from haclient.cli.demo import demo
 from haclient.cli.exits import ExitCode, complain, exit_code_of, one_line
 from haclient.cli.ping import ping
 from haclient.cli.publish import publish
@@ -26,7 +27,7 @@ def commands() -> None:
     """Publish to and subscribe from AMPS servers without losing or repeating a message."""
 
 
-for _command in (broker, ping, publish, sow, subscribe):
+for _command in (broker, demo, ping, publish, sow, subscribe):
     commands.add_command(_command)
 
 

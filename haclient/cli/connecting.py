@@ -1,8 +1,14 @@
 """The one place where the command line builds a client.
 
-Every command says what it needs (`Connection`) and gets a logged-on client. The servers are tried
-in the order given; one that cannot be reached passes the turn on, one that answers "no" (wrong
-password, name in use) ends the search, since the next one would say the same.
+Every command says what it needs (`Connection`) and gets an `HAClient` that is logged on. Two limits
+make sure that no command hangs:
+
+* *before it is connected for the first time*, each server is tried once, in the order given, and
+  without waiting: somebody who mistyped an address hears of it at once;
+* *after that*, a lost connection is looked for on all servers until `give_up_after_s` has passed.
+
+A server that answers "no" (wrong password, name in use) ends the search in both cases, since the
+next attempt would be told the same.
 """
 
 from __future__ import annotations
@@ -11,27 +17,34 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from haclient.client import Client
+from typing_extensions import override
+
+from haclient.auth import Authenticator
+from haclient.chooser import ConnectionInfo, DefaultServerChooser, ServerChooser
+from haclient.delay import DelayStrategy, ExponentialDelayStrategy
 from haclient.errors import (
     AuthenticationError,
-    DisconnectedError,
-    HAClientError,
     NameInUse,
     ReconnectGaveUp,
-    TimedOut,
     UsageError,
 )
+from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient.protocol.uri import Uri
 from haclient.stores import BookmarkStore, PublishStore
+from haclient.transport.ha_core import OnPublishGap
 
-__all__ = ["CONNECT_TIMEOUT_S", "Connection", "open_client"]
+__all__ = ["CONNECT_TIMEOUT_S", "GIVE_UP_AFTER_S", "Connection", "open_client"]
 
 CONNECT_TIMEOUT_S = 10.0
 """How long one server may take to answer, when the command line does not say."""
 
+GIVE_UP_AFTER_S = 30.0
+"""How long a lost connection is looked for, when the command line does not say."""
+
 HEARTBEAT_S = 10.0
 """Seconds between beats: a server that vanished without a word is noticed after two of them."""
+
+_LONGEST_WAIT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,70 +52,123 @@ class Connection:
     """What a command needs to be connected.
 
     Attributes:
-        servers: URIs, tried in this order.
+        servers: URIs, best first.
         name: The client name.
         timeout_s: For each server: connecting and logging on.
+        give_up_after_s: How long a lost connection is looked for.
         publish_store: Owned by the client from now on, which closes it.
         bookmark_store: Likewise.
+        on_publish_gap: What to do with a server that has lost what was acknowledged.
         on_failed_write: Called with each publish that the server refused, and its reason.
     """
 
     servers: tuple[str, ...]
     name: str
     timeout_s: float = CONNECT_TIMEOUT_S
+    give_up_after_s: float = GIVE_UP_AFTER_S
     publish_store: PublishStore | None = None
     bookmark_store: BookmarkStore | None = None
+    on_publish_gap: OnPublishGap = "refuse"
     on_failed_write: Callable[[Message, str], object] | None = None
 
 
-async def _log_on_to_first(client: Client, connection: Connection) -> None:
-    failures: list[HAClientError] = []
-    for server in connection.servers:
-        try:
-            await client.connect(server, timeout=connection.timeout_s)
-            await client.logon(timeout=connection.timeout_s)
-        except (AuthenticationError, NameInUse):
-            raise
-        except (DisconnectedError, TimedOut) as error:
-            failures.append(error)
-            await client.disconnect()
-        else:
-            return
-    raise _all_failed(connection.servers, failures)
+class _Sweep(ServerChooser):
+    """Servers in order: each once until the client is connected, then round and round.
+
+    Attributes:
+        is_connected: The client was entered, and has a connection to lose.
+        refused: A server's "no", which no other attempt would change.
+    """
+
+    def __init__(self, servers: tuple[str, ...]) -> None:
+        self._ring = DefaultServerChooser(servers)
+        self._count = len(servers)
+        self._failures: list[tuple[str, Exception]] = []
+        self.is_connected = False
+        self.refused: Exception | None = None
+
+    @override
+    def current_uri(self) -> str:
+        was_swept = not self.is_connected and len(self._failures) >= self._count
+        return "" if was_swept or self.refused is not None else self._ring.current_uri()
+
+    @override
+    def current_authenticator(self) -> Authenticator:
+        return self._ring.current_authenticator()
+
+    @override
+    def report_success(self, info: ConnectionInfo) -> None:
+        self._ring.report_success(info)
+
+    @override
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        self._ring.report_failure(error, info)
+        if isinstance(error, AuthenticationError | NameInUse):
+            self.refused = error
+        if not self.is_connected:
+            self._failures.append((info["uri"], error))
+
+    @override
+    def error(self) -> str:
+        if self.is_connected:
+            return self._ring.error()
+        return "; ".join(f"{uri}: {failure}" for uri, failure in self._failures)
+
+    def verdict(self, error: ReconnectGaveUp) -> Exception:
+        """What the user is told: one server's own error as it is; of several, each of them."""
+        if self.refused is not None:
+            return self.refused
+        if not self.is_connected and len(self._failures) == 1:
+            return self._failures[0][1]
+        return error
 
 
-def _all_failed(servers: tuple[str, ...], failures: list[HAClientError]) -> HAClientError:
-    """One server's own error as it is; of several, a line that names each."""
-    match failures:
-        case []:
-            return UsageError("no server is named: give --server or set AMPS_URI")
-        case [only]:
-            return only
-        case _:
-            told = "; ".join(
-                f"{Uri.parse(server).safe}: {failure}"
-                for server, failure in zip(servers, failures, strict=True)
-            )
-            return ReconnectGaveUp(len(failures), told)
+class _Delay(DelayStrategy):
+    """No wait in the first sweep; then growing ones, up to a limit in time."""
+
+    def __init__(self, sweep: _Sweep, give_up_after_s: float) -> None:
+        self._sweep = sweep
+        self._growing = ExponentialDelayStrategy(
+            initial=0.1, maximum=_LONGEST_WAIT_S, give_up_after=give_up_after_s
+        )
+
+    @override
+    def delay_for(self, uri: str, now: float) -> float:
+        return self._growing.delay_for(uri, now) if self._sweep.is_connected else 0.0
+
+    @override
+    def reset(self) -> None:
+        self._growing.reset()
 
 
 @asynccontextmanager
-async def open_client(connection: Connection) -> AsyncGenerator[Client]:
-    """A connected, logged-on client of the first server that answers.
+async def open_client(connection: Connection) -> AsyncGenerator[HAClient]:
+    """A client that is logged on to the first server that answers, and stays connected.
 
     Raises:
         AuthenticationError: A server refused user or password.
-        NameInUse: The client name belongs to another user's connection.
-        DisconnectedError: No server could be reached.
+        NameInUse: The client name belongs to somebody else's connection.
+        DisconnectedError: No server could be reached; or none any more, for too long.
         TimedOut: The only server did not answer in time.
+        PublishGap: The only server has lost what it once acknowledged.
     """
-    client = Client(
+    if not connection.servers:
+        raise UsageError("no server is named: give --server or set AMPS_URI")
+    sweep = _Sweep(connection.servers)
+    client = HAClient(
         connection.name,
+        server_chooser=sweep,
+        delay_strategy=_Delay(sweep, connection.give_up_after_s),
         publish_store=connection.publish_store,
         bookmark_store=connection.bookmark_store,
         on_failed_write=connection.on_failed_write,
+        on_publish_gap=connection.on_publish_gap,
+        connect_timeout=connection.timeout_s,
         heartbeat=HEARTBEAT_S,
     )
-    async with client:
-        await _log_on_to_first(client, connection)
-        yield client
+    try:
+        async with client:
+            sweep.is_connected = True
+            yield client
+    except ReconnectGaveUp as error:
+        raise sweep.verdict(error) from error

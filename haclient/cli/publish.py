@@ -16,7 +16,7 @@ import click
 import msgspec
 import trio
 
-from haclient.cli.connecting import CONNECT_TIMEOUT_S, Connection, open_client
+from haclient.cli.connecting import CONNECT_TIMEOUT_S, GIVE_UP_AFTER_S, Connection, open_client
 from haclient.cli.exits import ExitCode, Interrupted, complain
 from haclient.cli.lines import parse_delimiter
 from haclient.cli.options import (
@@ -41,8 +41,8 @@ from haclient.cli.publishing import (
 )
 from haclient.cli.stopping import run_stoppable
 from haclient.cli.writing import say
-from haclient.client import Client
-from haclient.errors import DisconnectedError, PublishFailed, UsageError
+from haclient.errors import PublishFailed, ReconnectGaveUp, TimedOut, UsageError
+from haclient.ha import HAClient
 from haclient.stores import FilePublishStore, MemoryPublishStore
 
 __all__ = ["publish", "stopped"]
@@ -52,10 +52,7 @@ _FLUSH_TIMEOUT_S: Final = 30.0
 
 
 def _open_store(request: PublishRequest) -> FilePublishStore | MemoryPublishStore:
-    """The store of this run; a server that has lost what it once acknowledged is refused."""
-    if request.store is None:
-        return MemoryPublishStore()
-    return FilePublishStore(request.store, error_on_publish_gap=not request.from_start)
+    return MemoryPublishStore() if request.store is None else FilePublishStore(request.store)
 
 
 async def _publish_all(run: PublishRun) -> None:
@@ -64,32 +61,40 @@ async def _publish_all(run: PublishRun) -> None:
         servers=request.servers,
         name=request.client_name or run.store.client_name or default_client_name(),
         timeout_s=request.timeout or CONNECT_TIMEOUT_S,
+        give_up_after_s=request.timeout or GIVE_UP_AFTER_S,
         publish_store=run.store,
+        on_publish_gap="continue" if request.from_start else "refuse",
         on_failed_write=run.failed_write,
     )
     start = trio.current_time()
     async with open_client(connection) as client:
+        run.was_connected = True
         plan = make_plan(run)
         run.summary.skipped = plan.skip
         if plan.remark:
             complain(plan.remark, kind="note")
-        with progress_bar(f"publish {request.topic}", run.scan.lines or None) as tell:
-            await publish_lines(run, client, plan, tell)
+        with progress_bar(f"publish {request.topic}", run.scan.lines or None) as progress:
+            await publish_lines(run, client, plan, progress.tell)
         await _flush(run, client)
         run.note(run.book.settle(run.store.last_sequence))
         run.summary.unpersisted = run.store.unpersisted_count
     run.summary.seconds = round(trio.current_time() - start, 3)
 
 
-async def _flush(run: PublishRun, client: Client) -> None:
+async def _flush(run: PublishRun, client: HAClient) -> None:
     try:
         await client.publish_flush(timeout=run.request.timeout or _FLUSH_TIMEOUT_S)
-    except DisconnectedError as error:
-        raise lost_connection(run) from error
+    except TimedOut as error:
+        if client.disconnected:
+            raise lost_connection(run) from error
+        raise
 
 
 async def _work(run: PublishRun) -> int:
-    await _publish_all(run)
+    try:
+        await _publish_all(run)
+    except ReconnectGaveUp as error:
+        raise (lost_connection(run) if run.was_connected else error) from error
     summary, as_json = run.summary, run.request.as_json
     say(msgspec.json.encode(summary).decode() if as_json else summary.told())
     if summary.failed:
@@ -132,7 +137,10 @@ def _check(request: PublishRequest) -> None:
 @click.option("--from-start", is_flag=True, help="Publish every line, also those published before.")
 @click.option("--rate", type=PositiveNumber(), help="Messages per second.")
 @client_name_option
-@timeout_option(help_text="How long the server may take to persist the rest. Default: 30.")
+@timeout_option(
+    help_text="How long the server may take to persist the rest, and how long a lost connection is "
+    "looked for. Default: 30."
+)
 @json_option
 @taking(PublishRequest)
 def publish(request: PublishRequest) -> int:

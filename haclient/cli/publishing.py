@@ -15,7 +15,6 @@ from haclient.cli.lines import Scan, open_lines, scan_file
 from haclient.client import Client
 from haclient.errors import DisconnectedError, StoreError
 from haclient.protocol.messages import Message
-from haclient.session.states import ConnectionState
 from haclient.stores import FilePublishStore, MemoryPublishStore
 
 __all__ = [
@@ -90,6 +89,7 @@ class PublishRun:
     summary: Summary
     scan: Scan = _EMPTY_SCAN
     book: LineBook = field(default_factory=LineBook)
+    was_connected: bool = False
     first_failure: str = ""
 
     @property
@@ -154,10 +154,9 @@ class Pace:
 async def publish_lines(
     run: PublishRun, client: Client, plan: Plan, tell: Callable[[int], None]
 ) -> None:
-    """Publish what the plan does not skip.
+    """Publish what the plan does not skip, whether there is a connection at the moment or not.
 
     Raises:
-        DisconnectedError: The connection was lost.
         StoreError: Something else takes numbers of this store.
         StoreFull: There is no room for one more; what was stored stays stored.
     """
@@ -175,8 +174,6 @@ async def publish_lines(
 
 async def _publish_line(run: PublishRun, client: Client, line: bytes, expected: int) -> None:
     """Publish one line as the sequence that the book promises for it."""
-    if client.state is not ConnectionState.LOGGED_ON:
-        raise lost_connection(run)
     sequence = await client.publish(run.request.topic, line)
     run.summary.published += 1
     if sequence != expected:
@@ -187,8 +184,8 @@ async def _publish_line(run: PublishRun, client: Client, line: bytes, expected: 
 
 
 def lost_connection(run: PublishRun) -> DisconnectedError:
-    """The error of a run whose connection has gone."""
-    what = f"the connection was lost after {run.summary.published} messages; "
+    """The error of a run whose connection has gone for good."""
+    what = f"the connection was lost after {run.summary.published} messages and not found again; "
     left = run.store.unpersisted_count
     if isinstance(run.store, FilePublishStore):
         return DisconnectedError(f"{what}{left} of them wait in the store for the next run")

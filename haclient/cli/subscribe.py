@@ -1,5 +1,9 @@
 """`haclient subscribe`: print messages as they come, resumable with a store.
 
+A subscription with a bookmark goes on when the connection is lost and found again, on whichever
+server; without `--store` its place is kept in memory. One without a bookmark ends with its
+connection, since nobody could say what it missed.
+
 With `--store` each message is printed, given to the kernel, and only then discarded, with no await
 between the last two: a SIGTERM never finds a message printed but not discarded, and a SIGKILL
 finds at most one.
@@ -18,7 +22,7 @@ from urllib.parse import quote
 import click
 import trio
 
-from haclient.cli.connecting import CONNECT_TIMEOUT_S, Connection, open_client
+from haclient.cli.connecting import CONNECT_TIMEOUT_S, GIVE_UP_AFTER_S, Connection, open_client
 from haclient.cli.exits import ExitCode, Interrupted
 from haclient.cli.options import (
     client_name_option,
@@ -32,9 +36,9 @@ from haclient.cli.options import (
 )
 from haclient.cli.stopping import run_stoppable
 from haclient.cli.writing import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
-from haclient.client import Client
-from haclient.errors import TimedOut, UsageError
-from haclient.stores import LoggedBookmarkStore
+from haclient.errors import DisconnectedError, TimedOut, UsageError
+from haclient.ha import HAClient
+from haclient.stores import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
 from haclient.streams import MessageStream
 from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, StartPoint, parse_bookmark
 
@@ -96,7 +100,14 @@ class SubscribeRun:
         return self.request.count is not None and self.printed >= self.request.count
 
 
-def _messages(client: Client, run: SubscribeRun) -> MessageStream:
+def _bookmark_store(run: SubscribeRun) -> BookmarkStore | None:
+    """What knows the place of this subscription; in memory, it outlives a connection at least."""
+    if run.store is None and run.start is not None:
+        return MemoryBookmarkStore()
+    return run.store
+
+
+def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
     request = run.request
     if run.start is None:
         return client.stream(request.topic, filter=request.filter, sub_id=request.stable_sub_id)
@@ -105,7 +116,7 @@ def _messages(client: Client, run: SubscribeRun) -> MessageStream:
     )
 
 
-async def _print_messages(run: SubscribeRun, messages: MessageStream) -> None:
+async def _print_messages(run: SubscribeRun, client: HAClient, messages: MessageStream) -> None:
     """Print, then discard, until there are enough or nothing came for the idle limit."""
     request = run.request
     output = OutputWriter(STDOUT)
@@ -123,6 +134,11 @@ async def _print_messages(run: SubscribeRun, messages: MessageStream) -> None:
             idle.deadline = trio.current_time() + idle_limit_s
     if messages.end_reason is not None:
         raise messages.end_reason
+    if client.disconnected:  # nothing came, but nobody could have said anything
+        raise DisconnectedError(
+            f"the connection was lost after {run.printed} messages and not found again within "
+            f"{idle_limit_s:g} s"
+        )
 
 
 async def _work(run: SubscribeRun) -> int:
@@ -132,11 +148,12 @@ async def _work(run: SubscribeRun) -> int:
         servers=request.servers,
         name=request.client_name or owner or default_client_name(),
         timeout_s=request.timeout or CONNECT_TIMEOUT_S,
-        bookmark_store=run.store,
+        give_up_after_s=request.timeout or GIVE_UP_AFTER_S,
+        bookmark_store=_bookmark_store(run),
     )
     try:
         async with open_client(connection) as client, _messages(client, run) as messages:
-            await _print_messages(run, messages)
+            await _print_messages(run, client, messages)
     except OutputClosed:  # nobody reads any more (`| head`): what was not printed is not discarded
         return ExitCode.OK
     if request.count is None or run.is_complete:

@@ -48,6 +48,8 @@ class Pipe:
         ended: The sender has closed its end.
         broken: Both ends meet this error in this direction, after what was in flight.
         sent_bytes: How much was ever sent.
+        tap: Shown every piece that is sent. It says what of it travels, and what to call after
+            that: whatever can be done to a stream, at any place of it.
     """
 
     def __init__(self, capacity_bytes: int = _UNLIMITED) -> None:
@@ -60,6 +62,7 @@ class Pipe:
         self.ended = False
         self.broken: OSError | None = None
         self.sent_bytes = 0
+        self.tap: Callable[[bytes], tuple[bytes, Callable[[], None] | None]] | None = None
         self._flying: deque[tuple[float, memoryview]] = deque()  # when each piece arrives
         self._flying_bytes = 0
         self._fuse_bytes = _UNLIMITED
@@ -84,13 +87,18 @@ class Pipe:
             return None
         self.sent_bytes += count
         self._fuse_bytes -= count
-        if not self.silent:
+        piece, then = bytes(data[:count]), None
+        if self.tap is not None:
+            piece, then = self.tap(piece)
+        if piece and not self.silent:
             due = trio.current_time() + self.latency_s if self.latency_s else 0.0
             if self._flying:
                 due = max(due, self._flying[-1][0])
-            self._flying.append((due, memoryview(bytes(data[:count]))))
-            self._flying_bytes += count
+            self._flying.append((due, memoryview(piece)))
+            self._flying_bytes += len(piece)
             self.changed()
+        if then is not None:
+            then()
         if not self._fuse_bytes:
             self._fuse_bytes = _UNLIMITED
             self._blow()
@@ -140,8 +148,9 @@ class Pipe:
 
     def end(self) -> None:
         """Nothing more is sent: the reader gets what is in flight, then the end."""
-        self.ended = True
-        self.changed()
+        if not self.silent:
+            self.ended = True
+            self.changed()
 
     def reset(self) -> None:
         """The connection is reset by the peer."""
@@ -193,8 +202,8 @@ class MemoryLink(Link):
     @override
     def close(self) -> None:
         self.closed = True
-        if not self.sending.silent:  # else nobody hears of it
-            self.sending.end()
+        self.sending.end()
+        if not (self.sending.held or self.sending.silent):  # else the peer cannot know of it
             self.receiving.end()
 
     def reset(self) -> None:

@@ -10,7 +10,8 @@ import trio
 
 from haclient.protocol.encoding import encode_frame
 from haclient_fake_server.__main__ import main
-from support.broker import BrokerProcess, RawClient, port_of
+from haclient_fake_server.processes import BrokerProcess
+from support.broker import RawClient
 
 
 def frames(first: int, last: int) -> bytes:
@@ -29,7 +30,7 @@ async def bodies(client: RawClient, count: int) -> list[int]:
 async def test_sigkill_in_mid_stream_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     acknowledged, last = 0, 0
     for _ in range(3):
-        with BrokerProcess("--data", str(tmp_path)) as broker:
+        with BrokerProcess(data_dir=tmp_path) as broker:
             async with RawClient.connect(broker.uri) as client:
                 logon = await client.logon("pubber", opts="ack_conflation=1ms")
                 seen = logon.sequence or 0
@@ -41,7 +42,7 @@ async def test_sigkill_in_mid_stream_loses_nothing_that_was_acknowledged(tmp_pat
                         acknowledged = (await client.ack("persisted")).sequence or 0
                     broker.kill()
                     nursery.cancel_scope.cancel()
-    with BrokerProcess("--data", str(tmp_path)) as broker:
+    with BrokerProcess(data_dir=tmp_path) as broker:
         async with RawClient.connect(broker.uri) as client:
             seen = (await client.logon("pubber")).sequence or 0
             assert acknowledged <= seen <= last
@@ -58,17 +59,15 @@ async def _send_until_broken(client: RawClient, data: bytes) -> None:
 
 @pytest.mark.row("TL1", "ID1", "RB3")
 async def test_sigterm_stops_cleanly_and_a_restart_goes_on(tmp_path: Path) -> None:
-    arguments = ("--data", str(tmp_path), "--name", "east", "--sow", "prices:/id")
-    with BrokerProcess(*arguments) as broker:
+    with BrokerProcess("--name", "east", "--sow", "prices:/id", data_dir=tmp_path) as broker:
         async with RawClient.connect(broker.uri) as client:
             await client.logon("pubber")
             await client.send_bytes(frames(1, 10))
             await client.send(b'{"id":1}', c="p", t="prices", s=11)
             await client.send(c="flush", cid="f", a="persisted")
             await client.ack("persisted", "f")
-        port = port_of(broker.uri)
         assert broker.stop() == 0
-    with BrokerProcess(*arguments, listen=f"tcp://127.0.0.1:{port}") as broker:
+        broker.start()
         async with RawClient.connect(broker.uri) as client:
             assert (await client.logon("pubber")).sequence == 11
             assert await bodies(client, 10) == list(range(1, 11))

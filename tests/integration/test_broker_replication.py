@@ -13,9 +13,11 @@ import trio
 from haclient.errors import UsageError
 from haclient.protocol.encoding import encode_frame
 from haclient_fake_server.__main__ import main
+from haclient_fake_server.cluster import Cluster
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
+from haclient_fake_server.faults import Kill, Restart
 from haclient_fake_server.server import BrokerServer
-from support.broker import BrokerProcess, RawClient, port_of
+from support.broker import RawClient
 
 FAST = "ack_conflation=1ms"
 
@@ -49,32 +51,22 @@ async def bodies(uri: str, count: int) -> list[int]:
 
 
 @pytest.mark.row("RE1", "RE2", "RE4", "AK6")
-async def test_two_brokers_that_are_synchronous_to_each_other(tmp_path: Path) -> None:
-    ports = {"east": free_port(), "west": free_port()}
-    configs = [
-        BrokerConfig(
-            name=name,
-            listen=(f"tcp://127.0.0.1:{ports[name]}",),
-            data_dir=tmp_path / name,
-            segment_bytes=1 << 20,
-            replicate_to=(ReplicateTo(f"tcp://127.0.0.1:{ports[other]}"),),
-        )
-        for name, other in (("east", "west"), ("west", "east"))
-    ]
+async def test_two_brokers_that_are_synchronous_to_each_other() -> None:
     async with AsyncExitStack() as stack:
-        servers = [await stack.enter_async_context(BrokerServer(config)) for config in configs]
+        cluster = await stack.enter_async_context(Cluster("east", "west"))
         clients = []
-        for server, name in zip(servers, ("p", "q"), strict=True):
-            client = await stack.enter_async_context(RawClient.connect(server.uris[0]))
+        for uri, name in zip(cluster.uris, ("p", "q"), strict=True):
+            client = await stack.enter_async_context(RawClient.connect(uri))
             await client.logon(name, opts=FAST)
             await client.send_bytes(frames(1, 5000))
             clients.append(client)
         for client in clients:
             await persisted(client, 5000)
-        for server in servers:
-            found = await bodies(server.uris[0], 10_000)
+        for uri in cluster.uris:
+            found = await bodies(uri, 10_000)
             assert sorted(found) == sorted([*range(1, 5001), *range(1, 5001)])
-            (status,) = server.destinations
+        for pair in (("east", "west"), ("west", "east")):
+            status = cluster.destination(*pair)
             assert (status.is_sync, status.is_connected, status.links) == (True, True, 1)
 
 
@@ -117,24 +109,12 @@ async def test_a_destination_that_comes_back_gets_what_it_missed(tmp_path: Path)
 
 
 @pytest.mark.row("RE3", "RE4", "RE11")
-async def test_sigkill_of_either_broker_loses_nothing_that_was_acknowledged(
-    tmp_path: Path,
-) -> None:
-    ports = {"east": free_port(), "west": free_port()}
-
-    def start(name: str) -> BrokerProcess:
-        other = "west" if name == "east" else "east"
-        return BrokerProcess(
-            *("--name", name, "--data", str(tmp_path / name)),
-            *("--replicate-to", f"tcp://127.0.0.1:{ports[other]},sync"),
-            listen=f"tcp://127.0.0.1:{ports[name]}",
-        )
-
-    running = {"east": start("east"), "west": start("west")}
+async def test_sigkill_of_either_broker_loses_nothing_that_was_acknowledged() -> None:
     acknowledged = last = 0
-    try:
+    async with Cluster("east", "west", on="process") as cluster:
+        uris = dict(zip(cluster.names, cluster.uris, strict=True))
         for victim, survivor in (("east", "west"), ("west", "east"), ("east", "west")):
-            async with RawClient.connect(running[victim].uri) as client:
+            async with RawClient.connect(uris[victim]) as client:
                 answer = await client.logon("p", opts=FAST)
                 seen = answer.sequence or 0
                 assert acknowledged <= seen <= last
@@ -143,24 +123,20 @@ async def test_sigkill_of_either_broker_loses_nothing_that_was_acknowledged(
                     nursery.start_soon(_send_until_broken, client, frames(seen + 1, last))
                     for _ in range(3):
                         acknowledged = (await client.ack("persisted")).sequence or 0
-                    running[victim].kill()
+                    await cluster.apply(Kill(victim))
                     nursery.cancel_scope.cancel()
-            async with RawClient.connect(running[survivor].uri) as client:
+            async with RawClient.connect(uris[survivor]) as client:
                 answer = await client.logon("p", opts=FAST)
                 seen = answer.sequence or 0
                 assert acknowledged <= seen <= last
                 assert answer.position is not None
                 assert acknowledged <= answer.position.sequence <= seen
                 await client.send_bytes(frames(1, last))
-                running[victim] = start(victim)
+                await cluster.apply(Restart(victim))
                 await persisted(client, last)
                 acknowledged = last
-        for name, broker in running.items():
-            assert port_of(broker.uri) == ports[name]
-            assert await bodies(broker.uri, last) == list(range(1, last + 1))
-    finally:
-        for broker in running.values():
-            broker.kill()
+        for uri in cluster.uris:
+            assert await bodies(uri, last) == list(range(1, last + 1))
 
 
 async def _send_until_broken(client: RawClient, data: bytes) -> None:

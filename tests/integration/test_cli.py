@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from support.process import BrokerProcess, haclient, running_broker, start_haclient
+from haclient_fake_server.processes import BrokerProcess
+from support.process import haclient, running_broker, start_haclient
 
 
 @pytest.fixture(scope="module")

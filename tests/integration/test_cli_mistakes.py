@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.process import BrokerProcess, Result, haclient, running_broker, start_haclient
+from haclient_fake_server.processes import BrokerProcess
+from support.process import Result, haclient, running_broker, start_haclient
 
 CLOSED = "tcp://127.0.0.1:1/amps/json"
 
@@ -26,9 +27,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield broker
 
 
+def with_user(uri: str, user: str, password: str) -> str:
+    return uri.replace("tcp://", f"tcp://{user}:{password}@")
+
+
 @pytest.fixture
 def alice(broker: BrokerProcess) -> str:
-    return broker.uri_for("alice", "se%3Acret")
+    return with_user(broker.uri, "alice", "se%3Acret")
 
 
 def assert_one_line(result: Result, code: int, *words: str) -> None:
@@ -112,7 +117,7 @@ def test_several_servers_that_refuse_are_all_named() -> None:
 @pytest.mark.row("CLI9")
 @pytest.mark.parametrize("password", ["wrong", ""])
 def test_a_wrong_password_is_refused_and_never_shown(broker: BrokerProcess, password: str) -> None:
-    result = haclient("ping", "--server", broker.uri_for("alice", password))
+    result = haclient("ping", "--server", with_user(broker.uri, "alice", password))
     assert_one_line(result, 1)
     assert "wrong" not in result.err
     assert "se:cret" not in result.err
@@ -121,6 +126,32 @@ def test_a_wrong_password_is_refused_and_never_shown(broker: BrokerProcess, pass
 @pytest.mark.row("CLI9")
 def test_no_user_is_refused_where_users_are_known(broker: BrokerProcess) -> None:
     assert_one_line(haclient("ping", "--server", broker.uri), 1)
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("command", ["publish", "subscribe"])
+def test_a_wrong_password_ends_it_at_once(broker: BrokerProcess, alice: str, command: str) -> None:
+    servers = f"{with_user(broker.uri, 'alice', 'wrong')},{alice}"
+    assert_one_line(haclient(command, "--server", servers, "--topic", "logged"), 1)
+
+
+@pytest.mark.row("CLI9", "HA27")
+def test_a_client_whose_name_was_taken_ends_and_does_not_come_back(
+    broker: BrokerProcess, alice: str
+) -> None:
+    common = ("--topic", "logged name", "--client-name", "the name")
+    haclient("publish", "--server", alice, "--topic", "logged name", stdin=b"row\n")
+    subscribe = ("subscribe", "--server", alice, *common, "--bookmark", "epoch")
+    with start_haclient(*subscribe) as older:
+        older.lines(1)
+        with start_haclient(*subscribe) as newer:
+            newer.lines(1)
+            assert_one_line(Result(older.wait(), "", older.err), 1, "name")
+            refused = haclient(
+                "subscribe", "--server", with_user(broker.uri, "bob", "other"), *common
+            )
+            assert_one_line(refused, 1, "name in use")
+            assert newer.is_running
 
 
 @pytest.mark.row("CLI5")

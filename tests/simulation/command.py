@@ -41,7 +41,6 @@ class Summary:
 
 def run_seed(seed: int, mutation: str = "") -> Summary:
     """Run one seed, with a planted bug if one is named."""
-    logging.disable(logging.CRITICAL)
     outcome = _simulated(plan_of(seed), mutation)
     counts, beyond = outcome.counts, outcome.beyond
     return Summary(
@@ -58,14 +57,20 @@ def run_seed(seed: int, mutation: str = "") -> Summary:
 
 
 def _simulated(plan: Plan, mutation: str) -> Outcome:
-    with planted(mutation):
-        return simulate(plan)
+    before = logging.root.manager.disable
+    logging.disable(
+        logging.CRITICAL
+    )  # everything goes wrong here, and the logs would be full of it
+    try:
+        with planted(mutation):
+            return simulate(plan)
+    finally:
+        logging.disable(before)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run what is asked for; 0 if no seed fails, and with `--mutations` if each bug is found."""
     options = _options(arguments)
-    logging.disable(logging.CRITICAL)
     if options.mutations:
         return _check_mutations(options)
     if options.steps or options.trace:

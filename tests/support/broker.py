@@ -1,4 +1,4 @@
-"""Reference brokers for tests: in this process or as a process of their own, and a raw client.
+"""A client that speaks frames and nothing more, and a broker in this process for it.
 
 ::
 
@@ -10,15 +10,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Self
+from urllib.parse import urlsplit
 
 import trio
 
@@ -29,9 +24,7 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.server import BrokerServer
 
-__all__ = ["BrokerProcess", "RawClient", "port_of", "running_broker"]
-
-ROOT = Path(__file__).resolve().parents[2]
+__all__ = ["RawClient", "port_of", "running_broker"]
 
 
 @asynccontextmanager
@@ -42,8 +35,10 @@ async def running_broker(config: BrokerConfig | None = None) -> AsyncIterator[Br
 
 
 def port_of(uri: str) -> int:
-    """The port in an address like `tcp://127.0.0.1:9007`."""
-    return int(uri.rpartition(":")[2])
+    """The port in an address like `tcp://127.0.0.1:9007`, with a path or without."""
+    port = urlsplit(uri).port
+    assert port is not None
+    return port
 
 
 class RawClient:
@@ -58,7 +53,7 @@ class RawClient:
     @classmethod
     @asynccontextmanager
     async def connect(cls, uri: str) -> AsyncIterator[RawClient]:
-        """Connect to `tcp://HOST:PORT`."""
+        """Connect to `tcp://HOST:PORT`, with a path or without."""
         stream = await trio.open_tcp_stream("127.0.0.1", port_of(uri))
         async with stream:
             yield cls(stream)
@@ -115,48 +110,3 @@ class RawClient:
         """Wait until the broker has closed the connection; what comes before is dropped."""
         while await self.receive() is not None:
             pass
-
-
-class BrokerProcess:
-    """`python -m haclient_fake_server` as a process; used as a context manager.
-
-    Attributes:
-        uri: Where it listens.
-    """
-
-    def __init__(self, *arguments: str, listen: str = "tcp://127.0.0.1:0") -> None:
-        command = [sys.executable, "-m", "haclient_fake_server", "--listen", listen, *arguments]
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, env=_environment(), text=True
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line.startswith("listening "), f"the broker did not start: {line!r}"
-        self.uri = line.split()[1]
-
-    def kill(self) -> None:
-        """SIGKILL, and wait for its end."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int:
-        """SIGTERM, and wait for its end; the exit code."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, how: signal.Signals) -> int:
-        if self._process.poll() is None:
-            self._process.send_signal(how)
-        code = self._process.wait(timeout=20)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        return code
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-
-def _environment() -> dict[str, str]:
-    paths = [str(ROOT / part) for part in (".", "stores", "fake_server")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -18,6 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.transport.exceptions import open_nursery
 from haclient.transport.memory import network
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
+from haclient_fake_server.nodes import LocalBroker
 from haclient_fake_server.server import BrokerServer
 
 __all__ = ["Instance", "address", "instances"]
@@ -36,41 +37,28 @@ class Instance:
 
     def __init__(self, name: str, config: BrokerConfig, nursery: trio.Nursery) -> None:
         self.uri = f"{address(name)}/amps/json"
-        self.server: BrokerServer | None = None
-        self._config = replace(config, name=name, listen=(address(name),))
-        self._nursery = nursery
-        self._stopped = trio.Event()
-        self._scope = trio.CancelScope()
+        self._name = name
+        self._broker = LocalBroker(replace(config, name=name, listen=(address(name),)), nursery)
 
     @property
     def running(self) -> BrokerServer:
         """The broker, while it runs."""
-        assert self.server is not None, "the instance does not run"
-        return self.server
+        assert self._broker.server is not None, "the instance does not run"
+        return self._broker.server
 
     async def start(self) -> None:
         """Run; it listens when this returns."""
-        self._stopped, self._scope = trio.Event(), trio.CancelScope()
-        await self._nursery.start(self._run)
-
-    async def _run(self, task_status: trio.TaskStatus[None]) -> None:
-        with self._scope:
-            async with BrokerServer(self._config) as self.server:
-                task_status.started()
-                await trio.sleep_forever()
-        self.server = None
-        self._stopped.set()
+        await self._broker.start()
 
     async def stop(self) -> None:
         """Stop, and have its clients notice."""
-        self._scope.cancel()
-        await self._stopped.wait()
+        await self._broker.kill()
         await wait_all_tasks_blocked()
 
     async def cut(self) -> None:
         """Reset every connection to it; it goes on listening."""
         for connection in network().connections:
-            if connection.target == address(self._config.name).removeprefix("mem://"):
+            if connection.target == address(self._name).removeprefix("mem://"):
                 connection.reset()
         await wait_all_tasks_blocked()
 

@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
+from haclient_fake_server.processes import BrokerProcess
+
 __all__ = [
     "LIMIT_S",
     "SMALL_PIPE_BYTES",
-    "BrokerProcess",
     "Child",
     "Result",
     "haclient",
@@ -215,58 +216,10 @@ def haclient(
     )
 
 
-class BrokerProcess:
-    """A reference broker that can be killed and started again on the same port and data."""
-
-    def __init__(self, data: Path, *options: str) -> None:
-        self._data = data
-        self._options = options
-        self._listen = "tcp://127.0.0.1:0"
-        self._child: Child | None = None
-
-    @property
-    def uri(self) -> str:
-        """Where clients connect to."""
-        return f"{self._listen}/amps/json"
-
-    def uri_for(self, user: str, password: str) -> str:
-        """The same with credentials."""
-        return self.uri.replace("tcp://", f"tcp://{user}:{password}@")
-
-    def start(self) -> None:
-        """Start it; returns when it listens."""
-        self._child = start_haclient(
-            *("broker", "run", "--listen", self._listen, "--data", self._data), *self._options
-        )
-        word, _, uri = self._child.line().partition(" ")
-        assert word == "listening"
-        self._listen = uri
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        assert self._child is not None
-        self._child.kill()
-        self._child.close()
-
-    def stop(self) -> int:
-        """SIGTERM; the exit code."""
-        assert self._child is not None
-        code = self._child.stop()
-        self._child.close()
-        return code
-
-    def close(self) -> None:
-        """Kill what is left."""
-        if self._child is not None:
-            self._child.close()
-
-
 @contextmanager
-def running_broker(data: Path, *options: str) -> Generator[BrokerProcess]:
-    """A broker that listens on a free port, killed at the end."""
-    broker = BrokerProcess(data, *options)
-    broker.start()
-    try:
+def running_broker(data: Path, *options: str, port: int = 0) -> Generator[BrokerProcess]:
+    """`haclient broker run` on a free port, killed at the end."""
+    command = _command(["broker", "run"])
+    listen = f"tcp://127.0.0.1:{port}"
+    with BrokerProcess(*options, data_dir=data, listen=listen, command=command) as broker:
         yield broker
-    finally:
-        broker.close()

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from haclient_fake_server.processes import BrokerProcess
 from support.command_line import CommandLine
-from support.process import BrokerProcess, running_broker
+from support.process import running_broker
 
 
 @pytest.fixture(scope="session")

@@ -1,13 +1,25 @@
-"""Servers are tried in order."""
+"""Servers are tried in order, once; a connection that was lost is looked for, not for ever."""
 
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
+import trio
 
 from haclient.cli.connecting import Connection, open_client
-from haclient.errors import ConnectionRefused, ReconnectGaveUp, TimedOut, UsageError
+from haclient.errors import (
+    AuthenticationError,
+    ConnectionRefused,
+    NameInUse,
+    ReconnectGaveUp,
+    TimedOut,
+    UsageError,
+)
+from haclient.stores import MemoryPublishStore
+from haclient_fake_server.processes import BrokerProcess
+from support.process import running_broker
 
 CLOSED = ("tcp://127.0.0.1:1/amps/json", "tcp://me:secret@127.0.0.1:2/amps/json")
 
@@ -40,3 +52,54 @@ async def test_a_silent_server_passes_the_turn_on() -> None:
 async def test_no_server_at_all_is_a_mistake() -> None:
     with pytest.raises(UsageError, match="AMPS_URI"):
         await connect()
+
+
+async def test_the_second_server_is_taken_when_the_first_is_dead(broker: BrokerProcess) -> None:
+    async with open_client(Connection(servers=(CLOSED[0], broker.uri), name="me")) as client:
+        assert not client.disconnected
+
+
+async def test_a_wrong_password_is_not_tried_elsewhere(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    users = tmp_path / "users"
+    users.write_text("alice:secret\n")
+    with (
+        running_broker(tmp_path / "log", "--user-file", str(users)) as strict,
+        pytest.raises(AuthenticationError),
+    ):
+        await connect(strict.uri.replace("tcp://", "tcp://alice:wrong@"), broker.uri)
+
+
+async def test_who_loses_the_name_does_not_fight_for_it(broker: BrokerProcess) -> None:
+    connection = Connection(servers=(broker.uri,), name="one name")
+    with pytest.raises(NameInUse):
+        async with open_client(connection), open_client(connection):
+            await trio.sleep_forever()
+
+
+async def test_a_lost_connection_is_looked_for_until_the_limit(tmp_path: Path) -> None:
+    async def lose(broker: BrokerProcess) -> None:
+        connection = Connection(servers=(broker.uri, CLOSED[0]), name="me", give_up_after_s=0.3)
+        async with open_client(connection):
+            broker.kill()
+            await trio.sleep_forever()
+
+    with (
+        running_broker(tmp_path / "log") as broker,
+        pytest.raises(ReconnectGaveUp, match=r"the limit is 0\.3 s"),
+    ):
+        await lose(broker)
+
+
+async def test_a_broker_that_comes_back_is_found_again(tmp_path: Path) -> None:
+    with running_broker(tmp_path / "log") as broker:
+        connection = Connection(
+            servers=(broker.uri,), name="me", publish_store=MemoryPublishStore()
+        )
+        async with open_client(connection) as client:
+            broker.kill()
+            await client.publish("t", b"1")
+            await trio.to_thread.run_sync(broker.start)
+            await client.publish_flush(timeout=30)
+            assert client.unpersisted_count == 0

@@ -17,8 +17,9 @@ class Terminal(io.StringIO):
 
 
 def test_a_pipe_sees_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar("work", 10) as tell:
-        tell(5)
+    with progress_bar("work", 10) as progress:
+        progress.tell(5)
+        progress.say("half of it")
     assert capsys.readouterr() == ("", "")
 
 
@@ -26,6 +27,8 @@ def test_a_terminal_sees_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with progress_bar("publish rows", 10) as tell:
-        tell(10)
+    with progress_bar("publish rows", 10) as progress:
+        progress.say("it begins")
+        progress.tell(10)
     assert "publish rows" in terminal.getvalue()
+    assert "it begins" in terminal.getvalue()

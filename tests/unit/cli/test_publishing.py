@@ -76,7 +76,7 @@ def test_stdin_settles_the_book_of_an_open_file(
 
 @pytest.mark.row("CLI9")
 @pytest.mark.parametrize("with_store", [True, False], ids=["store", "memory"])
-def test_a_server_that_dies_is_noticed_at_the_next_message(
+def test_a_server_that_dies_and_does_not_come_back_is_told_in_time(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     rows: Path,
@@ -93,7 +93,22 @@ def test_a_server_that_dies_is_noticed_at_the_next_message(
 
             thread = threading.Thread(target=kill_after_the_first_row)
             thread.start()
-            assert run(["publish", *common, "--file", str(rows), "--rate", "2", *store]) == 1
+            assert (
+                run(
+                    [
+                        "publish",
+                        *common,
+                        "--file",
+                        str(rows),
+                        "--rate",
+                        "2",
+                        "--timeout",
+                        "1",
+                        *store,
+                    ]
+                )
+                == 1
+            )
             thread.join()
     told = "wait in the store" if with_store else "not known to be persisted"
     assert told in capfd.readouterr().err

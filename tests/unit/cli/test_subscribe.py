@@ -16,7 +16,7 @@ from haclient.cli.subscribe import SubscribeRequest, SubscribeRun, stopped
 from haclient.errors import UsageError
 from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkRange, Timestamp
 from support.command_line import CommandLine
-from support.process import running_broker
+from support.process import running_broker, start_haclient
 
 
 def request(
@@ -142,7 +142,7 @@ def write_person(rows: Path) -> Path:
 
 
 @pytest.mark.row("CLI9")
-def test_a_connection_that_ends_is_a_failure(
+def test_a_connection_that_ends_and_is_not_found_again_is_a_failure(
     rows: Path,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -161,7 +161,26 @@ def test_a_connection_that_ends_is_a_failure(
         thread.start()
         common = ("--server", broker.uri, "--topic", "t")
         assert run(["publish", *common, "--file", str(rows)]) == 0
-        assert run(["subscribe", *common, "--bookmark", "epoch"]) == 1
+        assert run(["subscribe", *common, "--bookmark", "epoch", "--timeout", "2"]) == 1
         thread.join()
     os.close(writer)
-    assert capfd.readouterr().err.count("\n") == 1
+    told = "the connection was lost after 5 messages and not found again within 2 s"
+    assert capfd.readouterr().err == f"haclient: error: {told}\n"
+
+
+@pytest.mark.row("CLI9", "MS2")
+def test_without_a_bookmark_the_end_of_the_connection_is_the_end(tmp_path: Path) -> None:
+    rows = tmp_path / "rows"
+    rows.write_text("row\n" * 2000)
+    with (
+        running_broker(tmp_path / "log") as broker,
+        start_haclient("subscribe", "--server", broker.uri, "--topic", "t") as subscriber,
+        start_haclient(
+            *("publish", "--server", broker.uri, "--topic", "t", "--file", rows, "--rate", "100")
+        ),
+    ):
+        assert subscriber.line() == "row"
+        broker.kill()
+        assert subscriber.wait() == 1
+        assert subscriber.err.count("\n") == 1
+        assert "closed the connection" in subscriber.err

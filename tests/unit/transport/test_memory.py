@@ -95,6 +95,26 @@ async def test_a_connection_is_lost_at_a_chosen_byte(count: int) -> None:
         server.recv_into(memoryview(bytearray(1)))
 
 
+@pytest.mark.parametrize("attribute", ["held", "silent"])
+async def test_a_close_is_not_heard_of_by_a_peer_that_is_cut_off(attribute: str) -> None:
+    client, server = link_pair()
+    setattr(client.sending, attribute, True)
+    client.close()
+    assert server.recv_into(memoryview(bytearray(1))) is None
+    assert server.try_send(b"are you there?") == 14
+
+
+async def test_a_tap_decides_what_travels_and_what_happens_then() -> None:
+    client, server = link_pair()
+    client.sending.tap = lambda data: (data[:2], client.reset if b"c" in data else None)
+    assert client.try_send(b"ab") == 2
+    assert client.try_send(b"123") == 3
+    assert client.try_send(b"cd") == 2
+    assert await receive(server) == b"ab12cd"
+    with pytest.raises(ConnectionResetError):
+        server.recv_into(memoryview(bytearray(1)))
+
+
 async def test_nobody_listens() -> None:
     with pytest.raises(ConnectionRefused, match="mem://nowhere:1/amps: nobody listens there"):
         await dial(Uri.parse("mem://nowhere:1/amps"), timeout=1)

@@ -1,0 +1,197 @@
+"""A reference broker as a process of its own: killed, paused and started again (rows FI1, FI2).
+
+::
+
+    with BrokerProcess("--sow", "prices:/id", data_dir=path) as broker:
+        ...                         # connect to broker.uri
+        broker.kill()               # SIGKILL
+        broker.start()              # the same port and the same data
+
+Nothing of it needs trio; in a trio program, run `start` and `stop` in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+from haclient.errors import HAClientError, TimedOut, UsageError
+
+__all__ = ["BrokerProcess"]
+
+LIMIT_S: Final = 60.0
+"""How long a start or an end may take."""
+
+
+class BrokerProcess:
+    """`python -m haclient_fake_server`, started when the block is entered and killed at its end.
+
+    Args:
+        arguments: More arguments of the command.
+        data_dir: Where it keeps its journal; without it, its journal is lost with the process.
+        listen: Where it listens; port 0 takes a free one and keeps it.
+        command: What to run instead, such as `[sys.executable, "-m", "haclient", "broker", "run"]`.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        data_dir: Path | None = None,
+        listen: str = "tcp://127.0.0.1:0",
+        command: Sequence[str] = (sys.executable, "-m", "haclient_fake_server"),
+    ) -> None:
+        self.address = listen
+        self._command = list(command)
+        self._arguments = list(arguments)
+        if data_dir is not None:
+            self._arguments += ["--data", str(data_dir)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._out: IO[bytes] | None = None
+        self._err: IO[bytes] | None = None
+
+    @property
+    def uri(self) -> str:
+        """Where clients connect to; the port is known once it was started."""
+        return f"{self.address}/amps/json"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process.
+
+        Raises:
+            UsageError: It does not run.
+        """
+        return self._running().pid
+
+    @property
+    def err(self) -> str:
+        """What it wrote to stderr since it was started."""
+        if self._err is None:
+            return ""
+        size = os.fstat(self._err.fileno()).st_size
+        return os.pread(self._err.fileno(), size, 0).decode(errors="replace")
+
+    def start(self) -> None:
+        """Start it, on the same port and data as before; returns when it listens.
+
+        Raises:
+            UsageError: It runs.
+            HAClientError: It ended instead; the error has its words.
+            TimedOut: It does not listen after a minute; it is killed then.
+        """
+        if self.is_running:
+            raise UsageError(f"the broker at {self.address} runs already")
+        self.close()
+        self._err = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+        self._process = subprocess.Popen(  # noqa: S603 - our own command
+            [*self._command, "--listen", self.address, *self._arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._err,
+            env=_environment(),
+        )
+        self._out = self._process.stdout
+        try:
+            self.address = self._listening()
+        except BaseException:
+            self.close()
+            raise
+
+    def kill(self) -> None:
+        """SIGKILL, also while it is paused; returns when it is gone. A dead one stays dead."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(LIMIT_S)
+
+    def stop(self) -> int:
+        """SIGTERM, and wait for the end; the exit code.
+
+        Raises:
+            UsageError: It does not run.
+            TimedOut: It still runs after a minute.
+        """
+        process = self._running()
+        process.terminate()
+        try:
+            return process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise TimedOut(f"the broker at {self.address} did not stop on SIGTERM") from None
+
+    def pause(self) -> None:
+        """SIGSTOP: it lives and does nothing, and the kernel goes on to take connections for it.
+
+        Raises:
+            UsageError: It does not run.
+        """
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT: it goes on.
+
+        Raises:
+            UsageError: It does not run.
+        """
+        self._running().send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kill it if it runs, and give back the descriptors."""
+        self.kill()
+        for each in (self._out, self._err):
+            if each is not None:
+                each.close()
+        self._process = self._out = self._err = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            raise UsageError(f"the broker at {self.address} does not run")
+        return self._process
+
+    def _listening(self) -> str:
+        """The address that it says it listens on."""
+        if self._out is None:
+            raise UsageError(f"the broker at {self.address} does not run")
+        said, deadline = b"", time.perf_counter() + LIMIT_S
+        while b"\n" not in said:
+            left = deadline - time.perf_counter()
+            if left <= 0 or not select.select([self._out], [], [], left)[0]:
+                raise TimedOut(f"the broker did not start within {LIMIT_S:g} s: {self.err}")
+            chunk = os.read(self._out.fileno(), 4096)
+            if not chunk:
+                raise HAClientError(f"the broker did not start: {self.err.strip()}")
+            said += chunk
+        word, _, address = said.split(b"\n")[0].decode().partition(" ")
+        if word != "listening":
+            raise HAClientError(f"the broker did not say that it listens: {said!r}")
+        return address
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the same modules to import as this process has, installed or not."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    return {**os.environ, "PYTHONPATH": paths}

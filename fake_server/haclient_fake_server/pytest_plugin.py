@@ -1,0 +1,102 @@
+"""Fixtures for pytest: brokers and clusters to test an application against (rows FI1, FI4, FI7).
+
+Installed with the package, under the name `haclient`; `-p no:haclient` switches it off. Loading it
+imports nothing of ours: a test run that uses no fixture pays nothing.
+
+| fixture | gives | needs |
+|---|---|---|
+| `amps_broker` | a `Cluster` of one broker, in this process, on TCP | an async test under trio |
+| `amps_memory_broker` | the same on `mem://`, for virtual time | an async test under trio |
+| `amps_cluster` | clusters: `await amps_cluster("east", "west")` | an async test under trio |
+| `amps_broker_process` | a `BrokerProcess`, to kill, pause and start again | nothing |
+
+Async fixtures need pytest-trio (or another plugin that runs them under trio). Brokers listen on
+free ports of the loopback interface, keep their data in a temporary directory, and end with the
+test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from haclient_fake_server.cluster import Cluster, On
+    from haclient_fake_server.config import BrokerConfig
+    from haclient_fake_server.processes import BrokerProcess
+
+__all__ = [
+    "ClusterFactory",
+    "amps_broker",
+    "amps_broker_process",
+    "amps_cluster",
+    "amps_memory_broker",
+]
+
+
+class ClusterFactory(Protocol):
+    """Starts clusters; the fixture `amps_cluster`."""
+
+    async def __call__(
+        self,
+        *names: str,
+        on: On = "tcp",
+        mode: Literal["sync", "async"] = "sync",
+        config: BrokerConfig | None = None,
+    ) -> Cluster:
+        """Start brokers that replicate to each other; they end with the test.
+
+        For what this does not offer, write `async with Cluster(...)`.
+        """
+        ...
+
+
+@pytest.fixture
+async def amps_cluster() -> AsyncGenerator[ClusterFactory]:
+    """Clusters of brokers that replicate to each other; call it with their names, and await."""
+    import trio  # noqa: PLC0415 - loading the plugin must cost nothing
+
+    from haclient_fake_server.cluster import Cluster, run_cluster  # noqa: PLC0415 - the same
+
+    async with trio.open_nursery() as nursery:
+
+        async def start(
+            *names: str,
+            on: On = "tcp",
+            mode: Literal["sync", "async"] = "sync",
+            config: BrokerConfig | None = None,
+        ) -> Cluster:
+            cluster = Cluster(*names, on=on, mode=mode, config=config)
+            await nursery.start(run_cluster, cluster)
+            return cluster
+
+        yield start
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def amps_broker(amps_cluster: ClusterFactory) -> Cluster:
+    """One broker in this process, on TCP; connect to `amps_broker.uri`."""
+    return await amps_cluster("broker")
+
+
+@pytest.fixture
+async def amps_memory_broker(amps_cluster: ClusterFactory) -> Cluster:
+    """One broker in this process, in memory: for tests under `autojump_clock`."""
+    return await amps_cluster("broker", on="memory")
+
+
+@pytest.fixture
+def amps_broker_process() -> Generator[BrokerProcess]:
+    """One broker as a process, its journal in a temporary directory; it needs no trio."""
+    from haclient_fake_server.processes import BrokerProcess  # noqa: PLC0415 - as above
+
+    with (
+        TemporaryDirectory() as folder,
+        BrokerProcess(data_dir=Path(folder) / "data") as broker,
+    ):
+        yield broker

@@ -1,0 +1,284 @@
+"""The course of `haclient demo`: who is started, who is killed when, and what came of it.
+
+Two brokers replicate synchronously to each other. A publisher and a subscriber are clients of both
+and connected to one of them, the primary. When enough has arrived, the primary is killed and, once
+the other one has delivered, started again; the subscriber is killed and started again at once.
+The next kill waits until all is well: after a broker's restart, until everything that was published
+before it is persisted, which with synchronous replication means that both brokers have it; after
+the subscriber's, until it has been given something.
+
+At the end, when all has arrived, the subscriber is stopped in order, and a last one with the same
+store asks the *other* broker for what is left. It must be given nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from haclient.cli.demo_plan import KILLS, Kill, Pace, due_at
+from haclient.cli.demo_processes import Company, DemoFailed, Member, open_company, reserved_ports
+from haclient.cli.demo_reports import Assignment, Report
+from haclient.cli.demo_trace import Mark, Step, TraceReader
+from haclient.cli.demo_verdict import Measures, Verdict, judge
+from haclient.cli.progress import Progress
+from haclient.transport.exceptions import open_nursery
+
+__all__ = ["conduct"]
+
+_TICK_S: Final = 0.02  # how often the conductor looks around
+_PATIENCE_S: Final = 20.0
+_MARKS_PER_MESSAGE: Final = 4  # one more than are due, so that repetitions find room
+
+
+class _Stuck(Exception):
+    """Nothing has moved for too long."""
+
+
+@dataclass(slots=True)
+class _Broker:
+    """One of the two brokers."""
+
+    name: str
+    listen: str
+    partner: str
+    data: Path
+    member: Member | None = None
+    is_listening: bool = False
+
+    @property
+    def uri(self) -> str:
+        return f"{self.listen}/amps/json"
+
+    @property
+    def arguments(self) -> list[str]:
+        return [
+            *("--name", self.name, "--listen", self.listen, "--data", str(self.data)),
+            *("--replicate-to", f"{self.partner},sync"),
+        ]
+
+
+class _Conductor:
+    """One run."""
+
+    def __init__(
+        self,
+        company: Company,
+        nursery: trio.Nursery,
+        *,
+        ports: list[int],
+        messages: int,
+        progress: Progress,
+        patience_s: float,
+    ) -> None:
+        self._patience_s = patience_s
+        self._company = company
+        self._nursery = nursery
+        self._messages = messages
+        self._progress = progress
+        listen = [f"tcp://127.0.0.1:{port}" for port in ports]
+        self._primary, self._secondary = (
+            _Broker(name, mine, other, company.directory / name)
+            for name, mine, other in (("east", *listen), ("west", *reversed(listen)))
+        )
+        self._readers: list[TraceReader] = []
+        self._arrived: set[int] = set()
+        self._said: dict[Member, Report] = {}
+        self._resumed_ns = 0
+        self.lives: list[list[Step]] = []
+        self.published = 0
+        self.persisted = 0
+        self.failover_ms: list[float] = []
+        self.restarts = 0
+
+    # -- listening ------------------------------------------------------------
+
+    async def _listen_to_broker(self, broker: _Broker, member: Member) -> None:
+        async for line in member.lines():
+            broker.is_listening = broker.is_listening or line.startswith(b"listening ")
+
+    async def _listen_to_worker(self, member: Member) -> None:
+        async for line in member.lines():
+            report = msgspec.json.decode(line, type=Report)
+            if report.ready or report.caught_up:
+                self._said[member] = report
+            if report.published is not None and report.persisted is not None:
+                self.published, self.persisted = report.published, report.persisted
+            if report.resumed_ns is not None:
+                self._resumed_ns = report.resumed_ns
+
+    def _look(self) -> None:
+        """Read what the subscriber has written since the last look."""
+        if self._readers:
+            steps = self._readers[-1].read_new()
+            self.lives[-1] += steps
+            self._arrived.update(number for mark, number in steps if mark is Mark.DELIVERED)
+            self._progress.tell(len(self._arrived))
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition for as long as anything moves."""
+        moved, since = (-1, -1, -1), trio.current_time()
+        while not condition():
+            self._look()
+            now = trio.current_time()
+            state = (sum(map(len, self.lives)), self.published, self.persisted)
+            if state != moved:
+                moved, since = state, now
+            elif now - since > self._patience_s:
+                raise _Stuck
+            await trio.sleep(_TICK_S)
+        self._look()
+
+    async def _until_arrived(self, count: int) -> None:
+        await self._until(lambda: len(self._arrived) >= count)
+
+    # -- starting ---------------------------------------------------------------
+
+    async def _start_broker(self, broker: _Broker) -> None:
+        broker.is_listening = False
+        broker.member = await self._company.start(
+            f"broker {broker.name}", "broker", *broker.arguments
+        )
+        self._nursery.start_soon(self._listen_to_broker, broker, broker.member)
+
+    async def _start_worker(self, role: str, task: Assignment) -> Member:
+        member = await self._company.start(role, role, msgspec.json.encode(task).decode())
+        self._nursery.start_soon(self._listen_to_worker, member)
+        await self._until(lambda: member in self._said)
+        return member
+
+    async def _start_publisher(self) -> Member:
+        store = self._company.directory / "publisher"
+        servers = (self._primary.uri, self._secondary.uri)
+        return await self._start_worker("publisher", Assignment(servers=servers, store=str(store)))
+
+    async def _start_subscriber(self, *brokers: _Broker) -> Member:
+        directory = self._company.directory
+        trace = directory / f"trace.{len(self.lives)}"
+        self._readers.append(TraceReader(trace))
+        self.lives.append([])
+        task = Assignment(
+            servers=tuple(broker.uri for broker in brokers),
+            store=str(directory / "subscriber"),
+            trace=str(trace),
+            marks=_MARKS_PER_MESSAGE * self._messages,
+        )
+        return await self._start_worker("subscriber", task)
+
+    # -- the course ---------------------------------------------------------------
+
+    async def play(self) -> None:
+        """Everything until the last subscriber has found nothing left."""
+        brokers = (self._primary, self._secondary)
+        for broker in brokers:
+            await self._start_broker(broker)
+        await self._until(lambda: all(broker.is_listening for broker in brokers))
+        publisher = await self._start_publisher()
+        subscriber = await self._start_subscriber(*brokers)
+        pace = Pace(self._messages, trio.current_time())
+        self._nursery.start_soon(self._keep_pace, publisher, pace)
+        for index, kill in enumerate(KILLS):
+            await self._until_arrived(due_at(index, self._messages))
+            pace.killed()
+            match kill:
+                case Kill.PRIMARY:
+                    await self._fail_over()
+                case Kill.SUBSCRIBER:
+                    subscriber = await self._restart(subscriber)
+        await self._until(lambda: self.persisted == self._messages)
+        await self._until_arrived(self._messages)
+        await publisher.stop()
+        await subscriber.stop()
+        self._look()
+        await self._call_the_roll()
+
+    async def _keep_pace(self, publisher: Member, pace: Pace) -> None:
+        while True:
+            await publisher.say(str(pace.allowed(trio.current_time())))
+            await trio.sleep(_TICK_S)
+
+    async def _fail_over(self) -> None:
+        """Kill the primary; start it again when the other one has delivered; let it catch up."""
+        victim, heir = self._primary, self._secondary
+        if victim.member is None:
+            raise AssertionError("both brokers are started first")
+        arrived, killed_ns = len(self._arrived), time.monotonic_ns()
+        await victim.member.kill()
+        self._progress.say(
+            f"killed broker {victim.name} (process {victim.member.pid}) after {arrived} messages"
+        )
+        await self._until(lambda: self._resumed_ns > killed_ns)
+        self.failover_ms.append((self._resumed_ns - killed_ns) / 1e6)
+        self._primary, self._secondary = heir, victim
+        self._progress.say(f"broker {heir.name} delivers, {self.failover_ms[-1]:.0f} ms later")
+        await self._start_broker(victim)
+        await self._until(lambda: victim.is_listening)
+        published = self.published
+        await self._until(lambda: self.persisted >= published)
+        self._progress.say(f"broker {victim.name} is back and has caught up")
+
+    async def _restart(self, subscriber: Member) -> Member:
+        """Kill the subscriber and start another one with its store."""
+        arrived = len(self._arrived)
+        await subscriber.kill()
+        self._look()
+        self._progress.say(
+            f"killed the subscriber (process {subscriber.pid}) after {arrived} messages"
+        )
+        successor = await self._start_subscriber(self._primary, self._secondary)
+        await self._until(lambda: bool(self.lives[-1]))
+        self.restarts += 1
+        self._progress.say("the next subscriber goes on where its store says")
+        return successor
+
+    async def _call_the_roll(self) -> None:
+        """Ask the other broker for what the store does not know as discarded: nothing."""
+        last = await self._start_subscriber(self._secondary, self._primary)
+        await self._until(lambda: self._said[last].caught_up)
+        await last.stop()
+        self._look()
+
+
+async def conduct(messages: int, progress: Progress, *, patience_s: float = _PATIENCE_S) -> Verdict:
+    """Run the demo to its verdict.
+
+    Args:
+        messages: How many to publish.
+        progress: Is told how many have arrived, and of each kill.
+        patience_s: When nothing has moved for so long, what there is by then is judged.
+
+    Raises:
+        DemoFailed: It could not be carried out.
+    """
+    began = trio.current_time()
+    is_stuck = False
+    with reserved_ports(2) as ports:
+        async with open_company() as company, open_nursery() as nursery:
+            conductor = _Conductor(
+                company,
+                nursery,
+                ports=ports,
+                messages=messages,
+                progress=progress,
+                patience_s=patience_s,
+            )
+            try:
+                await conductor.play()
+            except _Stuck:
+                is_stuck = True
+            nursery.cancel_scope.cancel()
+    measures = Measures(
+        failover_ms=conductor.failover_ms,
+        restarts=conductor.restarts,
+        seconds=trio.current_time() - began,
+    )
+    verdict = judge(conductor.published, conductor.lives, measures)
+    if is_stuck and verdict.good:
+        raise DemoFailed(f"nothing has moved for {patience_s:g} s")
+    return verdict

@@ -1,0 +1,154 @@
+"""The verdict of `haclient demo`: a pure function of what was published and of the traces.
+
+A subscriber lives several times: it is killed and started again with the same store. The traces of
+its lives, in their order, say of each message when it was delivered and whether its `discard()` had
+returned (`haclient.cli.demo_trace`). Messages are numbered from 0 in the order of their publishing.
+
+* *lost*: never delivered; or delivered to a life that ended without calling its `discard()`, and
+  never again to a later one, although it had not been finished with.
+* *duplicated*: delivered again after its `discard()` had returned, or to the very life that still
+  held it.
+* *redelivered_undiscarded*: delivered again to a later life, since an earlier one was killed with
+  it in its hands. That is the promise kept, so it is counted apart.
+* *out_of_order*: delivered after a later message, in one life; or for the first time after a later
+  one of any life. A number that nobody published counts here as well: its turn never came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+import msgspec
+
+from haclient.cli.demo_trace import Mark, Step
+
+__all__ = ["Measures", "Verdict", "judge"]
+
+
+class Measures(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run measured about itself.
+
+    Attributes:
+        failover_ms: For each fail-over, from the kill to the first message from the other server.
+        restarts: How often the killed subscriber was started again.
+        seconds: How long the whole run took.
+    """
+
+    failover_ms: Sequence[float]
+    restarts: int
+    seconds: float
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a run: the object of `--json`, with its keys in this order."""
+
+    published: int
+    delivered: int
+    lost: int
+    duplicated: int
+    redelivered_undiscarded: int
+    out_of_order: int
+    failovers: int
+    restarts: int
+    failover_ms_p50: float
+    seconds: float
+
+    @property
+    def good(self) -> bool:
+        """Whether the promise was kept."""
+        return not (self.lost or self.duplicated or self.out_of_order)
+
+    def told(self) -> str:
+        """The verdict in words."""
+        restarts = "restart" if self.restarts == 1 else "restarts"
+        went_through = (
+            f"{self.published} messages, {self.failovers} fail-overs, "
+            f"{self.restarts} {restarts} of the subscriber, {self.seconds:.1f} s"
+        )
+        again = (
+            f"{self.redelivered_undiscarded} came again because the killed subscriber had not "
+            "discarded them"
+        )
+        first = (
+            f"the other server delivered after {self.failover_ms_p50:.0f} ms (median over the "
+            "fail-overs)"
+        )
+        faults = (
+            (self.lost, "lost"),
+            (self.duplicated, "duplicated"),
+            (self.out_of_order, "out of order"),
+        )
+        found = ", ".join(f"{count} {what}" for count, what in faults if count)
+        conclusion = f"NOT GOOD: {found}" if found else "nothing lost, duplicated or out of order"
+        return f"{went_through}\n{again}\n{first}\n{conclusion}"
+
+
+class _Judge:
+    """What is known after each step of the traces."""
+
+    def __init__(self, published: int) -> None:
+        self._published = published
+        self._highest = -1  # of all lives
+        self._finished: set[int] = set()  # their discard() has returned
+        self._owed: set[int] = set()  # a life ended with them, before it called discard()
+        self._left: set[int] = set()  # the same of the latest life, which owes nobody yet
+        self.seen: set[int] = set()
+        self.duplicated = self.redelivered = self.out_of_order = 0
+
+    def live(self, life: Iterable[Step]) -> None:
+        """Take in the trace of one life; what the life before it held is owed to this one."""
+        self._owed |= self._left
+        in_hand = self._left = set[int]()
+        highest = -1  # of this life
+        for mark, number in life:
+            match mark:
+                case Mark.DELIVERED:
+                    self._delivered(number, in_hand, highest)
+                    highest = max(highest, number)
+                    in_hand.add(number)
+                case Mark.DISCARDING:
+                    in_hand.discard(number)
+                case Mark.DISCARDED:
+                    self._finished.add(number)
+
+    def _delivered(self, number: int, in_hand: set[int], highest: int) -> None:
+        is_first = number not in self.seen
+        if number in self._finished or number in in_hand:
+            self.duplicated += 1
+        elif not is_first:
+            self.redelivered += 1
+        if number < highest or (is_first and number < self._highest):
+            self.out_of_order += 1
+        if number >= self._published:
+            self.out_of_order += 1
+            return
+        self.seen.add(number)
+        self._owed.discard(number)
+        self._highest = max(self._highest, number)
+
+    def lost(self) -> int:
+        """Never delivered, or owed to somebody who came later and did not get it."""
+        return self._published - len(self.seen) + len(self._owed)
+
+
+def judge(published: int, lives: Sequence[Iterable[Step]], measures: Measures) -> Verdict:
+    """Compare what was published with what the lives of one subscriber were given.
+
+    The last life owes nothing: nobody came after it who could have been given what it still held.
+    """
+    court = _Judge(published)
+    for life in lives:
+        court.live(life)
+    return Verdict(
+        published=published,
+        delivered=len(court.seen),
+        lost=court.lost(),
+        duplicated=court.duplicated,
+        redelivered_undiscarded=court.redelivered,
+        out_of_order=court.out_of_order,
+        failovers=len(measures.failover_ms),
+        restarts=measures.restarts,
+        failover_ms_p50=round(median(measures.failover_ms or [0.0]), 3),
+        seconds=round(measures.seconds, 3),
+    )

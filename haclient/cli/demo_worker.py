@@ -1,0 +1,202 @@
+"""The processes of `haclient demo`: `python -m haclient.cli.demo_worker ROLE ARGUMENTS`.
+
+Each role is a program as an application would write it, but that it reports to the conductor on its
+standard output and ends with its standard input, so that no process outlives the demo.
+
+* ``broker``: `haclient broker run`.
+* ``publisher``: publishes as far as the conductor allows. It reads that limit from its standard
+  input and answers each line with how many it has published and how many are persisted.
+* ``subscriber``: a resumable stream with a trace of everything (`haclient.cli.demo_trace`). It
+  holds each message for a while and discards in another order than that of arrival.
+
+SIGTERM ends each of them in order.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from haclient.cli.app import run
+from haclient.cli.demo_reports import Assignment, Report
+from haclient.cli.demo_trace import TraceWriter
+from haclient.delay import ExponentialDelayStrategy
+from haclient.errors import HAClientError
+from haclient.ha import HAClient
+from haclient.protocol.messages import Message
+from haclient.stores import FilePublishStore, LoggedBookmarkStore
+from haclient.streams import MessageStream
+from haclient_stores.bookmarks import MOST_RECENT
+
+__all__ = [
+    "HELD",
+    "Hands",
+    "body_of",
+    "main",
+    "number_of",
+    "publisher",
+    "subscriber",
+]
+
+TOPIC: Final = "orders"
+HELD: Final = 8
+"""How many messages the subscriber has in its hands before it discards them."""
+
+# Both brokers and their clients have one clock here; what is left is how far the logs may be apart.
+_OVERLAP_S: Final = 1.0
+
+
+def body_of(number: int) -> bytes:
+    """The message of this number."""
+    return (
+        b'{"n":%d,"side":"buy","symbol":"DEMO","quantity":100,"price":101.25,"desk":"A7"}' % number
+    )
+
+
+def number_of(body: bytes) -> int:
+    """The number of a message."""
+    return int(body[5 : body.index(b",")])
+
+
+def _tell(report: Report) -> None:
+    os.write(1, msgspec.json.encode(report) + b"\n")
+
+
+def _delay() -> ExponentialDelayStrategy:
+    return ExponentialDelayStrategy(initial=0.02, maximum=0.5)
+
+
+async def _limits() -> AsyncGenerator[int]:
+    """What the conductor allows, as it says it, until it has nothing more to say."""
+    rest = b""
+    async with trio.lowlevel.FdStream(os.dup(0)) as stdin:
+        async for chunk in stdin:
+            *lines, rest = (rest + chunk).split(b"\n")
+            if lines:
+                yield int(lines[-1])
+
+
+async def publisher(task: Assignment) -> None:
+    """Publish as far as is allowed, whether a server is there or not."""
+    published = 0
+    async with HAClient(
+        "demo-publisher",
+        servers=task.servers,
+        publish_store=FilePublishStore(task.store),
+        delay_strategy=_delay(),
+    ) as client:
+        _tell(Report(ready=True))
+        async with trio.open_nursery() as nursery, aclosing(_limits()) as limits:
+            nursery.start_soon(_cancel_on_sigterm, nursery.cancel_scope)
+            async for limit in limits:
+                for number in range(published, limit):
+                    await client.publish(TOPIC, body_of(number))
+                published = max(published, limit)
+                persisted = published - client.unpersisted_count
+                _tell(Report(published=published, persisted=persisted))
+            nursery.cancel_scope.cancel()
+
+
+class Hands:
+    """What one life of the subscriber has in its hands."""
+
+    def __init__(self, trace: TraceWriter) -> None:
+        self._trace = trace
+        self._held: list[tuple[int, Message]] = []
+        self.is_resuming = False
+
+    def lost(self, _reason: HAClientError) -> None:
+        """The connection is gone; the next message comes from another one."""
+        self.is_resuming = True
+
+    def take(self, batch: list[Message]) -> None:
+        """Hold each message, and discard when there are enough."""
+        if self.is_resuming:
+            self.is_resuming = False
+            _tell(Report(resumed_ns=time.monotonic_ns()))
+        delivered, held = self._trace.delivered, self._held
+        for message in batch:
+            number = number_of(message.data)
+            delivered(number)
+            held.append((number, message))
+            if len(held) == HELD:
+                self.discard()
+
+    def discard(self) -> None:
+        """Discard what is held: every second one first, since any order will do."""
+        trace, held = self._trace, self._held
+        for number, message in (*held[1::2], *held[::2]):
+            trace.discarding(number)
+            message.discard()
+            trace.discarded(number)
+        held.clear()
+
+
+async def subscriber(task: Assignment) -> None:
+    """Take messages until SIGTERM; then discard what is held, and leave."""
+    with TraceWriter(Path(task.trace), task.marks) as trace:
+        hands = Hands(trace)
+        async with (
+            HAClient(
+                "demo-subscriber",
+                servers=task.servers,
+                bookmark_store=LoggedBookmarkStore(task.store),
+                delay_strategy=_delay(),
+                failover_overlap=_OVERLAP_S,
+                on_disconnect=hands.lost,
+            ) as client,
+            client.bookmark_stream(TOPIC, sub_id="demo", bookmark=MOST_RECENT) as messages,
+        ):
+            _tell(Report(ready=True))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_on_sigterm, nursery.cancel_scope)
+                nursery.start_soon(_tell_caught_up, messages)
+                async for batch in messages.batches():
+                    hands.take(batch)
+            hands.discard()
+
+
+async def _cancel_on_sigterm(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            scope.cancel()
+            return
+
+
+async def _tell_caught_up(messages: MessageStream) -> None:
+    await messages.wait_caught_up()
+    _tell(Report(caught_up=True))
+
+
+def _end_with_stdin() -> None:
+    """Whoever started us has gone when there is nothing more to read."""
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play one role; the exit code."""
+    role, *rest = arguments
+    if role == "publisher":
+        trio.run(publisher, msgspec.json.decode(rest[0], type=Assignment))
+        return 0
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    if role == "broker":
+        return run(["broker", "run", *rest])
+    trio.run(subscriber, msgspec.json.decode(rest[0], type=Assignment))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,115 @@
+"""Processes that are started here are gone afterwards, whatever happens; their ports are theirs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+import trio
+
+from haclient.cli.demo_processes import Company, DemoFailed, Member, open_company, reserved_ports
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def started_broker(company: Company, port: int) -> Member:
+    """A broker that listens."""
+    listen = f"tcp://127.0.0.1:{port}"
+    data = str(company.directory / f"data {port}")
+    broker = await company.start("broker", "broker", "--listen", listen, "--data", data)
+    async with aclosing(broker.lines()) as lines:
+        assert (await anext(lines)).decode() == f"listening {listen}"
+    return broker
+
+
+async def test_leaving_kills_everybody_and_removes_the_files() -> None:
+    with reserved_ports(1) as [port]:
+        async with open_company() as company:
+            broker = await started_broker(company, port)
+            directory = company.directory
+            assert is_running(broker.pid)
+            assert (directory / f"data {port}").is_dir()
+    assert not is_running(broker.pid)
+    assert not directory.exists()
+
+
+async def test_an_error_or_a_cancel_leaves_nothing_either() -> None:
+    pids: list[int] = []
+    directories: list[Path] = []
+
+    async def run(*, fails: bool) -> None:
+        async with open_company() as company:
+            member = await company.start("worker", "publisher", "this is no assignment")
+            pids.append(member.pid)
+            directories.append(company.directory)
+            if fails:
+                raise ValueError("mine")
+            await trio.sleep_forever()
+
+    with pytest.raises(ValueError, match="mine"):
+        await run(fails=True)
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: run(fails=False))
+            while len(pids) < 2:
+                await trio.lowlevel.checkpoint()
+            scope.cancel()
+    assert not any(map(is_running, pids))
+    assert not any(directory.exists() for directory in directories)
+
+
+async def test_a_member_that_ends_by_itself_is_told_by_its_last_words() -> None:
+    async with open_company() as company:
+        member = await company.start("worker", "publisher", "this is no assignment")
+        with pytest.raises(DemoFailed, match=r"^the worker ended with 1: .*JSON"):
+            async for _ in member.lines():
+                pass
+
+
+async def test_a_member_that_was_killed_or_stopped_is_no_failure() -> None:
+    with reserved_ports(2) as ports:
+        async with open_company() as company:
+            killed, stopped = [await started_broker(company, port) for port in ports]
+            await killed.kill()
+            await stopped.stop()
+            for member in (killed, stopped):
+                assert [line async for line in member.lines()] == []
+                await member.say("nobody hears this")
+
+
+async def test_a_member_that_does_not_end_in_order_is_told() -> None:
+    async with open_company() as company:
+        member = await company.start("worker", "publisher", "this is no assignment")
+        with pytest.raises(DemoFailed):
+            async for _ in member.lines():
+                pass
+        with pytest.raises(DemoFailed, match="the worker ended with 1"):
+            await member.stop()
+
+
+def test_a_reserved_port_is_for_those_who_know_it() -> None:
+    with reserved_ports(2) as [port, other]:
+        assert port != other
+        with (
+            socket.socket() as stranger,
+            pytest.raises(OSError, match="Address already in use"),
+        ):
+            stranger.bind(("127.0.0.1", port))
+        with (
+            socket.create_server(("127.0.0.1", port)) as server,
+            socket.create_connection(("127.0.0.1", port)) as dialled,
+        ):
+            accepted, _ = server.accept()
+            accepted.close()
+            assert dialled.recv(1) == b""
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
