@@ -43,7 +43,8 @@ class Client(PublishingClient):
 
     Args:
         name: Identifies this client and its publishes; the same in every run, unlike all others.
-        publish_store: Keeps publishes until they are persisted. The client owns it and closes it.
+        publish_store: Keeps publishes until they are persisted. The client owns it and closes it,
+            also when it cannot be made because the other store is refused.
         bookmark_store: Remembers what subscriptions have finished with. Owned and closed likewise.
         heartbeat: Seconds between beats; `None` for none (HB1).
         idle_limit: Silence in seconds after which the server is given up; two beats by default.
@@ -214,6 +215,15 @@ class Client(PublishingClient):
         """Publishes in the store that are not persisted yet; 0 without a store."""
         log = self._core.publisher.log
         return 0 if log is None else log.unpersisted_count
+
+    @property
+    def oldest_unpersisted_age(self) -> float:
+        """Seconds that the oldest unpersisted publish has waited; 0 when none does (PS18).
+
+        What an earlier process has left counts from the start of this one. It is too low by a few
+        milliseconds; while there is no connection, by the time since the last attempt.
+        """
+        return self._core.publisher.oldest_age_s
 
     # -- subscribing ----------------------------------------------------------
 

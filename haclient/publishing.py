@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 
-from haclient.errors import UsageError
+import trio
+
+from haclient.errors import TimedOut, UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.transport.core import Core
 from haclient.transport.publisher import Payload
 from haclient.transport.settings import TIMEOUT_S
+from haclient.transport.syncing import on_disk
 
 __all__ = ["PublishingClient"]
 
@@ -89,14 +92,26 @@ class PublishingClient:
             sow_key=sow_key,
         )
 
-    async def publish_flush(self, *, timeout: float | None = None) -> None:
+    async def publish_flush(self, *, timeout: float | None = None, durable: bool = False) -> None:
         """Wait until everything published so far is persisted (CC9, PS15).
+
+        Args:
+            timeout: Seconds; `None` waits for as long as it takes.
+            durable: Wait for this machine's disk instead of the server: what was published so far
+                is then in the store even after a loss of power, connected or not (PS20).
 
         Raises:
             TimedOut: It took longer than `timeout` seconds; what is left stays in the store.
             DisconnectedError: There is no connection, or it was lost.
+            UsageError: `durable`, and there is no store with files.
         """
-        await self._core.flush_persisted(timeout=timeout)
+        if not durable:
+            await self._core.flush_persisted(timeout=timeout)
+            return
+        with trio.move_on_after(float("inf") if timeout is None else timeout):
+            await on_disk(self._core.publisher.store)
+            return
+        raise TimedOut(f"publish_flush: the store is not on disk after {timeout:g} s")
 
     async def wait_persisted(self, sequence: int, *, timeout: float | None = None) -> None:
         """Wait until one publish, and all before it, is persisted (CC8).

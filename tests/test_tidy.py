@@ -30,6 +30,7 @@ PURE = (
     "stores/haclient_stores/entries.py",
     "stores/haclient_stores/finished.py",
     "stores/haclient_stores/framing.py",
+    "stores/haclient_stores/sizing.py",
     "stores/haclient_stores/tracking.py",
     "stores/haclient_stores/window.py",
 )

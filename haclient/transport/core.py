@@ -35,6 +35,7 @@ from haclient.transport.leaving import drain, let_go
 from haclient.transport.log_on import check_client_name, log_on
 from haclient.transport.publisher import Payload, Publisher
 from haclient.transport.settings import TIMEOUT_S, Settings
+from haclient.transport.syncing import sync_in_groups
 from haclient.transport.writer import Writer
 
 __all__ = ["Core"]
@@ -79,8 +80,11 @@ class Core:
         self._lost_because: HAClientError | None = None
         stores = (settings.publish_store, settings.bookmark_store)
         self._stores = [store for store in stores if store is not None]
-        for store in self._stores:
-            store.open_for(self.name)
+        with ExitStack() as accepted:  # nobody else could close them if another one refuses
+            for store in self._stores:
+                store.open_for(self.name)
+                accepted.callback(store.close)
+            accepted.pop_all()
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())
 
@@ -92,6 +96,7 @@ class Core:
             raise UsageError("a client runs once: make a new one with the same stores' paths")
         self._nursery = await self._stack.enter_async_context(open_nursery())
         self._nursery.start_soon(self.events.run)
+        self._nursery.start_soon(sync_in_groups, self.publisher.store)
 
     async def leave(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import trio
 
-from haclient.errors import DisconnectedError, TimedOut
+from haclient.errors import DisconnectedError, StoreFull, TimedOut
 from haclient.protocol.codec import encode_header
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
@@ -44,7 +44,11 @@ async def delete_stored(
         commander.connected()
     with trio.move_on_after(float("inf") if timeout is None else timeout):
         await publisher.make_room()
-        return await _store_and_wait(commander, publisher, fields, body)
+        while True:
+            try:
+                return await _store_and_wait(commander, publisher, fields, body)
+            except StoreFull as full:
+                await publisher.room_after(full, _WHAT)
     raise TimedOut(f"{_WHAT}: the server did not answer within {timeout:g} s")
 
 

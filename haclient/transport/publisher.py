@@ -8,6 +8,9 @@ Every wait of `publish` comes before its append, so a cancelled publish was not 
 returned one was. Waits are rare: about every 256 KiB one look at the socket, at the cap on
 unpersisted bytes and at the scheduler. Acks are cumulative; nothing is kept per message.
 
+A store that is full and says so with `StoreFull.wait` (a ring, a refused growth) is asked again
+after each ack; any other `StoreFull` is the caller's.
+
 Durability `fsync` is the exception that the name asks for: the append is followed by a shielded
 wait for the disk, so that `publish` returns only what survives a power loss.
 """
@@ -19,22 +22,18 @@ from typing import Final, TypeAlias
 
 import trio
 
-from haclient.errors import (
-    DisconnectedError,
-    HAClientError,
-    StoreError,
-    StoreFull,
-    UsageError,
-    WouldBlock,
-)
+from haclient.errors import DisconnectedError, HAClientError, StoreFull, UsageError, WouldBlock
 from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
+from haclient.session.ages import Ages
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
+from haclient.transport.syncing import sync_accepted
 from haclient.transport.watermark import Watermark
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog, PublishStore
+from haclient_stores.null_publish import NullPublishStore
 
 __all__ = ["DEFAULT_MAX_UNPERSISTED_BYTES", "Payload", "Publisher"]
 
@@ -44,10 +43,6 @@ Payload: TypeAlias = bytes | bytearray | memoryview | str
 DEFAULT_MAX_UNPERSISTED_BYTES: Final = 512 * 1024 * 1024
 """Unpersisted bytes at which `publish` waits for acks and `publish_nowait` raises (HA18)."""
 
-_LOOK_EVERY_BYTES: Final = 64 * 1024
-_FRAME_OVERHEAD_BYTES: Final = (
-    64  # about what a header adds; only the rhythm of looks depends on it
-)
 _CACHED_HEADS: Final = 4096
 _OUTBOX_CAP_BYTES: Final = 4 * FLUSH_BYTES
 _TAIL: Final = b"}"
@@ -86,6 +81,7 @@ class Publisher:
         self._stopped: HAClientError | None = None
         self.refusals: dict[int, str] = {}
         self._heads: dict[str, bytes] = {}
+        self._ages = Ages()
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
 
     # -- the connection's life ---------------------------------------------
@@ -93,6 +89,7 @@ class Publisher:
     def connected(self, writer: Writer) -> None:
         """A link is up; the log stays shut until the logon has said where to begin."""
         self.writer = writer
+        self._note_time()
 
     def reconcile(self, server: LoggedOn, clock_us: int) -> None:
         """Trim to what is persisted and number above what was seen (PS7, PS8).
@@ -118,6 +115,7 @@ class Publisher:
     def lost(self) -> None:
         """The link is gone; who waits looks for itself whether waiting still makes sense."""
         self.writer = None
+        self._note_time()
         if self.log is not None:
             self._look_again_later(self.log)
         if not self.lasting:
@@ -146,6 +144,8 @@ class Publisher:
         if log is not None:
             self._discard(log, sequence)
             self._discard_refused(log)
+            self._ages.forget(log.lowest_unpersisted)
+            self._note_time()
 
     def refused(self, ack: Message) -> Message:
         """The publish that a failure ack is about, as it was stored; it is forgotten (PS6).
@@ -179,6 +179,16 @@ class Publisher:
             self.writer.passed_over(unsent_bytes - log.unsent_bytes)
         self.persisted.rise(log.last_persisted)
 
+    def _note_time(self) -> None:
+        if self.log is not None and self.log.unpersisted_count:
+            self._ages.note(self.log.last_sequence, trio.current_time())
+
+    @property
+    def oldest_age_s(self) -> float:
+        """How long the oldest unpersisted message has waited; 0 when none does (PS18)."""
+        self._note_time()
+        return self._ages.age(self.log.lowest_unpersisted if self.log else 0, trio.current_time())
+
     # -- publishing ---------------------------------------------------------
 
     def _head(self, topic: str) -> bytes:
@@ -203,16 +213,21 @@ class Publisher:
         if isinstance(body, str):
             body = body.encode()
         sequence = log.append(head, _TAIL, body)
-        gate = self.gate
-        if log.unsent_bytes >= gate.look_at:
+        if log.unsent_bytes >= self.gate.look_at:
             self._look(log)
-        elif gate.parked and self.writer is not None:
-            self.writer.wake()
+        elif self.gate.parked:
+            self._wake()
         return sequence
+
+    def _wake(self) -> None:
+        if self.writer is not None:
+            self._note_time()
+            self.writer.wake()
 
     def _look(self, log: FrameLog) -> None:
         """Enough has gathered: send it now, and have the next publish look at the limits."""
         self.gate.attention = True
+        self._note_time()
         if self.writer is not None and self.writer.log_open:
             self.writer.flush()
         else:
@@ -236,13 +251,16 @@ class Publisher:
             return None
         if isinstance(body, str):
             body = body.encode()
-        sequence = log.append(self._heads.get(topic) or self._head(topic), _TAIL, body)
+        try:
+            sequence = log.append(self._heads.get(topic) or self._head(topic), _TAIL, body)
+        except StoreFull as full:
+            sequence = await self._append_later(full, self._head(topic), body)
         if log.unsent_bytes >= gate.look_at:
             self._look(log)
-        elif gate.parked and self.writer is not None:
-            self.writer.wake()
+        elif gate.parked:
+            self._wake()
         if self._synced:
-            await self._sync()
+            await sync_accepted(self.store)
         return sequence
 
     async def publish_with(  # the parts of one wire frame
@@ -280,14 +298,17 @@ class Publisher:
     async def append_durably(self, head: bytes, body: Payload) -> int:
         """`append` after a wait for room, and after it the disk where durability asks for it."""
         await self.make_room()
-        sequence = self.append(head, body)
+        try:
+            sequence = self.append(head, body)
+        except StoreFull as full:
+            sequence = await self._append_later(full, head, body)
         await self.settle()
         return sequence
 
     async def settle(self) -> None:
         """Wait for the disk, where durability asks for it."""
         if self._synced:
-            await self._sync()
+            await sync_accepted(self.store)
 
     def hurry(self, what: str) -> None:
         """Send now what is stored: the caller is about to wait for the answer.
@@ -313,7 +334,12 @@ class Publisher:
         if self.log is None:
             self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
             return None
-        return self.append(self._heads.get(topic) or self._head(topic), body)
+        try:
+            return self.append(self._heads.get(topic) or self._head(topic), body)
+        except StoreFull as full:
+            if not full.wait:
+                raise
+            raise WouldBlock(f"publish_nowait: {full}") from full
 
     def send_unstored(self, frame: bytes) -> None:
         """Queue a publish that no store keeps.
@@ -328,21 +354,6 @@ class Publisher:
         if writer.outbox_bytes >= FLUSH_BYTES:
             self.gate.attention = True
             writer.flush()
-
-    async def _sync(self) -> None:
-        """Have the store on disk; shielded, since the publish is accepted already.
-
-        Raises:
-            StoreError: It is not on the disk. It stays stored, so this is never a `StoreFull`,
-                after which an application may publish it again.
-        """
-        store = self.store
-        if store is not None:
-            with trio.CancelScope(shield=True):
-                try:
-                    await trio.to_thread.run_sync(store.sync)
-                except StoreFull as error:
-                    raise StoreError(f"stored, but not on the disk: {error}") from error
 
     # -- room ---------------------------------------------------------------
 
@@ -385,6 +396,25 @@ class Publisher:
             raise DisconnectedError(f"{what} waits for acks, but {why}")
         await self.persisted.reached(log.last_persisted + 1)
 
+    async def room_after(self, full: StoreFull, what: str) -> None:
+        """The store was full: wait for the next ack, if it wants to be asked again then (PS17).
+
+        Raises:
+            StoreFull: It does not, or no ack can come; otherwise as `make_room`.
+        """
+        log = self.log
+        if log is None or not full.wait or not log.unpersisted_count:
+            raise full
+        await self._until_acknowledged(log, what)
+
+    async def _append_later(self, full: StoreFull, head: bytes, body: Payload) -> int:
+        while True:
+            await self.room_after(full, "publish")
+            try:
+                return self.append(head, body)
+            except StoreFull as again:
+                full = again
+
     async def wait_persisted(self, sequence: int, what: str) -> None:
         """Wait until everything up to `sequence` is persisted (PS14, PS15).
 
@@ -406,7 +436,7 @@ class Publisher:
 
 
 def _as_log(store: PublishStore | None) -> FrameLog | None:
-    if store is None:
+    if store is None or isinstance(store, NullPublishStore):
         return None
     return store if isinstance(store, FrameLog) else SendingStore(store)
 

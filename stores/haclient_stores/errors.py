@@ -70,7 +70,15 @@ class StoreLocked(StoreError):
 
 
 class StoreFull(StoreError):
-    """There is no room for one more record; nothing was stored."""
+    """There is no room for one more record; nothing was stored.
+
+    Attributes:
+        wait: The store would rather be asked again after the next acks: `publish` waits for them.
+    """
+
+    def __init__(self, what: str, *, wait: bool = False) -> None:
+        super().__init__(what)
+        self.wait = wait
 
 
 class PublishGap(StoreError):

@@ -1,9 +1,7 @@
-"""Segments in files: making, recycling, sealing, syncing and reading them back.
+"""The segment files of a store: making, recycling, sealing, syncing and finding them again.
 
-A segment file is preallocated, mapped and never grows. Its header page (`framing`) says which
-sequence comes first; the rest of its 16 KiB header is a table of seals, one for each 64 KiB of
-frames or for each sync. A segment whose frames are all persisted is marked unused, and reused for
-later frames, so a store on disk is as fast as one in memory.
+A segment file is preallocated, mapped and never grows. A segment whose frames are all persisted is
+marked unused, and reused for later frames, so a store on disk is as fast as one in memory.
 
 A long backlog would need thousands of mappings and descriptors, so segments between the cursor and
 the head are *parked*: unmapped and closed until somebody reads them again.
@@ -12,7 +10,6 @@ the head are *parked*: unmapped and closed until somebody reads them again.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -21,91 +18,47 @@ from typing_extensions import override
 
 from haclient_stores import framing
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
-from haclient_stores.segment import PAGE_BYTES, SLOT_BYTES, Segment, Space, frame_length
+from haclient_stores.file_recovery import read_segment
+from haclient_stores.file_segment import (
+    HEADER_BYTES,
+    SEGMENT_MAGIC,
+    TABLE,
+    FileSegment,
+    seal_frames,
+)
+from haclient_stores.segment import PAGE_BYTES, SLOT_BYTES, Segment, Space
 from haclient_stores.window import PublishWindow
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from haclient_stores.files import Disk, File, Region, Writable
+    from haclient_stores.files import Disk, File
 
-__all__ = ["HEADER_BYTES", "SEGMENT_MAGIC", "FileSegment", "FileSpace"]
+__all__ = ["FileSpace", "highest_number"]
 
-SEGMENT_MAGIC: Final = b"HAPUBSEG"
-HEADER_BYTES: Final = 16 * 1024
-_TABLE: Final = 256  # where the seal table begins
-_SEALS: Final = (HEADER_BYTES - _TABLE) // framing.SEAL_BYTES
-_LATE_SEALS: Final = 4  # for frames that were appended while the last seal was written
-_SPARE_SEGMENTS: Final = 2
+_SPARE_SEGMENTS: Final = 2  # enough to roll without new files while acks keep up
 _MAPPED_SEGMENTS: Final = 8  # of those that nobody is writing or sending
+_SMALLEST_FRAME_BYTES: Final = SLOT_BYTES + 1  # a length and a digit
 _SUFFIX: Final = ".seg"
-_DIGITS_WITHIN: Final = 64 * 1024  # the sequence stands in the frame's header
-
-_log = logging.getLogger(__name__)
-
-
-class FileSegment(Segment):
-    """A segment in a file; mapped when it is looked at.
-
-    Attributes:
-        path: The file.
-        synced: Its header on disk may vouch for frames, so it must not be overwritten before the
-            header says otherwise there.
-    """
-
-    __slots__ = ("_disk", "_file", "_region", "path", "synced")
-
-    def __init__(self, disk: Disk, path: Path, *, first: int, size: int) -> None:
-        super().__init__(first=first, begin=HEADER_BYTES, size=size)
-        self._disk = disk
-        self._file: File | None = None
-        self._region: Region | None = None
-        self.path = path
-        self.synced = False
-
-    @property
-    @override
-    def view(self) -> memoryview:
-        return self._mapped().view
-
-    @property
-    @override
-    def writable(self) -> Writable:
-        return self._mapped().writable
-
-    def _mapped(self) -> Region:
-        if self._region is None:
-            self._file = self._disk.open(self.path)
-            self._region = self._file.map(0, self.size)
-        return self._region
-
-    def adopt(self, file: File) -> None:
-        """Use a file that is open already."""
-        self._file = file
-        self._region = file.map(0, self.size)
-
-    def take_over(self, other: FileSegment) -> None:
-        """Use the mapping of a segment that is not used any more: new pages would cost more."""
-        self._file, other._file = other._file, None
-        self._region, other._region = other._region, None
-
-    def let_go(self) -> None:
-        """Unmap and close; `view` opens it again."""
-        region, self._region = self._region, None
-        file, self._file = self._file, None
-        if region is not None:
-            region.close()
-        if file is not None:
-            file.close()
 
 
 class FileSpace(Space):
-    """The segment files of one store directory."""
+    """The segment files of one store directory.
+
+    Args:
+        disk: Where they are.
+        control: The store's first file, which carries the lock.
+        segment_bytes: How large a segment is that is used again.
+        kept: How many unused segments are kept.
+    """
 
     begin = HEADER_BYTES
 
-    def __init__(self, disk: Disk, control: File, *, segment_bytes: int) -> None:
+    def __init__(
+        self, disk: Disk, control: File, *, segment_bytes: int, kept: int = _SPARE_SEGMENTS
+    ) -> None:
         self._disk = disk
+        self._kept = kept
         self._directory = control.path.parent
         self._segment_bytes = segment_bytes
         self._control_file = control
@@ -122,6 +75,8 @@ class FileSpace(Space):
         self._dirty: list[FileSegment] = []
         self._new_names = False
         self._next_name = 1
+        self._fixed = False
+        self._reserved = 0
 
     def check_usable(self) -> None:
         """Refuse to go on after `close`, or in a fork, which shares the lock and the mapping."""
@@ -141,6 +96,8 @@ class FileSpace(Space):
         self.check_usable()
         with self._lock:
             spare = self._spare.pop() if size == self._segment_bytes and self._spare else None
+        if spare is None and self._fixed:
+            spare = self._unused_at_last(size)
         try:
             segment = self._made(first, size) if spare is None else self._reused(spare, first)
         except StoreFull:
@@ -149,12 +106,15 @@ class FileSpace(Space):
                 raise
             segment = self._reused(unused, first)
         view = segment.view
-        view[_TABLE : HEADER_BYTES + SLOT_BYTES] = bytes(HEADER_BYTES + SLOT_BYTES - _TABLE)
+        view[TABLE : HEADER_BYTES + SLOT_BYTES] = bytes(HEADER_BYTES + SLOT_BYTES - TABLE)
         identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, size, first)
         with self._lock:
             framing.write_word(view, framing.FIRST_WORD, 0)
             framing.write_identity(view, identity, self._boot_id)
             self._dirty.append(segment)
+            # A sync vouches for the numbers too, however soon their frames are acknowledged.
+            framing.write_word(self._control, framing.FOURTH_WORD, highest_number(first, size))
+            self._control_dirty = True
         return segment
 
     def _reused(self, spare: FileSegment, first: int) -> FileSegment:
@@ -163,7 +123,7 @@ class FileSpace(Space):
         return segment
 
     def _unused_at_last(self, size: int) -> FileSegment | None:
-        """On a full disk it is worth waiting for the disk to know that a segment is unused."""
+        """Without another file it is worth waiting: the disk learns that a segment is unused."""
         with self._lock:
             if size != self._segment_bytes or not self._stale:
                 return None
@@ -186,6 +146,18 @@ class FileSpace(Space):
         self._new_names = True
         return segment
 
+    def preallocate(self, size: int) -> None:
+        """Have unused segments of `size` bytes together, and from now on make no other if possible.
+
+        Raises:
+            StoreFull: The disk has no room for them.
+        """
+        self._fixed = True
+        while (len(self._spare) + 1) * self._segment_bytes <= size:
+            segment = self._made(0, self._segment_bytes)
+            segment.let_go()
+            self._spare.append(segment)
+
     @override
     def release(self, segment: Segment) -> None:
         found = _file_segment(segment)
@@ -195,7 +167,7 @@ class FileSpace(Space):
             if found in self._dirty:
                 self._dirty.remove(found)
             unused = self._stale if found.synced else self._spare
-            keep = found.size == self._segment_bytes and len(unused) < _SPARE_SEGMENTS
+            keep = found.size == self._segment_bytes and len(unused) < self._kept
             if keep:
                 found.view[:8] = bytes(8)
                 unused.append(found)
@@ -220,12 +192,23 @@ class FileSpace(Space):
         return self._control
 
     def window(self, segments: list[Segment]) -> PublishWindow:
-        """The numbering of an earlier process."""
+        """Take over the numbering of an earlier process.
+
+        Where a word is torn, messages rather come twice than never, and a number rather never than
+        twice. If the machine was stopped, numbers may have been used that nothing on disk shows.
+        """
+        page = self._control
+        floor = max(framing.read_word_pair(page, framing.SECOND_WORD))
+        boot_id = slice(framing.BOOT_ID_OFFSET, framing.BOOT_ID_OFFSET + 16)
+        if bytes(page[boot_id]) != self._boot_id:
+            floor = max(floor, *framing.read_word_pair(page, framing.FOURTH_WORD))
+            framing.write_word(page, framing.SECOND_WORD, floor)
+            page[boot_id] = self._boot_id
         return PublishWindow.recovered(
             [(segment.first, segment.next_sequence - 1) for segment in segments],
-            last_persisted=framing.read_word(self._control, framing.FIRST_WORD),
-            floor=framing.read_word(self._control, framing.SECOND_WORD),
-            reconciled=bool(framing.read_word(self._control, framing.THIRD_WORD)),
+            last_persisted=min(framing.read_word_pair(page, framing.FIRST_WORD)),
+            floor=floor,
+            reconciled=any(framing.read_word_pair(page, framing.THIRD_WORD)),
         )
 
     def bind(self, client_name: str) -> None:
@@ -238,20 +221,21 @@ class FileSpace(Space):
     @override
     def seal(self, segment: Segment, end: int, next_sequence: int) -> bool:
         self.check_usable()
-        view = segment.view
-        index = len(segment.mark_offsets) - 1
-        crc = framing.seal_checksum(view[segment.end : end], next_sequence)
-        framing.write_seal(view[_TABLE:HEADER_BYTES], index, framing.Seal(end, crc, next_sequence))
-        return index + 1 + _LATE_SEALS < _SEALS
+        return seal_frames(segment, end, next_sequence)
 
     @override
     def note(self, window: PublishWindow, *, numbering: bool) -> None:
-        if self._closed:
-            raise UsageError(f"{self._directory}: the store is closed; open it again")
+        self.check_usable()
         framing.write_word(self._control, framing.FIRST_WORD, window.last_persisted)
-        framing.write_word(self._control, framing.SECOND_WORD, window.last_sequence)
+        last = max(window.last_sequence, self._reserved)
+        framing.write_word(self._control, framing.SECOND_WORD, last)
         framing.write_word(self._control, framing.THIRD_WORD, int(window.reconciled))
         self._control_dirty = self._control_dirty or numbering
+
+    def reserve(self, sequence: int) -> None:
+        """Numbers up to this may be in use without a file: after a kill the next is above it."""
+        self._reserved = sequence
+        framing.write_word(self._control, framing.SECOND_WORD, sequence)
 
     def sync(self) -> None:
         """Sync all files that were written since the last time; one thread at a time may call this.
@@ -357,7 +341,9 @@ class FileSpace(Space):
     def _recovered(self, path: Path) -> FileSegment | None:
         file = self._disk.open(path)
         try:
-            segment = self._read(file)
+            segment = read_segment(self._disk, file, self._boot_id)
+            if segment is None:
+                self._keep_unused(file, file.size())
         except BaseException:
             file.close()
             raise
@@ -365,82 +351,17 @@ class FileSpace(Space):
             file.close()
         return segment
 
-    def _read(self, file: File) -> FileSegment | None:
-        path, size = file.path, file.size()
-        header = file.pread(HEADER_BYTES, 0)
-        identity = framing.read_identity(header, magic=SEGMENT_MAGIC, path=str(path))
-        if identity is None:  # made or taken back by a process that was killed then
-            self._keep_unused(file, size)
-            return None
-        if size < HEADER_BYTES:
-            raise StoreCorrupt(path, size, "the file ends within its header")
-        seals = framing.read_seals(
-            header[_TABLE:], begin=HEADER_BYTES, first=identity.first, path=str(path), at=_TABLE
-        )
-        sealed = seals[-1].end if seals else HEADER_BYTES
-        if size < sealed:
-            raise StoreCorrupt(path, size, f"the file ends, but was sealed up to byte {sealed}")
-        file.allocate(identity.file_bytes)
-        segment = FileSegment(self._disk, path, first=identity.first, size=identity.file_bytes)
-        segment.adopt(file)
-        segment.synced = True
-        same_boot = header[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16] == self._boot_id
-        safe = None if same_boot else framing.read_word(header, framing.FIRST_WORD)
-        self._verify(segment, seals, safe=safe)
-        self._take_unsealed(segment, limit=size, trusted=same_boot)
-        return segment
-
     def _keep_unused(self, file: File, size: int) -> None:
-        if size == self._segment_bytes and len(self._spare) < _SPARE_SEGMENTS:
+        if size == self._segment_bytes and len(self._spare) < self._kept:
             file.fsync()  # on the disk it may still be in use, and must not be overwritten then
             self._spare.append(FileSegment(self._disk, file.path, first=0, size=size))
         else:
             self._disk.remove(file.path)
 
-    def _verify(self, segment: FileSegment, seals: list[framing.Seal], *, safe: int | None) -> None:
-        """Check what is sealed.
 
-        After a start of the machine, a block that was never synced may be missing: that is a torn
-        tail (`safe` says how far the file was synced). Everything else is corruption.
-        """
-        view = segment.view
-        for index, seal in enumerate(seals):
-            begin = segment.end
-            if seal.end + SLOT_BYTES > segment.size:
-                raise StoreCorrupt(segment.path, _TABLE + 16 * index, "a seal beyond the file")
-            if framing.seal_checksum(view[begin : seal.end], seal.next_sequence) == seal.crc:
-                segment.mark(seal.end, seal.next_sequence)
-                continue
-            if safe is None or begin < safe:
-                raise StoreCorrupt(segment.path, begin, "sealed frames do not match their checksum")
-            _log.warning(
-                "%s: frames from byte %d on were not on disk when the machine stopped: cut",
-                segment.path,
-                begin,
-            )
-            table = _TABLE + index * framing.SEAL_BYTES
-            view[table:HEADER_BYTES] = bytes(HEADER_BYTES - table)
-            return
-
-    def _take_unsealed(self, segment: FileSegment, *, limit: int, trusted: bool) -> None:
-        view = segment.view
-        end, next_sequence = segment.end, segment.next_sequence
-        limit = min(limit, segment.size - SLOT_BYTES)
-        while trusted:
-            length = int(frame_length(view, end)[0])
-            after = end + SLOT_BYTES + length
-            start = bytes(view[end + SLOT_BYTES : min(after, end + _DIGITS_WITHIN)])
-            if not length or after > limit or b"%d" % next_sequence not in start:
-                break
-            end, next_sequence = after, next_sequence + 1
-        if frame_length(view, end)[0]:
-            _log.warning("%s: a torn frame at byte %d was cut off", segment.path, end)
-        view[end : end + SLOT_BYTES] = bytes(SLOT_BYTES)
-        segment.full = len(segment.mark_offsets) > _SEALS
-        if end > segment.end:
-            segment.full = segment.full or not self.seal(segment, end, next_sequence)
-            segment.mark(end, next_sequence)
-        view[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16] = self._boot_id
+def highest_number(first: int, size: int) -> int:
+    """No segment of this size and first number has a higher one."""
+    return first + size // _SMALLEST_FRAME_BYTES
 
 
 def _file_segment(segment: Segment) -> FileSegment:

@@ -162,7 +162,7 @@ class Disk(Protocol):
 
     @abstractmethod
     def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents where they are missing."""
+        """Create a directory and its parents where they are missing, and have them on disk."""
         ...
 
     @abstractmethod
@@ -331,6 +331,11 @@ class _RealFile(File):
             with _translated(self._path, "close"):
                 os.close(descriptor)
 
+    def __del__(self) -> None:
+        """Nobody holds the file any more: neither should a lock that nobody could let go of."""
+        with contextlib.suppress(StoreError):
+            self.close()
+
     def lock(self) -> bool:
         """Take the lock if nobody has it."""
         with _translated(self._path, "lock"):
@@ -386,8 +391,11 @@ class RealDisk(Disk):
 
     @override
     def make_directory(self, path: Path) -> None:
+        missing = [each for each in (path, *path.parents) if not each.exists()]
         with _translated(path, "create the directory"):
             path.mkdir(parents=True, exist_ok=True)
+        for each in missing:  # else the store would be gone with its name
+            self.fsync_dir(each.parent)
 
     @override
     def listdir(self, path: Path) -> list[str]:

@@ -26,13 +26,14 @@ offset  bytes  meaning
 64      16     a checked word: see each format
 80      16     a checked word
 96      16     a checked word
-128     4      length of the owner's name in bytes; written last
+112     16     a checked word
+128     4      length of the owner's name in bytes; written last, at once with
 132     4      crc32 of the name
 136     ...    the owner's client name, UTF-8
 ======  =====  ================================================================
 
 A checked word is an unsigned 64-bit number followed by its complement, so a word that was never
-written, or half written, is recognized. Pure: bytes in, values out.
+written, half written or damaged is recognized. Pure: bytes in, values out.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ __all__ = [
     "BOOT_ID_OFFSET",
     "FIRST_WORD",
     "FORMAT_VERSION",
+    "FOURTH_WORD",
     "IDENTITY_BYTES",
     "MAX_NAME_BYTES",
     "OWNER_OFFSET",
@@ -60,6 +62,7 @@ __all__ = [
     "read_owner",
     "read_seals",
     "read_word",
+    "read_word_pair",
     "seal_checksum",
     "write_identity",
     "write_owner",
@@ -73,6 +76,7 @@ BOOT_ID_OFFSET: Final = 48
 FIRST_WORD: Final = 64
 SECOND_WORD: Final = 80
 THIRD_WORD: Final = 96
+FOURTH_WORD: Final = 112
 OWNER_OFFSET: Final = 128
 MAX_NAME_BYTES: Final = 1024
 SEAL_BYTES: Final = 16
@@ -154,8 +158,18 @@ def read_word(page: bytes | bytearray | memoryview, offset: int) -> int:
     return int(value) if value ^ complement == _MASK else 0
 
 
+def read_word_pair(page: bytes | bytearray | memoryview, offset: int) -> tuple[int, int]:
+    """Both values that a checked word may stand for, the same one unless it is torn or damaged.
+
+    A process that is killed between the two halves of a write leaves the new value and the old
+    complement. Which of the two to believe depends on what is worse; 0 where none was written.
+    """
+    value, complement = _word.unpack_from(page, offset)
+    return int(value), int(complement) ^ _MASK if complement else 0
+
+
 def write_owner(page: memoryview, name: str) -> None:
-    """Note the client that a file belongs to; the length comes last.
+    """Note the client that a file belongs to; length and checksum come last, and at once.
 
     Raises:
         UsageError: The name is empty or too long.
@@ -166,8 +180,7 @@ def write_owner(page: memoryview, name: str) -> None:
             f"a client name takes 1 to {MAX_NAME_BYTES} bytes, {name[:40]!r} takes {len(data)}"
         )
     page[OWNER_OFFSET + 8 : OWNER_OFFSET + 8 + len(data)] = data
-    page[OWNER_OFFSET + 4 : OWNER_OFFSET + 8] = _crc.pack(zlib.crc32(data))
-    page[OWNER_OFFSET : OWNER_OFFSET + 4] = _crc.pack(len(data))
+    page[OWNER_OFFSET : OWNER_OFFSET + 8] = _pair.pack(len(data), zlib.crc32(data))
 
 
 def read_owner(page: bytes | bytearray | memoryview, *, path: str) -> str:
@@ -178,7 +191,7 @@ def read_owner(page: bytes | bytearray | memoryview, *, path: str) -> str:
     """
     length, crc = _pair.unpack_from(page, OWNER_OFFSET)
     data = bytes(page[OWNER_OFFSET + 8 : OWNER_OFFSET + 8 + length])
-    if length and (len(data) < length or zlib.crc32(data) != crc):
+    if len(data) < length or zlib.crc32(data) != crc:
         raise StoreCorrupt(path, OWNER_OFFSET, "the owner's name does not match its checksum")
     return data.decode("utf-8", "surrogateescape")
 

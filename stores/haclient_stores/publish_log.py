@@ -1,8 +1,17 @@
 """What all our publish stores share: the segment log, spoken to as a `FrameLog`.
 
-A store is this class plus a `Space` that says where segments live. It is a subclass of the log and
-not a wrapper around it, because `append` is called for each message and one more call would cost a
-fifth of it.
+A store is this class plus a `Space` that says where segments live and a `Home` that says who owns
+them and how they last. It is a subclass of the log and not a wrapper around it, because `append` is
+called for each message and one more call would cost a fifth of it.
+
+Durability says what survives without the client waiting for more:
+
+* `process`: everything that `store` returned for survives a killed process. A machine that loses
+  power may lose what was not written back yet.
+* `group`: the client calls `sync` every few milliseconds in a thread; `publish_flush` can wait.
+* `fsync`: the client calls `sync` before a publish is reported as done.
+
+The store itself never waits: `needs_sync` and `synced_sequence` tell the client, `sync` does it.
 """
 
 from __future__ import annotations
@@ -16,35 +25,42 @@ from haclient_stores.segments import SegmentLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from haclient_stores.errors import PublishGap
+    from haclient_stores.home import Durability, Home
     from haclient_stores.segment import Limits, Space
     from haclient_stores.window import PublishWindow
 
-__all__ = ["PublishLog", "owned_text"]
-
-
-def owned_text(owner: str, client_name: str) -> str:
-    """The reason why a store is refused to a client of another name."""
-    return (
-        f"belongs to the client {owner!r}, not to {client_name!r}: sequence numbers are counted "
-        "for each client name, so use a store of its own for each"
-    )
+__all__ = ["PublishLog"]
 
 
 class PublishLog(SegmentLog, FrameLog):
     """A publish store over any space.
 
     Attributes:
+        durability: What the client waits for; see the module.
+        group_interval_s: How often the client syncs at durability `group`.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it (PS9).
     """
 
-    def __init__(
-        self, space: Space, window: PublishWindow, *, limits: Limits, error_on_publish_gap: bool
+    durability: Durability = "process"
+    group_interval_s: float = 0.01
+
+    def __init__(  # the parts of a store
+        self,
+        home: Home,
+        space: Space,
+        window: PublishWindow,
+        *,
+        limits: Limits,
+        error_on_publish_gap: bool,
     ) -> None:
         super().__init__(space, window, limits=limits)
         self.error_on_publish_gap = error_on_publish_gap
+        self._home = home
         self._gap: PublishGap | None = None
+        self._closed = False
 
     store = SegmentLog.append  # pyright: ignore[reportAssignmentType]  one function for both
 
@@ -99,3 +115,55 @@ class PublishLog(SegmentLog, FrameLog):
         if self._gap is not None and self.error_on_publish_gap:
             raise self._gap
         super().reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
+
+    # -- who ----------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path | None:
+        """The store's directory; None when it is in memory."""
+        return self._home.path
+
+    @property
+    @override
+    def client_name(self) -> str:
+        return self._home.client_name
+
+    @override
+    def open_for(self, client_name: str) -> None:
+        self._home.open_for(client_name)
+
+    # -- durability ---------------------------------------------------------------------------
+
+    @property
+    def synced_sequence(self) -> int:
+        """Everything up to here survives a loss of power (PS20); 0 in memory."""
+        return self._home.synced_sequence
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether something was stored since the last `sync` began; never in memory."""
+        return self.path is not None and self.synced_sequence < self._window.last_sequence
+
+    @override
+    def sync(self) -> None:
+        """Write everything stored so far through to the disk; may run in any number of threads.
+
+        Raises:
+            StoreError: The disk reports an error; nothing may be assumed of what is not synced.
+        """
+        self._home.sync(self.checkpoint)
+
+    @override
+    def close(self) -> None:
+        """Sync and let go of everything; twice is the same as once. Memory may be used again.
+
+        Raises:
+            StoreError: It could not be synced; the lock is released all the same.
+        """
+        if self._closed or self.path is None:
+            return
+        self._closed = True
+        try:
+            self.sync()
+        finally:
+            self._home.close(self.detach())

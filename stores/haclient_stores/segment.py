@@ -8,7 +8,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from haclient_stores.errors import UsageError
+from haclient_stores.errors import StoreFull, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +42,8 @@ class Limits:
         segment_bytes: Size of a segment; a frame that is larger gets one of its own size.
         max_bytes: All segments together are never larger than this.
         resize: Asked with the new size in bytes before the log grows; False refuses (PS17).
+        fixed: Every segment has the same size: no frame is larger.
+        wait: A log at its limit asks its users to wait for acks.
 
     Raises:
         UsageError: A segment would be smaller than a page and its header.
@@ -50,12 +52,46 @@ class Limits:
     segment_bytes: int
     max_bytes: int
     resize: Callable[[int], bool] | None = None
+    fixed: bool = False
+    wait: bool = False
 
     def __post_init__(self) -> None:
         if self.segment_bytes < MIN_SEGMENT_BYTES:
             raise UsageError(
                 f"segment_bytes is at least {MIN_SEGMENT_BYTES}, not {self.segment_bytes}"
             )
+
+    def next_segment(self, needed: int, *, held: int, granted: int, waiting: int) -> int:
+        """How large the next segment is, if it may exist at all.
+
+        Args:
+            needed: What the frame takes, and the header of a segment.
+            held: The size of all segments now.
+            granted: The most that there ever was: so much is not asked for again.
+            waiting: How many messages wait for their acks, for the error.
+
+        Raises:
+            StoreFull: The log would be too large, or the handler refused.
+            UsageError: No segment of a fixed log takes such a frame.
+        """
+        size = max(self.segment_bytes, -(-needed // PAGE_BYTES) * PAGE_BYTES)
+        total = held + size
+        if self.fixed and size > self.segment_bytes:
+            raise UsageError(
+                f"a frame that takes {needed} bytes does not fit into the {self.segment_bytes} of "
+                "a segment of this store: give it more capacity_bytes"
+            )
+        if total > self.max_bytes:
+            raise StoreFull(
+                f"{waiting} messages wait for their persisted acks and fill the store "
+                f"(max_bytes={self.max_bytes}): wait for acks, which a sync destination that is "
+                "down holds back, or allow more",
+                wait=self.wait,
+            )
+        if self.resize is not None and total > granted and not self.resize(total):
+            what = f"the resize handler refused to let the store grow to {total} bytes"
+            raise StoreFull(what, wait=True)
+        return size
 
 
 class Segment:

@@ -3,8 +3,8 @@
 `append` encodes a frame straight into the active segment, a few megabytes of mapped memory. Three
 positions say everything else:
 
-* **tail**: what is at or below `last_persisted` is done with. A persisted ack moves it, and a
-  segment that lies wholly behind it is given back to its `Space`, which keeps some for reuse.
+* **tail**: what is at or below `last_persisted` is done with. A persisted ack moves it; a segment
+  that lies wholly behind it goes back to its `Space`.
 * **cursor**: how far the kernel has taken the bytes of this connection. `peek` shows what comes
   next without copying, `advance` moves on, `rewind` goes back after a lost link.
 * **head**: where the next frame goes.
@@ -35,8 +35,8 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from haclient_stores.errors import StoreFull, UsageError
-from haclient_stores.segment import PAGE_BYTES, SLOT_BYTES, frame_length, walk
+from haclient_stores.errors import UsageError
+from haclient_stores.segment import SLOT_BYTES, frame_length, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -224,7 +224,12 @@ class SegmentLog:
 
     def _roll(self, length: int) -> Segment:
         self._leave_persisted()
-        size = self._segment_size(length)
+        size = self._limits.next_segment(
+            self._space.begin + length + 2 * SLOT_BYTES,
+            held=self._held_bytes,
+            granted=self._granted_bytes,
+            waiting=self._window.count,
+        )
         first = self._window.last_sequence + 1
         segment = self._space.create(first, size)
         old = self._active
@@ -244,22 +249,6 @@ class SegmentLog:
         elif old is not None:
             self._space.park(old)
         return segment
-
-    def _segment_size(self, length: int) -> int:
-        """How large the next segment is, if it may exist at all."""
-        needed = self._space.begin + length + 2 * SLOT_BYTES
-        limits = self._limits
-        size = max(limits.segment_bytes, -(-needed // PAGE_BYTES) * PAGE_BYTES)
-        total = self._held_bytes + size
-        if total > limits.max_bytes:
-            raise StoreFull(
-                f"{self._window.count} messages wait for their persisted acks and fill the store "
-                f"(max_bytes={limits.max_bytes}): wait for acks, which a sync destination that is "
-                "down holds back, or allow more"
-            )
-        if limits.resize is not None and total > self._granted_bytes and not limits.resize(total):
-            raise StoreFull(f"the resize handler refused to let the store grow to {total} bytes")
-        return size
 
     def _activate(self, segment: Segment) -> None:
         self._active = segment

@@ -8,7 +8,7 @@ import pytest
 
 from haclient_stores.errors import StoreCorrupt
 from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.file_space import HEADER_BYTES
+from haclient_stores.file_segment import HEADER_BYTES
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.segment import MIN_SEGMENT_BYTES, PAGE_BYTES
 

@@ -6,26 +6,42 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from haclient_stores.file_publish import FilePublishStore
+from haclient_stores.hybrid_publish import HybridPublishStore
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
+from haclient_stores.publish_log import PublishLog
+from haclient_stores.ring_publish import RingPublishStore
 
 RUNS = 20
+PUBLISHER_RUNS = 8  # of each kind of store
 
 PUBLISHER = """
 import json, os, random, sys
-from haclient_stores.file_publish import FilePublishStore
+from haclient.stores import FilePublishStore, HybridPublishStore, RingPublishStore, StoreFull
 rng = random.Random(int(sys.argv[2]))
-store = FilePublishStore(sys.argv[1], segment_bytes=64 * 1024)
+store = {
+    "file": lambda path: FilePublishStore(path, segment_bytes=64 * 1024),
+    "ring": lambda path: RingPublishStore(path, 1024 * 1024),
+    "hybrid": lambda path: HybridPublishStore(
+        path, memory_bytes=128 * 1024, segment_bytes=64 * 1024
+    ),
+}[sys.argv[3]](sys.argv[1])
 store.open_for("victim")
 if not store.last_sequence:
     store.reconcile(seen=0, persisted=0, clock_us=1_000_000)
 while True:
     body = bytes([store.last_sequence % 251]) * rng.choice((0, 10, 100, 1000, 70_000))
-    number = store.append(b'{"s":', b"}", body)
+    try:
+        number = store.append(b'{"s":', b"}", body)
+    except StoreFull:
+        store.advance(len(store.peek()))
+        store.discard_up_to(store.last_sequence - 1)
+        continue
     os.write(1, b"%d %d\\n" % (number, store.last_persisted))
     if rng.random() < 0.3:
         store.advance(len(store.peek()))
@@ -33,6 +49,7 @@ while True:
         store.discard_up_to(rng.randint(store.last_persisted, number))
     if rng.random() < 0.02:
         store.sync()
+        os.write(1, b"%d %d %d\\n" % (number, store.last_persisted, number))
 """
 
 SUBSCRIBER = """
@@ -66,11 +83,11 @@ while True:
 """
 
 
-def run_and_kill(code: str, path: Path, seed: int, *, lines: int) -> list[str]:
+def run_and_kill(code: str, path: Path, seed: int, *others: str, lines: int) -> list[str]:
     """Let a process work, kill it after so many lines, and return all that it has reported."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
-        [sys.executable, "-c", code, str(path), str(seed)],
+        [sys.executable, "-c", code, str(path), str(seed), *others],
         stdout=subprocess.PIPE,
         env=environment,
     ) as process:
@@ -82,32 +99,49 @@ def run_and_kill(code: str, path: Path, seed: int, *, lines: int) -> list[str]:
     return [line.decode().strip() for line in reported if line.endswith(b"\n")]
 
 
-@pytest.mark.row("PS11")
-@pytest.mark.row("PS22")
-def test_a_killed_publisher_loses_nothing_that_store_returned_for(tmp_path: Path) -> None:
+OPEN: dict[str, Callable[[Path], PublishLog]] = {
+    "file": lambda path: FilePublishStore(path, segment_bytes=64 * 1024),
+    "ring": lambda path: RingPublishStore(path, 1024 * 1024),
+    "hybrid": lambda path: HybridPublishStore(
+        path, memory_bytes=128 * 1024, segment_bytes=64 * 1024
+    ),
+}
+
+
+@pytest.mark.row("PS11", "PS13", "PS22")
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", OPEN)
+def test_a_killed_publisher_loses_nothing_that_its_store_has_promised(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     rng = random.Random(11)
     path = tmp_path / "p"
     last = 0
-    for run in range(RUNS):
-        reported = run_and_kill(PUBLISHER, path, run, lines=rng.randint(1, 400))
-        numbers = [int(line.split()[0]) for line in reported]
-        persisted = max(int(line.split()[1]) for line in reported)
-        assert numbers[0] > last, "a number was used twice"
-        store = FilePublishStore(path, segment_bytes=64 * 1024)
+    for run in range(-(-request.config.getoption("--kills") // len(OPEN)) or PUBLISHER_RUNS):
+        reported = run_and_kill(PUBLISHER, path, run, kind, lines=rng.randint(1, 400))
+        lines = [[int(word) for word in line.split()] for line in reported]
+        assert lines[0][0] > last, "a number was used twice"
+        store = OPEN[kind](path)
         assert store.client_name == "victim"
-        assert store.last_sequence >= numbers[-1]
-        assert store.last_persisted >= persisted
-        expected = store.last_persisted + 1
-        for sequence, frame in store.replay():
-            assert sequence == expected
-            expected += 1
-            body = frame[frame.index(b"}", 4) + 1 :]
-            assert frame[4 : len(frame) - len(body)] == b'{"s":%d}' % sequence
-            assert body == bytes([(sequence - 1) % 251]) * len(body)
-            assert int.from_bytes(frame[:4], "big") == len(frame) - 4
-        assert expected == store.last_sequence + 1
+        assert store.last_sequence >= lines[-1][0]
+        assert store.last_persisted >= max(line[1] for line in lines)
+        found = [check_frame(sequence, frame) for sequence, frame in store.replay()]
+        synced = max([line[2] for line in lines if len(line) == 3], default=0)
+        promised = lines[-1][0] if kind != "hybrid" else synced
+        waiting = range(max(store.last_persisted + 1, store.lowest_unpersisted), promised + 1)
+        assert found[: len(waiting)] == list(waiting), "something is missing"
+        assert found == sorted(set(found))
         last = store.last_sequence
         store.close()
+
+
+def check_frame(sequence: int, frame: bytes) -> int:
+    """The frame is whole, and as it was stored; the repeated byte of its body tells its number."""
+    start = b'{"s":%d}' % sequence
+    body = frame[4 + len(start) :]
+    assert frame[4:] == start + body[:1] * len(body)
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    return sequence
 
 
 @pytest.mark.row("BS14")

@@ -1,43 +1,58 @@
+"""One state machine for all publish stores, beside a model that is a set of messages."""
+
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
+from typing import ClassVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from typing_extensions import override
 
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.memory_publish import MemoryPublishStore
-from haclient_stores.publish_log import PublishLog
-from haclient_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.errors import StoreFull, UsageError
 from haclient_stores.window import PublishWindow
+from support.frames import frame_of, put
+from support.publish_model import KINDS, PublishModel
+from support.recording import RecordingDisk
 
-pytestmark = pytest.mark.row("PS1", "PS2", "PS3", "PS5", "PS7", "PS8", "PS14")
+pytestmark = pytest.mark.row(
+    "PS1", "PS2", "PS3", "PS5", "PS7", "PS8", "PS10", "PS11", "PS13", "PS14", "PS18"
+)
 
-HEAD = b'{"c":"p","s":'
-TAIL = b"}"
+STEPS = 40
+SHORT = 200  # examples of so many steps
 
 
 class PublishMachine(RuleBasedStateMachine):
-    """Any order of appends, sends, acks, logons and rewinds against a dict of frames."""
+    """Any order of publishes, sends, acks, logons, rewinds, syncs, restarts and crashes."""
 
-    def open_store(self) -> PublishLog:
-        return MemoryPublishStore(segment_bytes=MIN_SEGMENT_BYTES)
+    steps: ClassVar[int] = 0
 
-    @initialize(clock=st.sampled_from([1, 1000, 10**15]))
-    def begin(self, clock: int) -> None:
-        self.store = self.open_store()
-        self.frames: dict[int, bytes] = {}
+    @initialize(kind=st.sampled_from(sorted(KINDS)), clock=st.sampled_from([1, 1000, 10**15]))
+    def begin(self, kind: str, clock: int) -> None:
+        self.kind = KINDS[kind]
+        self.disk = RecordingDisk()
+        self.store = self.kind.make(self.disk)
+        self.clock = clock
+        self.model = PublishModel()
         self.unsent = b""
-        self.store.reconcile(seen=0, persisted=0, clock_us=clock)
-        assert self.store.last_sequence == clock
+        self.first_logon()
+
+    def first_logon(self) -> None:
+        self.store.reconcile(seen=0, persisted=0, clock_us=self.clock)
+        self.model = self.model.logged_on(0, 0, self.clock)
 
     def above(self, sequence: int) -> bytes:
-        return b"".join(frame for number, frame in sorted(self.frames.items()) if number > sequence)
+        waiting = sorted(self.model.waiting)
+        return b"".join(frame_of(number, body) for number, body in waiting if number > sequence)
 
     def skipped(self) -> None:
         """The store may pass by what is persisted, and nothing else."""
@@ -47,14 +62,17 @@ class PublishMachine(RuleBasedStateMachine):
         assert not passed or self.unsent.endswith(self.above(self.store.last_persisted))
 
     @rule(size=st.sampled_from([0, 1, 100, 100, 3000, 40_000, 100_000]), count=st.integers(1, 30))
-    def append(self, size: int, count: int) -> None:
+    def publish(self, size: int, count: int) -> None:
+        body = bytes([count]) * size
         for _ in range(count if size < 5000 else 2):
-            before = self.store.last_sequence
-            sequence = self.store.append(HEAD, TAIL, bytes([count]) * size)
-            assert sequence == before + 1
-            rest = HEAD + str(sequence).encode() + TAIL + bytes([count]) * size
-            self.frames[sequence] = len(rest).to_bytes(4, "big") + rest
-            self.unsent += self.frames[sequence]
+            try:
+                sequence = put(self.store, body)
+            except (StoreFull, UsageError) as refused:  # a ring, or too large for one
+                assert self.kind.fixed
+                assert isinstance(refused, StoreFull) == (size < 5000)
+                break
+            self.model = self.model.stored(sequence, body)
+            self.unsent += frame_of(sequence, body)
 
     @rule(portion=st.floats(0, 1))
     def send(self, portion: float) -> None:
@@ -68,22 +86,21 @@ class PublishMachine(RuleBasedStateMachine):
 
     @rule(choose=st.integers(0, 50))
     def ack(self, choose: int) -> None:
-        if self.frames:
-            self.forget(sorted(self.frames)[min(choose, len(self.frames) - 1)])
-            self.skipped()
-
-    def forget(self, sequence: int) -> None:
+        sequence = self.one_of_the_waiting(choose)
         self.store.discard_up_to(sequence)
-        self.frames = {number: f for number, f in self.frames.items() if number > sequence}
+        self.model = self.model.acked(sequence)
+        self.skipped()
+
+    def one_of_the_waiting(self, choose: int) -> int:
+        numbers = [self.model.persisted, *sorted(number for number, _ in self.model.waiting)]
+        return numbers[min(choose, len(numbers) - 1)]
 
     @rule(ahead=st.sampled_from([0, 0, 1, 1000]), choose=st.integers(0, 50))
     def log_on(self, ahead: int, choose: int) -> None:
-        numbers = [self.store.last_persisted, *sorted(self.frames)]
-        persisted = numbers[min(choose, len(numbers) - 1)]
+        persisted = self.one_of_the_waiting(choose)
         seen = self.store.last_sequence + ahead
         self.store.reconcile(seen=seen, persisted=persisted, clock_us=10**15)
-        assert self.store.last_sequence == seen
-        self.frames = {number: f for number, f in self.frames.items() if number > persisted}
+        self.model = self.model.logged_on(seen, persisted, 10**15)
         self.rewind(persisted)
 
     @rule(after=st.integers(0, 2000))
@@ -92,63 +109,75 @@ class PublishMachine(RuleBasedStateMachine):
         self.unsent = self.above(max(after, self.store.last_persisted))
 
     @rule()
-    def replay(self) -> None:
-        assert list(self.store.replay()) == sorted(self.frames.items())
-        for sequence in list(self.frames)[::7]:
-            assert self.store.replay_single(sequence) == self.frames[sequence]
+    def look_up(self) -> None:
+        for sequence, body in sorted(self.model.waiting)[::7]:
+            assert self.store.replay_single(sequence) == frame_of(sequence, body)
             after = [number for number, _ in self.store.replay(sequence)]
-            assert after == [number for number in sorted(self.frames) if number > sequence]
+            assert after == [n for n, _ in sorted(self.model.waiting) if n > sequence]
         assert self.store.replay_single(self.store.last_sequence + 1) is None
-
-    @invariant()
-    def counts_agree(self) -> None:
-        if not hasattr(self, "store"):
-            return
-        assert self.store.unsent_bytes == len(self.unsent)
-        assert self.store.unpersisted_count == len(self.frames)
-        assert self.store.lowest_unpersisted == min(self.frames, default=0)
-        really = sum(map(len, self.frames.values()))
-        assert really <= self.store.unpersisted_bytes
-        assert self.frames or not self.store.unpersisted_bytes
-        ends = {0}
-        for _, frame in sorted(self.frames.items(), reverse=True):
-            ends.add(max(ends) + len(frame))
-        rest = len(self.unsent) - self.store.frame_remainder()
-        assert rest in ends or rest > max(ends)
-
-
-class FileMachine(PublishMachine):
-    """The same in files, with crashes: a copy of the directory is what a killed process leaves."""
-
-    @override
-    def open_store(self) -> PublishLog:
-        self.directory = Path(tempfile.mkdtemp())
-        self.generation = 0
-        self.file_store = FilePublishStore(self.directory / "0", segment_bytes=MIN_SEGMENT_BYTES)
-        return self.file_store
-
-    @rule()
-    def crash(self) -> None:
-        self.generation += 1
-        path = self.directory / str(self.generation)
-        shutil.copytree(self.file_store.path, path)
-        before = self.file_store
-        self.store = self.file_store = FilePublishStore(path, segment_bytes=MIN_SEGMENT_BYTES)
-        assert self.store.last_sequence == before.last_sequence
-        assert self.store.last_persisted == before.last_persisted
-        before.close()
-        self.unsent = self.above(0)
 
     @rule()
     def sync(self) -> None:
-        self.file_store.sync()
-        assert not self.file_store.needs_sync
+        self.store.sync()
+        assert not self.store.needs_sync
+
+    @precondition(lambda self: self.store.path is not None)
+    @rule()
+    def restart(self) -> None:
+        self.store.close()
+        self.opened_again()
+        assert self.left() == sorted(self.model.waiting)
+        self.go_on()
+
+    @rule()
+    def crash(self) -> None:
+        before = self.store
+        self.disk = self.disk.killed()
+        self.opened_again()
+        if self.kind.lasting:
+            assert self.store.last_sequence == self.model.last
+        waiting = sorted(self.model.waiting)
+        left = self.left()
+        assert left == (waiting if self.kind.lasting else waiting[: len(left)])
+        self.go_on()
+        before.close()
+
+    def opened_again(self) -> None:
+        self.store = self.kind.make(self.disk)
+
+    def left(self) -> list[tuple[int, bytes]]:
+        bodies = {frame_of(number, body): body for number, body in self.model.waiting}
+        return [(number, bodies[frame]) for number, frame in self.store.replay()]
+
+    def go_on(self) -> None:
+        """What the next process has, which may number higher, but never lower."""
+        store = self.store
+        lasts = store.path is not None
+        assert store.last_sequence >= self.model.last * lasts
+        assert store.last_persisted == self.model.persisted * lasts
+        left = frozenset(self.left())
+        self.model = PublishModel(left, store.last_sequence, store.last_persisted)
+        self.unsent = self.above(0)
+        if not lasts:
+            self.first_logon()
+
+    @invariant()
+    def the_store_is_what_the_model_says(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        PublishMachine.steps += 1
+        self.model.compare(self.store)
+        assert self.store.unsent_bytes == len(self.unsent)
+        ends = {0}
+        for number, body in sorted(self.model.waiting, reverse=True):
+            ends.add(max(ends) + len(frame_of(number, body)))
+        rest = len(self.unsent) - self.store.frame_remainder()
+        assert rest in ends or rest > max(ends)
 
     @override
     def teardown(self) -> None:
         if hasattr(self, "store"):
-            self.file_store.close()
-            shutil.rmtree(self.directory)
+            self.store.close()
 
 
 class WindowMachine(RuleBasedStateMachine):
@@ -183,9 +212,20 @@ class WindowMachine(RuleBasedStateMachine):
         assert self.window.last_sequence >= self.window.last_persisted
 
 
-TestMemory = PublishMachine.TestCase
-TestMemory.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
-TestFile = FileMachine.TestCase
-TestFile.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+def test_every_store_does_what_the_model_says(request: pytest.FixtureRequest) -> None:
+    wanted: int = request.config.getoption("--store-steps")
+    PublishMachine.steps = 0
+    run_state_machine_as_test(
+        PublishMachine,
+        settings=settings(
+            max_examples=max(SHORT, wanted // (STEPS // 4 * 3)),
+            stateful_step_count=STEPS,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+    assert PublishMachine.steps >= max(wanted, SHORT * STEPS // 2)
+
+
 TestWindow = WindowMachine.TestCase
 TestWindow.settings = settings(max_examples=100, deadline=None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing_extensions import override
 
 from haclient_stores.bookmarks import Bookmark, BookmarkList
-from haclient_stores.errors import PublishGap, StoreFull
+from haclient_stores.errors import PublishGap, StoreFull, StoreLocked
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["DictBookmarkStore", "DictPublishStore"]
@@ -21,11 +21,12 @@ class DictPublishStore(PublishStore):
     last_sequence = 0
     last_persisted = 0
 
-    def __init__(self, *, max_count: int = 2**62) -> None:
+    def __init__(self, *, max_count: int = 2**62, waits: bool = False) -> None:
         self.frames: dict[int, bytes] = {}
         self.synced = 0
         self.closed = False
         self._max_count = max_count
+        self._waits = waits
 
     @property
     @override
@@ -44,12 +45,14 @@ class DictPublishStore(PublishStore):
 
     @override
     def open_for(self, client_name: str) -> None:
+        if self.client_name not in {"", client_name}:
+            raise StoreLocked("dictionary", self.client_name, "belongs to another client")
         self.client_name = client_name
 
     @override
     def store(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
         if len(self.frames) >= self._max_count:
-            raise StoreFull("the dictionary is full")
+            raise StoreFull("the dictionary is full", wait=self._waits)
         self.last_sequence += 1
         frame = b"".join((head, b"%d" % self.last_sequence, tail, body))
         self.frames[self.last_sequence] = len(frame).to_bytes(4, "big") + frame
@@ -60,10 +63,13 @@ class DictPublishStore(PublishStore):
         for each in [each for each in self.frames if each <= sequence]:
             del self.frames[each]
         self.last_persisted = max(self.last_persisted, sequence)
+        self.last_sequence = max(self.last_sequence, sequence)
 
     @override
     def replay(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
-        return iter([(number, frame) for number, frame in self.frames.items() if number > after])
+        for number in list(self.frames):
+            if number > after and number in self.frames:
+                yield number, self.frames[number]
 
     @override
     def replay_single(self, sequence: int) -> bytes | None:
@@ -75,7 +81,9 @@ class DictPublishStore(PublishStore):
 
     @override
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
-        self.last_sequence = max(self.last_sequence, seen)
+        if persisted < self.last_persisted:
+            self.gap = PublishGap(self.last_persisted, persisted)
+        self.last_sequence = max(self.last_sequence or clock_us, seen)
         self.discard_up_to(persisted)
 
     @override

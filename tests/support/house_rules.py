@@ -36,6 +36,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=bool(os.environ.get("CI")),
         help="fail when a test was skipped for want of a tool (default where CI is set)",
     )
+    group.addoption(
+        "--store-steps",
+        type=int,
+        default=0,
+        help="let the state machines of the stores do at least so many steps",
+    )
+    group.addoption(
+        "--kills", type=int, default=0, help="kill each process of the crash tests so many times"
+    )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

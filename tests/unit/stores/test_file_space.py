@@ -13,7 +13,7 @@ import pytest
 from haclient_stores import framing
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.file_space import HEADER_BYTES, SEGMENT_MAGIC
+from haclient_stores.file_segment import HEADER_BYTES, SEGMENT_MAGIC
 from haclient_stores.memory_publish import MemoryPublishStore
 from haclient_stores.segment import MIN_SEGMENT_BYTES, PAGE_BYTES
 from support.disks import WatchedDisk, tiny_file_system
@@ -325,7 +325,8 @@ def test_no_damaged_byte_of_the_control_page_loses_a_message(tmp_path: Path) -> 
             assert offset < 36 or 128 <= offset < 142
             continue
         assert wanted.items() <= dict(again.replay()).items()
-        assert (again.client_name, again.last_sequence) == ("orders", 1003)
+        assert again.client_name == "orders"
+        assert again.last_sequence >= 1003
         again.close()
 
 
@@ -612,7 +613,7 @@ def test_syncs_may_overlap_and_one_serves_all_that_wait(tmp_path: Path) -> None:
     persist_all(store)  # segments that were synced are unused now, and the disk must know that
     put(store)
     lock = TellingLock()
-    store._sync_lock = lock  # type: ignore[assignment]  # a lock that tells when somebody waits
+    store._directory._sync_lock = lock  # type: ignore[assignment]  # a lock that tells when somebody waits
     others = [threading.Thread(target=store.sync) for _ in range(3)]
 
     def others_come(action: str, _: str) -> None:
@@ -805,15 +806,15 @@ def test_a_fork_is_refused(tmp_path: Path) -> None:
     disk.process = os.getpid() + 1
     for use in (
         lambda: fill(store, 100, KIB),
+        lambda: store.discard_up_to(1001),
         store.sync,
-        store.close,
         lambda: store.open_for("orders"),
         lambda: store.set_note("a", "b"),
+        store.close,
     ):
         with pytest.raises(UsageError, match="used by its fork"):
             use()
-    disk.process = None
-    store.close()
+    assert disk.open_files == 0
 
 
 def test_a_segment_of_another_kind_of_store_is_refused(tmp_path: Path) -> None:
@@ -822,5 +823,5 @@ def test_a_segment_of_another_kind_of_store_is_refused(tmp_path: Path) -> None:
     put(memory)
     segment = memory.detach()[0]
     with pytest.raises(UsageError, match="no segment of a file store"):
-        store._files.release(segment)
+        store._directory.files.release(segment)
     store.close()

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
+from haclient.protocol.codec import publish_head
 from haclient_stores.errors import StoreFull, UsageError
 from haclient_stores.memory_publish import (
     DEFAULT_MEMORY_BYTES,
@@ -101,3 +104,19 @@ def test_the_default_takes_a_mebibyte_at_a_time() -> None:
 def test_a_tiny_segment_is_refused() -> None:
     with pytest.raises(UsageError, match="segment_bytes"):
         MemoryPublishStore(segment_bytes=100)
+
+
+@pytest.mark.row("PS10")
+def test_an_unpersisted_message_of_100_bytes_takes_at_most_200() -> None:
+    count = 50_000
+    head = publish_head("orders/of/a/region")
+    tracemalloc.start()
+    store = MemoryPublishStore()
+    store.number_above(10**15)
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(count):
+        store.store(head, b"}", bytes(100))
+    objects = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    mapped = sum(segment.size for segment in store.detach())
+    assert (objects + mapped) / count <= 200

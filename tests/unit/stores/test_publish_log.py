@@ -14,7 +14,7 @@ from haclient_stores.errors import PublishGap, StoreError, StoreLocked
 from haclient_stores.file_publish import FilePublishStore
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.memory_publish import MemoryPublishStore
-from haclient_stores.publish_log import PublishLog, owned_text
+from haclient_stores.publish_log import PublishLog
 from haclient_stores.segment import MIN_SEGMENT_BYTES
 from support.frames import BASE, fill, frame_of, kept, put, take_all
 
@@ -187,12 +187,6 @@ def test_a_store_belongs_to_the_first_client_that_uses_it(store: PublishLog) -> 
     with pytest.raises(StoreLocked, match="belongs to the client 'orders-1', not to 'orders-2'"):
         store.open_for("orders-2")
     assert store.client_name == "orders-1"
-
-
-def test_the_refusal_of_another_client_says_why_and_what_to_do() -> None:
-    text = owned_text("a", "b")
-    assert "'a', not to 'b'" in text
-    assert "a store of its own" in text
 
 
 @pytest.mark.row("PS6")
