@@ -186,9 +186,10 @@ def _number_reuse_after_a_restart(stack: contextlib.ExitStack) -> None:
     _replace(stack, segments.SegmentLog, "number_above", lambda _self, _sequence: None)
 
 
-@_mutation("a fail-over to another server resumes without a time anchor")
+@_mutation("on another server a subscription resumes without a time anchor")
 def _missing_time_anchor(stack: contextlib.ExitStack) -> None:
     _replace(stack, ha_core.HACore, "_forms", lambda _self, log: (log.resume(),))
+    _replace(stack, ha_core, "alive_since_us", lambda *_: 0)
 
 
 @_mutation("what was queued for a handler when the link was lost is handed out nevertheless")

@@ -42,6 +42,7 @@ FAULTS: Final = (
 )
 """Kinds of faults, as steps; `simulator` says what they mean."""
 
+_WORK: Final = frozenset({"publish", "discard", "prune", "intrude", "query"})
 _WEIGHTS: Final = {"kill_broker": 5.0, "reset": 2.0, "cut": 2.0, "end": 2.0}
 _TOPICS: Final = ("orders", "orders", "state", "^(orders|state)$")
 _STORES: Final[tuple[StoreKind, ...]] = ("file", "file", "fsync", "memory")
@@ -156,7 +157,11 @@ def _with_script(plan: Plan, chance: Random) -> Plan:
         steps.append(step)
     for story in (_newcomer, _split):
         if len(plan.brokers) > 1 and chance.random() < 0.3:
-            at = chance.choice((0, chance.randrange(len(steps))))
+            at = chance.randrange(len(steps))
+            if (
+                chance.random() < 0.6
+            ):  # nothing else goes wrong, which might heal what the story did
+                at, steps = 0, [step for step in steps if step.kind in _WORK]
             steps[at:at] = story(plan, chance)
     script = tuple(replace(step, number=number) for number, step in enumerate(steps))
     return replace(plan, script=script)
