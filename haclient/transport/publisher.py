@@ -26,7 +26,6 @@ from haclient.errors import DisconnectedError, HAClientError, StoreFull, UsageEr
 from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
-from haclient.session.ages import Ages
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
 from haclient.transport.syncing import sync_accepted
@@ -81,7 +80,6 @@ class Publisher:
         self._stopped: HAClientError | None = None
         self.refusals: dict[int, str] = {}
         self._heads: dict[str, bytes] = {}
-        self._ages = Ages()
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
 
     # -- the connection's life ---------------------------------------------
@@ -144,7 +142,7 @@ class Publisher:
         if log is not None:
             self._discard(log, sequence)
             self._discard_refused(log)
-            self._ages.forget(log.lowest_unpersisted)
+            self.gate.ages.forget(log.lowest_unpersisted)
             self._note_time()
 
     def refused(self, ack: Message) -> Message:
@@ -181,13 +179,14 @@ class Publisher:
 
     def _note_time(self) -> None:
         if self.log is not None and self.log.unpersisted_count:
-            self._ages.note(self.log.last_sequence, trio.current_time())
+            self.gate.ages.note(self.log.last_sequence, trio.current_time())
 
     @property
     def oldest_age_s(self) -> float:
         """How long the oldest unpersisted message has waited; 0 when none does (PS18)."""
         self._note_time()
-        return self._ages.age(self.log.lowest_unpersisted if self.log else 0, trio.current_time())
+        lowest = 0 if self.log is None else self.log.lowest_unpersisted
+        return self.gate.ages.age(lowest, trio.current_time())
 
     # -- publishing ---------------------------------------------------------
 
@@ -215,14 +214,9 @@ class Publisher:
         sequence = log.append(head, _TAIL, body)
         if log.unsent_bytes >= self.gate.look_at:
             self._look(log)
-        elif self.gate.parked:
-            self._wake()
-        return sequence
-
-    def _wake(self) -> None:
-        if self.writer is not None:
-            self._note_time()
+        elif self.gate.parked and self.writer is not None:
             self.writer.wake()
+        return sequence
 
     def _look(self, log: FrameLog) -> None:
         """Enough has gathered: send it now, and have the next publish look at the limits."""
@@ -257,8 +251,8 @@ class Publisher:
             sequence = await self._append_later(full, self._head(topic), body)
         if log.unsent_bytes >= gate.look_at:
             self._look(log)
-        elif gate.parked:
-            self._wake()
+        elif gate.parked and self.writer is not None:
+            self.writer.wake()
         if self._synced:
             await sync_accepted(self.store)
         return sequence
@@ -393,7 +387,7 @@ class Publisher:
         self._would_deadlock(what)
         if self.writer is None and not self.lasting:
             why = self._stopped or "the connection is lost: connect again"
-            raise DisconnectedError(f"{what} waits for acks, but {why}")
+            raise DisconnectedError(f"{what} waits for acks, but {why}") from self._stopped
         await self.persisted.reached(log.last_persisted + 1)
 
     async def room_after(self, full: StoreFull, what: str) -> None:
@@ -429,7 +423,7 @@ class Publisher:
                 raise DisconnectedError(
                     f"{what}: {log.unpersisted_count} publishes are not persisted and {why}; "
                     "they are still in the store"
-                )
+                ) from self._stopped
             if self.writer is not None:
                 self.writer.flush()  # who waits has nothing to gather: one task switch less
             await self.persisted.reached(sequence)

@@ -21,6 +21,7 @@ from typing import Final
 
 import trio
 
+from haclient.session.ages import Ages
 from haclient.transport.link import Link
 from haclient_stores.interfaces import FrameLog
 
@@ -40,12 +41,14 @@ class SendGate:
         parked: Whether the writer's task sleeps and has to be woken.
         attention: Whether the next publish has to look at the limits before its append.
         cap_bytes: Unpersisted bytes above which it has to wait for acks.
+        ages: How far the numbers had got, and when; the writer says so whenever it has sent.
     """
 
-    __slots__ = ("attention", "cap_bytes", "look_at", "parked")
+    __slots__ = ("ages", "attention", "cap_bytes", "look_at", "parked")
 
     def __init__(self, cap_bytes: int) -> None:
         self.cap_bytes = cap_bytes
+        self.ages = Ages()
         self.look_at = min(FLUSH_BYTES, cap_bytes)
         self.parked = False
         self.attention = False
@@ -182,6 +185,8 @@ class Writer:
         """
         while True:
             everything_left = self.pump()
+            if self._log is not None:
+                self._gate.ages.note(self._log.last_sequence, trio.current_time())
             self._room.unpark_all()
             if everything_left:
                 self._gate.parked = True

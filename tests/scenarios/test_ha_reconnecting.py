@@ -136,6 +136,24 @@ async def test_a_strategy_that_has_had_enough_ends_it() -> None:
     assert trio.current_time() - started == pytest.approx(5.0, abs=0.1)
 
 
+@pytest.mark.row("HA14", "CC37")
+async def test_who_waits_for_acks_when_it_ends_adds_no_second_error(server: Server) -> None:
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        publish_store=MemoryPublishStore(),
+        delay_strategy=FixedDelayStrategy(1.0, give_up_after=2.0),
+        heartbeat=None,
+    )
+    with pytest.raises(ReconnectGaveUp):  # noqa: PT012  # the error leaves the block itself
+        async with entered(client, partial(live, server)) as peer:
+            await client.publish("orders", b"x")
+            await peer.expect("publish")
+            server.stop_listening()
+            await lose(peer)
+            await client.publish_flush(timeout=None)
+
+
 @pytest.mark.row("HA27")
 async def test_a_name_that_somebody_else_has_is_not_fought_for(server: Server) -> None:
     client = HAClient("ha", servers=[server.uri], heartbeat=None)
