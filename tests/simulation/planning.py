@@ -155,6 +155,13 @@ def _with_script(plan: Plan, chance: Random) -> Plan:
             kind = chance.choices(kinds, weights)[0]
             step = _fault(plan, chance, number, kind)
         steps.append(step)
+    steps = _with_stories(plan, steps, chance)
+    script = tuple(replace(step, number=number) for number, step in enumerate(steps))
+    return replace(plan, script=script)
+
+
+def _with_stories(plan: Plan, steps: list[Step], chance: Random) -> list[Step]:
+    """What chance alone would rarely bring about, each now and then."""
     for story in (_newcomer, _split):
         if len(plan.brokers) > 1 and chance.random() < 0.3:
             at = chance.randrange(len(steps))
@@ -163,8 +170,7 @@ def _with_script(plan: Plan, chance: Random) -> Plan:
             ):  # nothing else goes wrong, which might heal what the story did
                 at, steps = 0, [step for step in steps if step.kind in _WORK]
             steps[at:at] = story(plan, chance)
-    script = tuple(replace(step, number=number) for number, step in enumerate(steps))
-    return replace(plan, script=script)
+    return steps
 
 
 def _newcomer(plan: Plan, chance: Random) -> list[Step]:
