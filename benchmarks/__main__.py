@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import (
+    bookmarks,
     broker_failover,
     brokers,
     footprint,
@@ -36,6 +37,7 @@ _MODULES = (
     open_loop,
     footprint,
     recovery,
+    bookmarks,
     brokers,
     sink_failover,
     broker_failover,

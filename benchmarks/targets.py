@@ -67,6 +67,8 @@ TARGETS = (
     _at_most("bytes per bookmark record", "", 24),
     _at_most("seconds to recover a million bookmark records", "", 0.15),
     _at_most("seconds to recover a million publishes", "", 0.8),
+    _at_most("log and discard, logged over memory", "", 1.0),
+    _at_most("seconds to prune ten million records", "", 30),
     _at_most("fail-over, logged on", "", 5),
     _at_most("fail-over, first ack", "", 15),
     _at_most("fail-over, backlog acked, memory", "", 200),

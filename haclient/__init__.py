@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from haclient.protocol.options import Options
     from haclient.protocol.uri import Uri
     from haclient.session.states import ConnectionState, StateListener
+    from haclient.sow_adapter import SOWRecoveryPointAdapter
     from haclient.streams import MessageStream
     from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
     from haclient_stores.bookmarks import (
@@ -112,6 +113,7 @@ __all__ = [
     "PublishFailed",
     "PublishGap",
     "ReconnectGaveUp",
+    "SOWRecoveryPointAdapter",
     "ServerChooser",
     "SlowClient",
     "StateListener",
@@ -152,6 +154,7 @@ _HOMES = {
     "ConnectionState": "haclient.session.states",
     "StateListener": "haclient.session.states",
     "MessageStream": "haclient.streams",
+    "SOWRecoveryPointAdapter": "haclient.sow_adapter",
     "EPOCH": _BOOKMARKS,
     "MOST_RECENT": _BOOKMARKS,
     "NOW": _BOOKMARKS,

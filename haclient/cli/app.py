@@ -16,6 +16,7 @@ from haclient.cli.exits import ExitCode, complain, exit_code_of, one_line
 from haclient.cli.ping import ping
 from haclient.cli.publish import publish
 from haclient.cli.sow import sow
+from haclient.cli.store import store
 from haclient.cli.subscribe import subscribe
 
 __all__ = ["commands", "main", "run"]
@@ -27,7 +28,7 @@ def commands() -> None:
     """Publish to and subscribe from AMPS servers without losing or repeating a message."""
 
 
-for _command in (broker, demo, ping, publish, sow, subscribe):
+for _command in (broker, demo, ping, publish, sow, store, subscribe):
     commands.add_command(_command)
 
 

@@ -1,10 +1,11 @@
-"""Suites that show whether a class of your own keeps the promises of an interface.
+"""Conformance suites: whether a store or an adapter of your own keeps what the client relies on.
 
-They raise `AssertionError` with the promise that was broken; use them from any test runner.
+Each is a plain function that raises `AssertionError` with one line that says what was wanted and
+what was found. Call it from a test of your own.
 """
 
-from __future__ import annotations
-
+from haclient.testing.bookmark_stores import check_bookmark_store
 from haclient.testing.publish_store import check_publish_store
+from haclient.testing.recovery_points import check_recovery_point_adapter
 
-__all__ = ["check_publish_store"]
+__all__ = ["check_bookmark_store", "check_publish_store", "check_recovery_point_adapter"]

@@ -8,7 +8,7 @@ use the same steps in another order.
 from __future__ import annotations
 
 import logging
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Final
 
@@ -35,7 +35,7 @@ from haclient.transport.leaving import drain, let_go
 from haclient.transport.log_on import check_client_name, log_on
 from haclient.transport.publisher import Payload, Publisher
 from haclient.transport.settings import TIMEOUT_S, Settings
-from haclient.transport.syncing import sync_in_groups
+from haclient.transport.upkeep import Upkeep, open_all
 from haclient.transport.writer import Writer
 
 __all__ = ["Core"]
@@ -80,11 +80,8 @@ class Core:
         self._lost_because: HAClientError | None = None
         stores = (settings.publish_store, settings.bookmark_store)
         self._stores = [store for store in stores if store is not None]
-        with ExitStack() as accepted:  # nobody else could close them if another one refuses
-            for store in self._stores:
-                store.open_for(self.name)
-                accepted.callback(store.close)
-            accepted.pop_all()
+        open_all(self._stores, self.name)
+        self._upkeep = Upkeep(settings.bookmark_store, self._stores)
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())
 
@@ -94,9 +91,10 @@ class Core:
         """Open the nursery that everything of this client runs in."""
         if self._nursery is not None or self.state is ConnectionState.SHUTDOWN:
             raise UsageError("a client runs once: make a new one with the same stores' paths")
+        await self._upkeep.recover(self.name)
         self._nursery = await self._stack.enter_async_context(open_nursery())
-        self._nursery.start_soon(self.events.run)
-        self._nursery.start_soon(sync_in_groups, self.publisher.store)
+        for task in (self.events.run, *self._upkeep.tasks):
+            self._nursery.start_soon(task)
 
     async def leave(
         self,
@@ -125,15 +123,15 @@ class Core:
         try:
             await self._stack.__aexit__(kind, error, traceback)
         finally:
-            with ExitStack() as closing:  # each of them, whatever happens to another
-                for store in reversed(self._stores):
-                    closing.callback(store.close)
+            try:
                 self._tell(ConnectionState.SHUTDOWN)
                 with trio.CancelScope(shield=True) as last_calls:
                     last_calls.deadline = trio.current_time() + _LAST_CALLS_S
                     await self.events.finish()
                 if last_calls.cancelled_caught:
                     _logger.warning("client %s: its callbacks did not end in time", self.name)
+            finally:
+                await self._upkeep.close()
 
     async def connect(self, uri: str | Uri, *, timeout: float | None) -> None:
         """Open a connection (CC2); `logon` comes next.

@@ -5,7 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import repeat
+from operator import le
 from typing import TYPE_CHECKING, Final
+
+from haclient_stores.bookmarks import Bookmark, BookmarkList
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -43,6 +46,10 @@ class Publishers:
         found = self.by_text[text] = self._by_line["\n" + text] = self.index(int(text))
         return found
 
+    def bookmarks(self, newest: dict[int, int]) -> BookmarkList:
+        """The list for one sequence of each publisher."""
+        return BookmarkList(tuple(Bookmark(self.ids[p], newest[p]) for p in newest))
+
     def parse_batch(self, bookmarks: list[str]) -> tuple[int, list[int], list[int]] | None:
         """Many bookmarks at once: the publisher of all or `MIXED`, the sequences, the publishers.
 
@@ -77,6 +84,31 @@ class Publishers:
         if index < 0:
             index = self.index_of_text(publisher)
         return (index, int(sequence)) if index >= 0 else (-1, 0)
+
+    @staticmethod
+    def all_new(seen: dict[int, int], publishers: list[int], sequences: list[int]) -> bool:
+        """Whether each message is above the highest seen of its publisher, and those before it."""
+        newest: dict[int, int] = {}
+        for publisher, sequence in zip(publishers, sequences, strict=True):
+            if sequence <= (newest.get(publisher) or seen.get(publisher, 0)):
+                return False
+            newest[publisher] = sequence
+        return True
+
+    @staticmethod
+    def all_known(
+        seen: dict[int, int], publisher: int, sequences: list[int], publishers: list[int]
+    ) -> bool:
+        """Whether all were seen before.
+
+        After a fail-over the first few seconds are of this kind, and the application waits for what
+        comes behind them.
+        """
+        if min(sequences) <= 0:
+            return False
+        if not publishers:
+            return max(sequences) <= seen.get(publisher, 0)
+        return all(map(le, sequences, map(seen.get, publishers, repeat(0))))
 
 
 def _is_number(text: str) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from haclient_stores.entries import Chunk
@@ -36,6 +37,7 @@ class Finished:
     Attributes:
         acked: Whether entries need an ack to be finished.
         recovered: The highest finished sequence of each publisher (by index).
+        applied: The highest of those that are finished or only wait for an ack.
         cover: The highest acknowledged sequence of each publisher.
         waiting: Discarded chunks that no ack covers yet, in arrival order.
         link_first: The first number of this link.
@@ -47,6 +49,7 @@ class Finished:
         "_grain",
         "_pending",
         "acked",
+        "applied",
         "cover",
         "link_first",
         "recovered",
@@ -56,6 +59,7 @@ class Finished:
     def __init__(self, link_first: int, *, acked: bool) -> None:
         self.acked = acked
         self.recovered: dict[int, int] = {}
+        self.applied: dict[int, int] = {}
         self.cover: dict[int, int] = {}
         self.waiting: deque[Chunk] = deque()
         self.link_first = link_first
@@ -73,9 +77,11 @@ class Finished:
 
     def take(self, chunk: Chunk) -> None:
         """All entries of the chunk are discarded, and all before it."""
+        newest = chunk.newest()
         if not self.acked and not self.waiting:
-            self.recover(chunk.newest())
+            self.recover(newest)
             return
+        self.applied.update(newest)
         if not self.waiting:
             self._from = chunk.numbers[0] - 1
         self.waiting.append(chunk)
@@ -165,10 +171,19 @@ class Finished:
 
     def recover(self, newest: dict[int, int]) -> None:
         """These sequences are finished, and all before them."""
-        recovered = self.recovered
+        recovered, applied = self.recovered, self.applied
         for publisher, sequence in newest.items():
             if sequence > recovered.get(publisher, 0):
                 recovered[publisher] = sequence
+                if sequence > applied.get(publisher, 0):
+                    applied[publisher] = sequence
+
+    def frozen(self) -> Finished:
+        """A copy that stays as it is."""
+        twin = copy(self)
+        twin.recovered, twin.cover = dict(self.recovered), dict(self.cover)
+        twin.applied, twin.waiting = dict(self.applied), self.waiting.copy()
+        return twin
 
     def with_part(self, chunk: Chunk | None, count: int) -> dict[int, int]:
         """`recovered`, if the first `count` entries of the oldest open chunk are discarded."""

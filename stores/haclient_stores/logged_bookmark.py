@@ -11,44 +11,58 @@ logged, so a full disk stops new messages and never a discard.
 
 from __future__ import annotations
 
+import logging
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from typing_extensions import override
 
 from haclient_stores import framing, record_file
-from haclient_stores.bookmarks import BookmarkList
-from haclient_stores.entries import Publishers
-from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked, UsageError
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
+from haclient_stores.explaining import Survival
 from haclient_stores.files import Disk, RealDisk
-from haclient_stores.interfaces import BookmarkStore
 from haclient_stores.logged_subscription import LoggedSubscription, OpenLog
-from haclient_stores.records import LogReader, name_records, publisher_record, snapshot
+from haclient_stores.owned_file import check_process, not_the_owner, open_owned
+from haclient_stores.prune_policy import LogUsage, PrunePolicy, PruneSchedule
+from haclient_stores.record_file import BLOCK_BYTES, GROW_BYTES
+from haclient_stores.records import LogReader, name_records, publisher_record
 from haclient_stores.segment import PAGE_BYTES
+from haclient_stores.snapshots import Condenser, frozen, snapshot
+from haclient_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.tracking import SubscriptionTracker
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable
 
+    from haclient_stores.adapters import RecoveryPointAdapter
     from haclient_stores.file_publish import Durability
     from haclient_stores.files import File
     from haclient_stores.record_file import RecordFile
+    from haclient_stores.watching import UndiscardedWatch
 
 __all__ = ["LoggedBookmarkStore"]
 
 _NAME_RECORDS: Final = 64  # more than any sub id of a sensible length takes
+_CATCH_UP_ROUNDS: Final = 64  # each is shorter than the one before, unless the disk is very slow
+
+_logger = logging.getLogger(__name__)
 
 
-class LoggedBookmarkStore(BookmarkStore):
+class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
     """Remembers in a file what subscriptions have received and finished (BS1-BS14, BS16, BS21).
 
     Args:
         path: The file; created when it is missing. `<path>.prune` beside it is used by `prune`.
+        adapter: Keeps a copy of the recovery points somewhere else (RP2).
+        prune_policy: When the client prunes the log (BS17); by default only `prune()` does.
+        watch: Warns of messages that stay undiscarded (BS5).
         durability: What the client waits for, as in `FilePublishStore`.
         resize_handler: Asked with the new size in bytes before messages make the file larger, and
             must not use the store; False refuses, and they are not delivered (BS18). Discards
             always have room.
+        on_progress: Called with the bytes read so far while a log is opened.
         disk: Where files are; another one in simulations.
 
     Attributes:
@@ -59,14 +73,21 @@ class LoggedBookmarkStore(BookmarkStore):
         StoreCorrupt: The file does not match its checksums.
     """
 
-    def __init__(
+    _survival = Survival.ALL
+
+    def __init__(  # noqa: PLR0913  # what may be told to a store, all by keyword
         self,
         path: str | Path,
         *,
+        adapter: RecoveryPointAdapter | None = None,
+        prune_policy: PrunePolicy | None = None,
+        watch: UndiscardedWatch | None = None,
         durability: Durability = "process",
         resize_handler: Callable[[int], bool] | None = None,
+        on_progress: Callable[[int], object] | None = None,
         disk: Disk | None = None,
     ) -> None:
+        super().__init__(adapter, watch)
         self._resize_handler = resize_handler
         self.durability: Durability = durability
         self._path = Path(path)
@@ -75,37 +96,24 @@ class LoggedBookmarkStore(BookmarkStore):
         self._closed = False
         self._synced_end = 0
         self._alive_us = 0
-        self._publishers = Publishers()
-        self._subscriptions: dict[str, LoggedSubscription] = {}
-        self._file = self._locked()
+        self._pruning = threading.Lock()
+        self._syncing = threading.Lock()  # a sync and the exchange of the files exclude each other
+        self._file = open_owned(self._disk, self._path)
         try:
-            self._client_name = ""
-            self._open()
+            self._open(on_progress)
         except BaseException:
             self._file.close()
             raise
+        self._schedule = (
+            PruneSchedule(prune_policy, GROW_BYTES, self._usage()) if prune_policy else None
+        )
         self._disk.on_fork(self, LoggedBookmarkStore._forked)
 
     def _forked(self) -> None:
         """We are a forked child, and the file is the parent's: not even a discard may reach it."""
         self._log.file = cast("RecordFile", _Unusable(self._path, "the store is used by its fork"))
 
-    def _locked(self) -> File:
-        try:
-            return self._disk.open_locked(self._path)
-        except StoreLocked as error:
-            reader = self._disk.open(self._path, writable=False)
-            page = reader.pread(PAGE_BYTES, 0).ljust(PAGE_BYTES, b"\0")
-            reader.close()
-            owner = framing.read_owner(page, path=str(self._path))
-            raise StoreLocked(
-                self._path,
-                owner,
-                f"in use by another process as client {owner!r}: close that one first, or give "
-                "each process a store of its own",
-            ) from error
-
-    def _open(self) -> None:
+    def _open(self, on_progress: Callable[[int], object] | None) -> None:
         boot_id = self._disk.boot_id()
         self._disk.remove(self._pruned_path)  # of a prune that was killed
         header = self._file.pread(PAGE_BYTES, 0)
@@ -117,11 +125,18 @@ class LoggedBookmarkStore(BookmarkStore):
             return
         self._alive_us = framing.read_word(header, framing.SECOND_WORD)
         reader = LogReader(self._publishers)
+        condenser = Condenser(reader)
+        done = PAGE_BYTES
 
         def take(words: array[int]) -> None:
             reader.read(words)
             if reader.unknown is not None:
                 raise StoreCorrupt(self._path, 0, f"a record of unknown kind {reader.unknown}")
+            condenser.condense()
+            if on_progress is not None:
+                nonlocal done
+                done += 8 * len(words)
+                on_progress(done)
 
         file = record_file.recover(self._file, boot_id, take)
         reader.finish()
@@ -144,23 +159,13 @@ class LoggedBookmarkStore(BookmarkStore):
         """The file."""
         return self._path
 
-    @property
-    @override
-    def client_name(self) -> str:
-        return self._client_name
-
     @override
     def open_for(self, client_name: str) -> None:
         self._check_usable()
         if self._client_name == client_name:
             return
         if self._client_name:
-            raise StoreLocked(
-                self._path,
-                self._client_name,
-                f"belongs to the client {self._client_name!r}, not to {client_name!r}: "
-                "use a store of its own for each client name",
-            )
+            raise not_the_owner(self._path, self._client_name, client_name)
         header = self._file.map(0, PAGE_BYTES)
         framing.write_owner(header.view, client_name)
         header.close()
@@ -169,12 +174,7 @@ class LoggedBookmarkStore(BookmarkStore):
     def _check_usable(self) -> None:
         if self._closed:
             raise UsageError(f"{self._path}: the store is closed; open it again")
-        process = self._disk.process_id()
-        if process != self._process:
-            raise UsageError(
-                f"{self._path}: opened by process {self._process} and used by its fork {process}: "
-                "start workers with spawn and let each open a store of its own"
-            )
+        check_process(self._path, self._process, self._disk.process_id())
 
     # -- when ---------------------------------------------------------------------------------
 
@@ -196,13 +196,7 @@ class LoggedBookmarkStore(BookmarkStore):
 
     # -- subscriptions ------------------------------------------------------------------------
 
-    def subscription(self, sub_id: str) -> LoggedSubscription:
-        """The fast handle of one subscription; always the same object for the same id (BS7)."""
-        found = self._subscriptions.get(sub_id)
-        if found is None:
-            found = self._new_subscription(sub_id)
-        return found
-
+    @override
     def _new_subscription(self, sub_id: str) -> LoggedSubscription:
         self._check_usable()
         index = len(self._subscriptions)
@@ -215,33 +209,12 @@ class LoggedBookmarkStore(BookmarkStore):
         return found
 
     @override
-    def log(self, sub_id: str, bookmark: str) -> int:
-        return self.subscription(sub_id).log(bookmark)
+    def _tracker(self, handle: LoggedSubscription) -> SubscriptionTracker:
+        return handle.tracker
 
     @override
-    def discard(self, sub_id: str, number: int) -> None:
-        self.subscription(sub_id).discard(number)
-
-    @override
-    def discard_up_to(self, sub_id: str, number: int) -> None:
-        self.subscription(sub_id).discard_up_to(number)
-
-    @override
-    def is_discarded(self, sub_id: str, bookmark: str) -> bool:
-        return self.subscription(sub_id).is_discarded(bookmark)
-
-    @override
-    def most_recent(self, sub_id: str) -> BookmarkList:
-        found = self._subscriptions.get(sub_id)
-        return BookmarkList() if found is None else found.recovery_point()
-
-    @override
-    def persisted(self, sub_id: str, bookmark: str) -> None:
-        self.subscription(sub_id).persisted(bookmark)
-
-    @override
-    def oldest_undiscarded(self, sub_id: str) -> int:
-        return self.subscription(sub_id).oldest_undiscarded
+    def _seed(self, sub_id: str, newest: dict[int, int]) -> None:
+        self.subscription(sub_id).seed(newest)
 
     @override
     def purge(self, sub_id: str | None = None) -> None:
@@ -251,10 +224,11 @@ class LoggedBookmarkStore(BookmarkStore):
     # -- the file -----------------------------------------------------------------------------
 
     @property
+    @override
     def needs_sync(self) -> bool:
-        """Whether something was written since the last `sync` began."""
         return self._log.file.end > self._synced_end
 
+    @override
     def sync(self) -> None:
         """Write everything through to the disk; may run in a thread of its own.
 
@@ -262,76 +236,118 @@ class LoggedBookmarkStore(BookmarkStore):
             StoreError: The disk reports an error; nothing may be assumed of what is not synced.
         """
         self._check_usable()
-        with self._log.gate.standstill():
-            self._log.file.seal()
-            end, file = self._log.file.end, self._file
+        with self._syncing:
+            with self._log.gate.standstill():
+                self._log.file.seal()
+                end = self._log.file.end
+            self._sync_up_to(self._file, end)
+            self._synced_end = end
+
+    @staticmethod
+    def _sync_up_to(file: File, end: int) -> None:
         file.fsync()
         word_bytes = bytearray(16)
         framing.write_word(memoryview(word_bytes), 0, end)
         file.pwrite(word_bytes, framing.FIRST_WORD)
-        self._synced_end = end
+
+    # -- pruning --------------------------------------------------------------------------------
+
+    def _usage(self) -> LogUsage:
+        messages = sum(tracker.next_number for tracker in self._log.trackers)
+        file = self._log.file
+        return LogUsage(file.end, file.allocated, messages)
+
+    @property
+    @override
+    def prunes(self) -> bool:
+        return self._schedule is not None
+
+    @override
+    def prune_due(self, now: float) -> bool:
+        return self._schedule is not None and self._schedule.due(self._usage(), now)
 
     @override
     def prune(self) -> None:
         """Rewrite the file without what is finished; may run in a thread of its own (BS16).
 
-        The new file is whole and locked before it takes the name of the old one, so the store can
-        be killed at any moment, and another process never gets in between.
+        The client goes on meanwhile: it stands still only while containers are copied and while
+        the files are exchanged. The new file is whole, locked and synced before it takes the name
+        of the old one, so the store can be killed at any moment, and another process never gets
+        in between.
 
         Raises:
             StoreFull: There is no room for the new file; the old one stays as it is.
         """
-        self._check_usable()
-        target = self._pruned_path
-        self._disk.remove(target)
-        file = self._disk.open_locked(target)
-        try:
-            pruned = record_file.create(file, boot_id=self._disk.boot_id(), owner=self._client_name)
-            with self._log.gate.standstill():
-                records = self._snapshot()
-                mark = self._log.file.end
-            pruned.put_all(records)
-            pruned.seal()
-            file.fsync()
-            with self._log.gate.standstill():
-                self._replace(file, pruned, mark)
-        except StoreError:
-            file.close()
+        with self._pruning:
+            self._check_usable()
+            target = self._pruned_path
             self._disk.remove(target)
-            raise
-        self._disk.fsync_dir(self._path.parent)
+            file = self._disk.open_locked(target)
+            try:
+                self._write_pruned(file)
+            except StoreError:
+                file.close()
+                self._disk.remove(target)
+                raise
+            self._disk.fsync_dir(self._path.parent)
+            if self._schedule is not None:
+                self._schedule.pruned(self._usage())
 
-    def _snapshot(self) -> list[tuple[int, int]]:
-        subscriptions: list[tuple[int, int]] = []
-        for index, (sub_id, handle) in enumerate(self._subscriptions.items()):
-            subscriptions += name_records(index, sub_id)
-            subscriptions += snapshot(index, handle.tracker, self._publishers)
-        publishers = [publisher_record(*each) for each in enumerate(self._publishers.ids)]
-        return publishers + subscriptions
-
-    def _replace(self, file: File, pruned: RecordFile, mark: int) -> None:
-        """Add what was written meanwhile, and exchange the files."""
-        old_file, old = self._file, self._log.file
-        pruned.put_all(old.written(mark))
-        if self.durability != "process":
-            file.fsync()
+    def _write_pruned(self, file: File) -> None:
+        pruned = record_file.create(file, boot_id=self._disk.boot_id(), owner=self._client_name)
+        log = self._log
+        with log.gate.standstill():
+            names = list(self._subscriptions)
+            trackers = [frozen(tracker) for tracker in log.trackers]
+            publishers = list(self._publishers.ids)
+            end = log.file.end
+        pruned.put_all(publisher_record(*each) for each in enumerate(publishers))
+        for index, (name, tracker) in enumerate(zip(names, trackers, strict=True)):
+            pruned.put_all(name_records(index, name))
+            pruned.put_all(snapshot(index, tracker, self._publishers))
         self._write_alive(file)
-        self._disk.rename(self._pruned_path, self._path)
-        self._log.file, self._file = pruned, file
-        self._synced_end = 0
+        with self._syncing:
+            end = self._catch_up(pruned, end)
+            pruned.seal()
+            synced_end = pruned.end
+            self._sync_up_to(file, synced_end)
+            with log.gate.standstill():
+                log.file.copy_to(pruned, end, log.file.end)
+                log.reserve_discards(pruned)
+                self._disk.rename(self._pruned_path, self._path)
+                old, log.file = log.file, pruned
+                old_file, self._file = self._file, file
+                self._synced_end = synced_end
         old.close()
         old_file.close()
+
+    def _catch_up(self, pruned: RecordFile, begin: int) -> int:
+        """Add what was written meanwhile, up to a rest that takes no time; where that begins."""
+        for _ in range(_CATCH_UP_ROUNDS):
+            with self._log.gate.standstill():
+                file, end = self._log.file, self._log.file.end
+            if end - begin < BLOCK_BYTES:
+                break
+            file.copy_to(pruned, begin, end)
+            begin = end
+        return begin
 
     @override
     def close(self) -> None:
         """Sync, unmap and unlock; twice is the same as once."""
         if self._closed:
             return
-        self.sync()
-        self._closed = True
-        self._log.file.close()
-        self._log.file = cast("RecordFile", _Unusable(self._path, "the store is closed"))
-        self._file.close()
+        if self._schedule is not None and self._schedule.on_exit(self._usage()):
+            try:
+                self.prune()
+            except StoreFull as error:
+                _logger.warning("%s: not pruned: %s", self._path, error)
+        with self._pruning:
+            self.sync()
+            self._closed = True
+            self._log.file.close()
+            self._log.file = cast("RecordFile", _Unusable(self._path, "the store is closed"))
+            self._file.close()
 
 
 class _Unusable:

@@ -76,6 +76,14 @@ class OpenLog:
             )
         self.file.reserve(records)
 
+    def reserve_discards(self, file: RecordFile) -> None:
+        """Room in another file for the discards of all that is logged.
+
+        Raises:
+            StoreFull: There is none; nothing has changed.
+        """
+        file.reserve(_ROOM + self._promised)
+
     def introduce(self) -> None:
         """Write down the publishers that are new."""
         ids = self.publishers.ids
@@ -232,6 +240,16 @@ class LoggedSubscription(SubscriptionLog):
         with self._log.gate.standstill():
             self.tracker.purge()
             self._move(Kind.PURGED, 1)
+
+    def seed(self, newest: dict[int, int]) -> None:
+        """Begin where another process has got to."""
+        with self._log.gate.standstill():
+            self.tracker.seed(newest)
+            self._log.introduce()
+            self._move(Kind.PURGED, 1)
+            for publisher, sequence in newest.items():
+                self._move(Kind.RECOVERED, sequence, publisher)
+                self._move(Kind.SEEN, sequence, publisher)
 
     @property
     def paused(self) -> bool:

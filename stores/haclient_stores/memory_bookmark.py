@@ -1,40 +1,27 @@
-"""A bookmark store in the memory of the process (BS13): it survives lost links, not the process."""
+"""Bookmark stores without a file: one in memory (BS13), and one that remembers nothing."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from haclient_stores.bookmarks import BookmarkList
-from haclient_stores.entries import Publishers
 from haclient_stores.errors import StoreLocked
+from haclient_stores.explaining import Survival
 from haclient_stores.interfaces import BookmarkStore
-from haclient_stores.tracking import SubscriptionTracker
+from haclient_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.tracking import UNTRACKED, SubscriptionTracker
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["MemoryBookmarkStore"]
+__all__ = ["MemoryBookmarkStore", "NullBookmarkStore"]
 
 
-class MemoryBookmarkStore(BookmarkStore):
-    """Remembers what subscriptions have received and finished (BS1-BS13, BS19)."""
+class MemoryBookmarkStore(TrackedBookmarkStore[SubscriptionTracker]):
+    """Remembers what subscriptions have received and finished (BS1-BS13, BS19).
 
-    def __init__(self) -> None:
-        self._publishers = Publishers()
-        self._subscriptions: dict[str, SubscriptionTracker] = {}
-        self._client_name = ""
+    It survives lost links, not the process; with an adapter the next process, on any host, begins
+    at the recovery points.
+    """
 
-    @property
-    @override
-    def client_name(self) -> str:
-        return self._client_name
-
-    @property
-    def subscriptions(self) -> Mapping[str, SubscriptionTracker]:
-        """What is known of each subscription, for those who look."""
-        return self._subscriptions
+    _survival = Survival.NOTHING
 
     @override
     def open_for(self, client_name: str) -> None:
@@ -46,41 +33,18 @@ class MemoryBookmarkStore(BookmarkStore):
             )
         self._client_name = client_name
 
-    def subscription(self, sub_id: str) -> SubscriptionTracker:
-        """The fast handle of one subscription; always the same object for the same id (BS7)."""
-        found = self._subscriptions.get(sub_id)
-        if found is None:
-            found = self._subscriptions[sub_id] = SubscriptionTracker(self._publishers)
+    @override
+    def _new_subscription(self, sub_id: str) -> SubscriptionTracker:
+        found = self._subscriptions[sub_id] = SubscriptionTracker(self._publishers)
         return found
 
     @override
-    def log(self, sub_id: str, bookmark: str) -> int:
-        return self.subscription(sub_id).log(bookmark)
+    def _tracker(self, handle: SubscriptionTracker) -> SubscriptionTracker:
+        return handle
 
     @override
-    def discard(self, sub_id: str, number: int) -> None:
-        self.subscription(sub_id).discard(number)
-
-    @override
-    def discard_up_to(self, sub_id: str, number: int) -> None:
-        self.subscription(sub_id).discard_up_to(number)
-
-    @override
-    def is_discarded(self, sub_id: str, bookmark: str) -> bool:
-        return self.subscription(sub_id).is_discarded(bookmark)
-
-    @override
-    def most_recent(self, sub_id: str) -> BookmarkList:
-        found = self._subscriptions.get(sub_id)
-        return BookmarkList() if found is None else found.recovery_point()
-
-    @override
-    def persisted(self, sub_id: str, bookmark: str) -> None:
-        self.subscription(sub_id).persisted(bookmark)
-
-    @override
-    def oldest_undiscarded(self, sub_id: str) -> int:
-        return self.subscription(sub_id).oldest_undiscarded
+    def _seed(self, sub_id: str, newest: dict[int, int]) -> None:
+        self.subscription(sub_id).seed(newest)
 
     @override
     def purge(self, sub_id: str | None = None) -> None:
@@ -96,3 +60,59 @@ class MemoryBookmarkStore(BookmarkStore):
         """Let go; the next client of the process gets all that is not discarded again."""
         for each in self._subscriptions.values():
             each.ended()
+
+
+class NullBookmarkStore(BookmarkStore):
+    """Remembers nothing: every message is delivered, and MOST_RECENT is the start of the log.
+
+    For tests and for subscriptions that are replayed from the start on purpose.
+    """
+
+    @property
+    @override
+    def client_name(self) -> str:
+        return ""
+
+    @override
+    def open_for(self, client_name: str) -> None:
+        """It belongs to nobody."""
+
+    @override
+    def log(self, sub_id: str, bookmark: str) -> int:
+        return UNTRACKED
+
+    @override
+    def discard(self, sub_id: str, number: int) -> None:
+        """Nothing to forget."""
+
+    @override
+    def discard_up_to(self, sub_id: str, number: int) -> None:
+        """Nothing to forget."""
+
+    @override
+    def is_discarded(self, sub_id: str, bookmark: str) -> bool:
+        return False
+
+    @override
+    def most_recent(self, sub_id: str) -> BookmarkList:
+        return BookmarkList()
+
+    @override
+    def persisted(self, sub_id: str, bookmark: str) -> None:
+        """No point to move."""
+
+    @override
+    def oldest_undiscarded(self, sub_id: str) -> int:
+        return 0
+
+    @override
+    def purge(self, sub_id: str | None = None) -> None:
+        """Nothing to forget."""
+
+    @override
+    def prune(self) -> None:
+        """Nothing to give back."""
+
+    @override
+    def close(self) -> None:
+        """Nothing to let go of."""

@@ -80,6 +80,11 @@ class RecordFile:
         self.words = region.view.cast("Q")
 
     @property
+    def allocated(self) -> int:
+        """Size of the file in bytes."""
+        return self._allocated
+
+    @property
     def end(self) -> int:
         """Offset behind the last record, in bytes."""
         return self._base + self.index * 8
@@ -156,15 +161,20 @@ class RecordFile:
             self._seal(_PARTIAL_KIND, covered, self.index)
             self.index += 2
 
-    def written(self, begin: int) -> Iterator[tuple[int, int]]:
-        """The records from an offset to the end, without seals."""
-        offset = begin
-        while offset < self.end:
-            data = array("Q", self._file.pread(min(BLOCK_BYTES, self.end - offset), offset))
-            offset += len(data) * 8
-            for first, value in zip(data[0::2], data[1::2], strict=True):
-                if first < _PARTIAL_KIND:
-                    yield first, value
+    def copy_to(self, other: RecordFile, begin: int, end: int) -> None:
+        """Append the records between two offsets to another log, without their seals.
+
+        Another thread may write behind `end` meanwhile.
+        """
+        while begin < end:
+            block_end = begin - (begin - PAGE_BYTES) % BLOCK_BYTES + BLOCK_BYTES
+            upto = min(end, block_end)
+            words = array("Q", self._file.pread(upto - begin, begin))
+            begin = upto
+            if max(words[0::2]) >= _PARTIAL_KIND:
+                pairs = zip(words[0::2], words[1::2], strict=True)
+                words = array("Q", [w for pair in pairs if pair[0] < _PARTIAL_KIND for w in pair])
+            other.put_words(words)
 
     def close(self) -> None:
         """Unmap."""

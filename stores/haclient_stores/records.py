@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 
     from haclient_stores.entries import Publishers
 
-__all__ = ["Kind", "LogReader", "name_records", "snapshot", "word"]
+__all__ = [
+    "Kind",
+    "LogReader",
+    "begun_flags",
+    "name_records",
+    "publisher_record",
+    "start_records",
+    "word",
+]
 
 _KIND_SHIFT: Final = 56
 _SUBSCRIPTION_SHIFT: Final = 32
@@ -114,72 +122,6 @@ def start_records(
         yield word(Kind.ENTERED, subscription), tracker.start.entered_us + 1
 
 
-def snapshot(
-    subscription: int, tracker: SubscriptionTracker, publishers: Publishers
-) -> Iterator[tuple[int, int]]:
-    """The fewest records that give the same tracker again (BS16).
-
-    Of discarded entries between two undiscarded ones only the last of each publisher is kept.
-    """
-
-    def record(kind: Kind, value: int, publisher: int = 0) -> tuple[int, int]:
-        return word(kind, subscription, publisher), value
-
-    finished = tracker.finished
-    begun = record(Kind.BEGUN, begun_flags(acked=finished.acked, conflated=tracker.conflated))
-    yield record(Kind.NEXT, tracker.first_number)
-    yield record(Kind.PURGED, 1)
-    yield from start_records(subscription, tracker, publishers)
-    for kind, vector in (
-        (Kind.RECOVERED, finished.recovered),
-        (Kind.COVERED, finished.cover),
-    ):
-        for publisher, sequence in vector.items():
-            yield record(kind, sequence, publisher)
-    yield begun
-    yield from _entry_records(subscription, tracker, begun)
-    yield record(Kind.NEXT, tracker.next_number)
-    for publisher, sequence in tracker.seen.items():
-        yield record(Kind.SEEN, sequence, publisher)
-    for aliases in (tracker.again.lapsed, tracker.again.aliases):
-        yield record(Kind.LOST, 1)  # what is in hand now is expected by whoever reads this
-        for alias in aliases.values():
-            yield record(Kind.ALIAS_NUMBER, alias.number)
-            yield record(Kind.ALIAS_OF, alias.old)
-    if tracker.at_end:
-        yield record(Kind.COMPLETED_SOMEWHERE, 1)
-
-
-def _entry_records(
-    subscription: int, tracker: SubscriptionTracker, begun: tuple[int, int]
-) -> Iterator[tuple[int, int]]:
-    following, link_first = tracker.first_number, tracker.finished.link_first
-    next_word = word(Kind.NEXT, subscription)
-    for number, publisher, sequence, discarded in _condensed(tracker):
-        if following <= link_first <= number:
-            yield next_word, link_first
-            yield begun
-            following = link_first
-        if number > following:
-            yield next_word, number
-        yield word(Kind.LOGGED, subscription, publisher), sequence
-        if discarded:
-            yield word(Kind.DISCARDED, subscription), number
-        following = number + 1
-
-
-def _condensed(tracker: SubscriptionTracker) -> Iterator[tuple[int, int, int, bool]]:
-    last: dict[int, tuple[int, int, int, bool]] = {}
-    for entry in tracker.entries():
-        if entry[3]:
-            last[entry[1]] = entry
-        else:
-            yield from sorted(last.values())
-            last.clear()
-            yield entry
-    yield from sorted(last.values())
-
-
 class _Gathered:
     """Arrivals and discards of one subscription that are not applied yet."""
 
@@ -260,6 +202,7 @@ class LogReader:
             targets = self._targets
             for pair in zip(firsts, values, strict=True):
                 targets[pair[0]].append(pair)
+            self.finish()  # what is gathered takes far more memory than what it leads to
         else:
             for begin, end in pairwise([0, *cuts, count]):
                 self._read_run(firsts[begin], values[begin:end])
@@ -292,6 +235,12 @@ class LogReader:
             found = self.trackers[subscription] = SubscriptionTracker(self.publishers)
             self._gathered[subscription] = _Gathered(found)
         return found
+
+    def replace(self, subscription: int, tracker: SubscriptionTracker) -> None:
+        """Go on with a tracker that knows the same."""
+        self.trackers[subscription] = tracker
+        self._gathered[subscription] = _Gathered(tracker)
+        self._targets.clear()
 
     def _target(self, first: int) -> list[tuple[int, int]] | _Barrier:
         kind = first >> _KIND_SHIFT
@@ -338,6 +287,14 @@ def _begun(_: LogReader, tracker: SubscriptionTracker, __: int, flags: int) -> N
     )
 
 
+def _alias(_: LogReader, tracker: SubscriptionTracker, __: int, old: int) -> None:
+    """An expected entry came again."""
+    if old in tracker.again.places:
+        tracker.redeliver(*tracker.again.places[old])
+    else:  # discarded under its old number meanwhile
+        tracker.skip_numbers(tracker.next_number + 1)
+
+
 def _persisted_while_paused(
     _: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
 ) -> None:
@@ -379,7 +336,7 @@ def _alias_of(reader: LogReader, tracker: SubscriptionTracker, _: int, old: int)
 
 _MOVES: Final[dict[int, Callable[[LogReader, SubscriptionTracker, int, int], None]]] = {
     Kind.DISCARDED_UP_TO: lambda _, tracker, __, number: tracker.discard_all_up_to(number),
-    Kind.ALIAS: lambda _, tracker, __, old: tracker.redeliver_number(old),
+    Kind.ALIAS: _alias,
     Kind.PERSISTED: lambda _, tracker, publisher, value: tracker.persisted_at(publisher, value),
     Kind.PERSISTED_WHILE_PAUSED: _persisted_while_paused,
     Kind.COMPLETED: lambda _, tracker, publisher, value: tracker.completed_at(publisher, value),

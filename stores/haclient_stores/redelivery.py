@@ -7,6 +7,7 @@ the entry is expected again and its last alias has *lapsed*: a discard under it 
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 from haclient_stores.entries import Alias
@@ -37,6 +38,13 @@ class Redelivery:
     def __bool__(self) -> bool:
         """Whether some old numbers are not what anybody holds now."""
         return bool(self.aliases or self.places)
+
+    def frozen(self) -> Redelivery:
+        """A copy that stays as it is, to be written down."""
+        twin = copy(self)
+        twin.aliases, twin.lapsed = dict(self.aliases), dict(self.lapsed)
+        twin.places = dict(self.places)
+        return twin
 
     def expects(self, publisher: int, sequence: int) -> bool:
         """Whether this message is to be delivered though it was seen before."""

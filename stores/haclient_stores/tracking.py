@@ -30,7 +30,7 @@ import logging
 from array import array
 from collections import deque
 from itertools import islice, repeat
-from operator import le, lt
+from operator import lt
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -56,7 +56,11 @@ _log = logging.getLogger(__name__)
 class SubscriptionTracker(SubscriptionLog):
     """The rules of one subscription (BS2-BS11, BS19).
 
-    Attributes:
+    Attributes, which only this class changes:
+        head: All numbers below it are discarded.
+        chunks: The entries that are not wholly discarded, in arrival order.
+        ahead: The discarded numbers above the head.
+        holes: The numbers of aliases.
         conflated: Whether messages are held back, so that acks are no recovery points.
         paused: Set while the server holds the subscription: its acks are then no recovery points.
         finished: How far it has got.
@@ -78,11 +82,11 @@ class SubscriptionTracker(SubscriptionLog):
 
     def purge(self) -> None:
         """Know nothing but the next number: an old one must never mean a new entry."""
-        self._head = self.next_number  # the oldest undiscarded number
+        self.head = self.next_number
         self._turn = self.next_number  # the number whose discard takes the slow way
-        self._chunks: deque[Chunk] = deque()  # not wholly discarded yet
-        self._ahead: set[int] = set()  # discarded numbers above the head
-        self._holes = Holes()  # numbers of aliases
+        self.chunks: deque[Chunk] = deque()
+        self.ahead: set[int] = set()
+        self.holes = Holes()
         self.again = Redelivery()
         self.seen: dict[int, int] = {}
         self.finished = Finished(self.next_number, acked=False)
@@ -101,15 +105,7 @@ class SubscriptionTracker(SubscriptionLog):
     def begin(
         self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
     ) -> None:
-        """The subscription is about to be (re)entered; see `SubscriptionLog.begin`.
-
-        Args:
-            acked: The subscribe asks for persisted acks.
-            start: An explicit wire bookmark, or None to resume.
-            conflated: Persisted acks are then no recovery points of their own.
-            entered_us: The time in microseconds since 1970: with a start of NOW and no other
-                knowledge the subscription resumes from that moment.
-        """
+        """See `SubscriptionLog.begin`."""
         if start is not None:
             self.purge()
             self.start.set(start)
@@ -121,7 +117,7 @@ class SubscriptionTracker(SubscriptionLog):
     @override
     def link_lost(self, first_queued: int) -> None:
         held = self.again.lose(first_queued, is_open=self._is_open)
-        for chunk in self._chunks:
+        for chunk in self.chunks:
             if chunk.numbers[-1] < first_queued:
                 continue
             for number, publisher, sequence in chunk.entries():
@@ -134,7 +130,7 @@ class SubscriptionTracker(SubscriptionLog):
         self.link_lost(0)
 
     def _is_open(self, number: int) -> bool:
-        return number >= self._head and number not in self._ahead
+        return number >= self.head and number not in self.ahead
 
     # -- arrival ------------------------------------------------------------------------------
 
@@ -145,43 +141,20 @@ class SubscriptionTracker(SubscriptionLog):
             return self._log_each(bookmarks)
         publisher, sequences, publishers = parsed
         if publishers:
-            new = self._all_new(publishers, sequences)
+            new = Publishers.all_new(self.seen, publishers, sequences)
         else:
             new = sequences[0] > self.seen.get(publisher, 0) and all(
                 map(lt, sequences, islice(sequences, 1, None))
             )
         if not new or max(sequences) > LARGEST:
-            if self._all_known(publisher, sequences, publishers):
+            known = Publishers.all_known(self.seen, publisher, sequences, publishers)
+            if known and not self.again.expects_any(publishers or repeat(publisher), sequences):
                 self.fresh = []
                 return [DUPLICATE] * len(bookmarks)
             return self._log_each(bookmarks)
         chunk = self.append(publisher, sequences, publishers)
         self.fresh = [chunk]
         return chunk.numbers  # type: ignore[return-value]  # a range, made by append
-
-    def _all_new(self, publishers: list[int], sequences: list[int]) -> bool:
-        newest: dict[int, int] = {}
-        seen = self.seen
-        for publisher, sequence in zip(publishers, sequences, strict=True):
-            if sequence <= (newest.get(publisher) or seen.get(publisher, 0)):
-                return False
-            newest[publisher] = sequence
-        return True
-
-    def _all_known(self, publisher: int, sequences: list[int], publishers: list[int]) -> bool:
-        """Whether all were seen before and none is expected again.
-
-        After a fail-over the first few seconds are of this kind, and the application waits for
-        what comes behind them.
-        """
-        seen = self.seen
-        if min(sequences) <= 0:
-            return False
-        if not publishers:
-            known = max(sequences) <= seen.get(publisher, 0)
-        else:
-            known = all(map(le, sequences, map(seen.get, publishers, repeat(0))))
-        return known and not self.again.expects_any(publishers or repeat(publisher), sequences)
 
     def append(
         self, publisher: int, sequences: Sequence[int], publishers: Sequence[int] = ()
@@ -194,8 +167,8 @@ class SubscriptionTracker(SubscriptionLog):
             self.seen[publisher] = sequences[-1]
         else:
             self.seen.update(zip(publishers, sequences, strict=True))
-        self._chunks.append(chunk)
-        if len(self._chunks) == 1:
+        self.chunks.append(chunk)
+        if len(self.chunks) == 1:
             self._set_turn()
         return chunk
 
@@ -237,7 +210,7 @@ class SubscriptionTracker(SubscriptionLog):
         """An expected entry came again: its new number."""
         number = self.next_number
         self.next_number = number + 1
-        self._holes.add(number, number + 1)  # the old entry is the one that counts
+        self.holes.add(number, number + 1)  # the old entry is the one that counts
         self.fresh.append(self.again.give(number, publisher, sequence))
         self._set_turn()
         return number
@@ -256,15 +229,15 @@ class SubscriptionTracker(SubscriptionLog):
 
     @override
     def discard(self, number: int) -> None:
-        if number == self._head != self._turn:
-            self._head = number + 1
+        if number == self.head != self._turn:
+            self.head = number + 1
         else:
             self.discard_slowly(number)
 
     def try_discard(self, number: int) -> bool:
         """`discard`, and whether it changed anything."""
-        if number == self._head != self._turn:
-            self._head = number + 1
+        if number == self.head != self._turn:
+            self.head = number + 1
             return True
         return self.discard_slowly(number)
 
@@ -272,16 +245,16 @@ class SubscriptionTracker(SubscriptionLog):
         """Discard out of order, at the end of a chunk, or of an entry that was delivered twice."""
         number = self.again.settle(number)
         if (
-            not self._head <= number < self.next_number
-            or number in self._ahead
-            or number in self._holes
+            not self.head <= number < self.next_number
+            or number in self.ahead
+            or number in self.holes
         ):
             return False
         self.again.forget(number)
-        if number == self._head:
+        if number == self.head:
             self._move_head()
         else:
-            self._ahead.add(number)
+            self.ahead.add(number)
         self._set_turn()
         return True
 
@@ -300,41 +273,41 @@ class SubscriptionTracker(SubscriptionLog):
 
     def discard_all_up_to(self, number: int) -> None:
         """Discard every entry up to this one, whoever holds it."""
-        while self._head <= number and self._head < self.next_number:
-            self.discard_slowly(self._head)
+        while self.head <= number and self.head < self.next_number:
+            self.discard_slowly(self.head)
 
     def discard_run(self, numbers: array[int]) -> bool:
         """Discard at once what comes next in order; False, and nothing done, if it is not that."""
         begin, end = numbers[0], numbers[-1] + 1
-        if begin != self._head or self._ahead or self.again.places or self._holes.count:
+        if begin != self.head or self.ahead or self.again.places or self.holes.count:
             return False
         if end > self.next_number or numbers != array("Q", range(begin, end)):
             return False
-        self._head = end - 1
+        self.head = end - 1
         self._move_head()
         self._set_turn()
         return True
 
     def _move_head(self) -> None:
-        head, after = self._head, self._head + 1
-        ahead = self._ahead
+        head, after = self.head, self.head + 1
+        ahead = self.ahead
         while head != after:
             head = after
             if head in ahead:
                 ahead.remove(head)
                 after = head + 1
             else:
-                after = self._holes.skip(head)
-        self._head = head
-        chunks = self._chunks
+                after = self.holes.skip(head)
+        self.head = head
+        chunks = self.chunks
         while chunks and chunks[0].numbers[-1] < head:
             self.finished.take(chunks.popleft())
 
     def _set_turn(self) -> None:
-        if self._ahead or self.again.places or not self._chunks:
-            self._turn = self._head
+        if self.ahead or self.again.places or not self.chunks:
+            self._turn = self.head
         else:
-            self._turn = self._chunks[0].numbers[-1]
+            self._turn = self.chunks[0].numbers[-1]
 
     # -- persisted acks -----------------------------------------------------------------------
 
@@ -354,11 +327,11 @@ class SubscriptionTracker(SubscriptionLog):
 
     def persisted_at(self, publisher: int, sequence: int) -> None:
         """A persisted ack, parsed."""
-        self.finished.settle(self._head)
+        self.finished.settle(self.head)
         if self.at_end and not self.conflated and not self.paused:
             self.finished.offer(publisher, sequence, before=self.next_number)
-        self.finished.covered(publisher, sequence, open_chunks=reversed(self._chunks))
-        self.finished.settle(self._head)
+        self.finished.covered(publisher, sequence, open_chunks=reversed(self.chunks))
+        self.finished.settle(self.head)
 
     @override
     def completed(self, bookmark: str) -> None:
@@ -376,35 +349,43 @@ class SubscriptionTracker(SubscriptionLog):
             self.start.items = (Bookmark(self._publishers.ids[publisher], sequence),)
         elif not finished.acked and not self.conflated:
             finished.offer(publisher, sequence, before=self.next_number)
-            finished.settle(self._head)
+            finished.settle(self.head)
 
     # -- asking -------------------------------------------------------------------------------
 
     @property
     @override
     def oldest_undiscarded(self) -> int:
-        return self._head if self._head < self.next_number else 0
+        return self.head if self.head < self.next_number else 0
 
     @property
     @override
     def undiscarded_count(self) -> int:
-        return self.next_number - self._head - len(self._ahead) - self._holes.count
+        return self.next_number - self.head - len(self.ahead) - self.holes.count
 
     @override
     def recovery_point(self) -> BookmarkList:
-        finished = self._finished_point()
-        if finished.items:
+        if (finished := self._finished_point()).items:
             return finished
         nothing_came = self.next_number == self.first_number
         return BookmarkList(self.start.resume_items(nothing_came=nothing_came))
 
     def _finished_point(self) -> BookmarkList:
-        self.finished.settle(self._head)
-        chunk = self._chunks[0] if self._chunks else None
-        count = max(0, self._head - chunk.numbers[0]) if chunk is not None else 0
-        newest = self.finished.with_part(chunk, count)
-        ids = self._publishers.ids
-        return BookmarkList(tuple(Bookmark(ids[p], newest[p]) for p in newest))
+        self.finished.settle(self.head)
+        return self._publishers.bookmarks(self.finished.with_part(*self.front()))
+
+    def front(self) -> tuple[Chunk | None, int]:
+        """The oldest chunk, and how many entries at its front are discarded."""
+        chunk = self.chunks[0] if self.chunks else None
+        return chunk, max(0, self.head - chunk.numbers[0]) if chunk is not None else 0
+
+    def applied(self) -> dict[int, int]:
+        """The highest sequence of each publisher below which everything is discarded."""
+        chunk, count = self.front()
+        newest = dict(self.finished.applied)
+        if chunk is not None and count:
+            newest.update(chunk.part(0, count).newest())
+        return newest
 
     @override
     def resume(self) -> str:
@@ -430,28 +411,27 @@ class SubscriptionTracker(SubscriptionLog):
         for chunk in self.finished.waiting:
             for entry in chunk.entries():
                 yield *entry, True
-        for chunk in self._chunks:
+        for chunk in self.chunks:
             for number, publisher, sequence in chunk.entries():
-                discarded = number < self._head or number in self._ahead
+                discarded = number < self.head or number in self.ahead
                 yield number, publisher, sequence, discarded
+
+    def seed(self, newest: dict[int, int]) -> None:
+        """Begin where another process has got to: up to here everything is finished."""
+        self.purge()
+        self.seen.update(newest)
+        self.finished.recover(newest)
 
     def skip_numbers(self, following: int) -> None:
         """The numbers before `following` are not used."""
         if following <= self.next_number:
             return
-        if self._head == self.next_number:
-            self._head = following
+        if self.head == self.next_number:
+            self.head = following
         else:
-            self._holes.add(self.next_number, following)
+            self.holes.add(self.next_number, following)
         self.next_number = following
         self._set_turn()
-
-    def redeliver_number(self, old: int) -> None:
-        """An expected entry came again, as it was written down."""
-        if old in self.again.places:
-            self.redeliver(*self.again.places[old])
-        else:  # discarded under its old number meanwhile
-            self.skip_numbers(self.next_number + 1)
 
     def add_alias(self, number: int, old: int) -> None:
         """A number that is in use already stands for an expected entry."""

@@ -29,11 +29,19 @@ CLIENT = {
 }
 STORES = {
     "BookmarkStore",
+    "ConflatingRecoveryPointAdapter",
     "FilePublishStore",
     "LoggedBookmarkStore",
     "MemoryBookmarkStore",
     "MemoryPublishStore",
+    "NullBookmarkStore",
+    "PrunePolicy",
     "PublishStore",
+    "RecoveryPointAdapter",
+    "RingBookmarkStore",
+    "SqliteRecoveryPointAdapter",
+    "TransactionalRecoveryPoint",
+    "prune",
 }
 
 

@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TypeAlias
 
 from haclient_stores.bookmarks import Bookmark, BookmarkList
 from haclient_stores.interfaces import SubscriptionLog
+
+__all__ = ["Message", "World"]
+
+Message: TypeAlias = tuple[int, int]
+"""Publisher and sequence."""
 
 
 @dataclass
@@ -23,17 +30,19 @@ class World:
         cursor: How far the server has delivered on this link.
         queue: Delivered and not handed out: number and message.
         hands: Handed out in this process and not discarded: number to message.
-        discarded: Messages whose discard returned.
+        discarded: Messages whose discard returned, and that the store has to remember.
+        arrived: Messages that were delivered at least once to this process.
     """
 
     subscription: SubscriptionLog
     acked: bool
-    log: list[tuple[int, int]] = field(default_factory=list)
+    log: list[Message] = field(default_factory=list)
     synced: int = 0
     cursor: int = 0
-    queue: list[tuple[int, tuple[int, int]]] = field(default_factory=list)
-    hands: dict[int, tuple[int, int]] = field(default_factory=dict)
-    discarded: set[tuple[int, int]] = field(default_factory=set)
+    queue: list[tuple[int, Message]] = field(default_factory=list)
+    hands: dict[int, Message] = field(default_factory=dict)
+    discarded: set[Message] = field(default_factory=set)
+    arrived: set[Message] = field(default_factory=set)
     last_number: int = 0
 
     def publish(self, publisher: int, step: int) -> None:
@@ -49,7 +58,7 @@ class World:
         self.cursor = self.start_of(point, self.log)
 
     @staticmethod
-    def start_of(point: BookmarkList, log: list[tuple[int, int]]) -> int:
+    def start_of(point: BookmarkList, log: list[Message]) -> int:
         """Where a server with this log starts; its end when it knows none of the list."""
         if not point.items:
             return 0
@@ -76,6 +85,7 @@ class World:
         self.cursor += len(messages)
         numbers = list(self.subscription.log_batch([f"{p}|{q}|" for p, q in messages]))
         assert len(numbers) == len(messages)
+        self.arrived.update(messages)
         held = {*self.hands.values(), *(message for _, message in self.queue)}
         for number, message in zip(numbers, messages, strict=True):
             if message in self.discarded or message in held:
@@ -99,6 +109,17 @@ class World:
             self.subscription.discard(number)
             self.discarded.add(self.hands.pop(number))
 
+    def discard_up_to(self, choose: int) -> None:
+        """The application is done with everything up to one of those it holds."""
+        if self.hands:
+            number = sorted(self.hands)[choose % len(self.hands)]
+            self.subscription.discard_up_to(number)
+            self.discarded.update(self.hands.pop(n) for n in list(self.hands) if n <= number)
+
+    def prefix(self) -> set[Message]:
+        """The discarded messages that have nothing undiscarded before them."""
+        return set(takewhile(self.discarded.__contains__, self.log))
+
     def lose_link(self) -> None:
         """The connection breaks; the client enters again."""
         first = self.queue[0][0] if self.queue else self.last_number + 1
@@ -106,9 +127,18 @@ class World:
         self.queue.clear()
         self.enter()
 
-    def restart(self, subscription: SubscriptionLog) -> None:
-        """The process is gone, and with it everything in hands and queue."""
+    def restart(self, subscription: SubscriptionLog, known: set[Message] | None = None) -> None:
+        """The process is gone, and with it everything in hands and queue.
+
+        Args:
+            subscription: The one of the next process.
+            known: The discards that a store which forgets some of them must have kept.
+        """
         self.subscription = subscription
+        if known is not None:
+            self.discarded = known
+            self.arrived = set()
+            self.last_number = 0
         self.queue.clear()
         self.hands.clear()
         self.enter()

@@ -11,8 +11,10 @@ from typing_extensions import override
 from haclient_stores.errors import StoreCorrupt, StoreFull, StoreLocked, UsageError
 from haclient_stores.files import RealDisk
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
+from haclient_stores.prune_policy import PrunePolicy
 from haclient_stores.record_file import GROW_BYTES
 from haclient_stores.segment import PAGE_BYTES
+from support.disks import WatchedDisk
 
 
 @pytest.fixture
@@ -277,6 +279,78 @@ def test_a_record_of_an_unknown_kind_is_corrupt(path: Path) -> None:
     store.close()
     with pytest.raises(StoreCorrupt, match="unknown kind"):
         LoggedBookmarkStore(path)
+
+
+def test_a_full_disk_stops_no_discard_after_a_prune_either(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    store = LoggedBookmarkStore(path)
+    log = store.subscription("s")
+    log.log_batch([f"1|{n}|" for n in range(1, 100_001)])
+    store.prune()
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    for number in range(1, 100_001):
+        log.discard(number)
+    assert str(log.recovery_point()) == "1|100000|"
+    store.close()
+
+
+@pytest.mark.row("BS16", "BS17")
+def test_messages_go_on_while_prune_waits_for_the_disk(path: Path) -> None:
+    """Whoever would be held up here would wait for ever: it is all one thread."""
+    disk = WatchedDisk()
+    store = LoggedBookmarkStore(path, disk=disk)
+    log = store.subscription("s")
+    log.log_batch([f"1|{n}|" for n in range(1, 1001)])
+    for number in range(1, 900):
+        log.discard(number)
+    meanwhile: list[int] = []
+
+    def work(action: str, name: str) -> None:
+        if (action, name) == ("sync", "s.bm.prune"):
+            meanwhile.extend(log.log_batch([f"2|{n}|" for n in range(1, 20_001)]))
+            for number in meanwhile[::2]:
+                log.discard(number)
+
+    disk.before = work
+    store.prune()
+    disk.before = None
+    assert len(meanwhile) == 20_000
+    log.discard(950)
+    point = str(log.recovery_point())
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    store.close()
+    again = LoggedBookmarkStore(copy, disk=WatchedDisk())
+    assert str(again.most_recent("s")) == point == "1|899|"
+    handle = again.subscription("s")
+    assert handle.undiscarded_count == 1000 - 899 - 1 + 10_000
+    assert handle.is_discarded("2|1|")
+    assert not handle.is_discarded("2|2|")
+    assert handle.is_discarded("1|950|")
+    again.close()
+
+
+@pytest.mark.row("BS17")
+def test_a_prune_on_exit_that_finds_the_disk_full_closes_nevertheless(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    store = LoggedBookmarkStore(path, prune_policy=PrunePolicy(on_exit=True))
+    for number in store.subscription("s").log_batch([f"1|{n}|" for n in range(1, 1001)]):
+        store.discard("s", number)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        store.close()
+    assert "not pruned" in caplog.text
+    store = LoggedBookmarkStore(path)
+    assert str(store.most_recent("s")) == "1|1000|"
+    store.close()
 
 
 @pytest.mark.row("BS18")

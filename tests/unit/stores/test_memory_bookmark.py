@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from haclient_stores.errors import StoreLocked
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.memory_bookmark import MemoryBookmarkStore, NullBookmarkStore
 
 
 @pytest.mark.row("BS1", "BS13")
@@ -49,3 +49,19 @@ def test_a_store_belongs_to_the_client_that_used_it_first() -> None:
         store.open_for("you")
     assert caught.value.owner == "me"
     assert store.client_name == "me"
+
+
+@pytest.mark.row("BS1", "BS8")
+def test_the_null_store_remembers_nothing() -> None:
+    store = NullBookmarkStore()
+    store.open_for("me")
+    assert [store.log("s", "1|1|"), store.log("s", "1|1|")] == [-1, -1]
+    store.discard("s", 1)
+    store.discard_up_to("s", 1)
+    store.persisted("s", "1|1|")
+    assert not store.is_discarded("s", "1|1|")
+    assert str(store.most_recent("s")) == "0"
+    assert (store.oldest_undiscarded("s"), store.client_name) == (0, "")
+    store.purge()
+    store.prune()
+    store.close()

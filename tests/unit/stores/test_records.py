@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient_stores.entries import Publishers
-from haclient_stores.records import Kind, LogReader, name_records, publisher_record, snapshot, word
+from haclient_stores.records import Kind, LogReader, name_records, publisher_record, word
+from haclient_stores.snapshots import snapshot
 from haclient_stores.tracking import SubscriptionTracker
 
 
@@ -127,3 +128,14 @@ def test_a_subscription_at_now_that_saw_nothing_stays_at_now() -> None:
     again = written(tracker, publishers)
     assert again.resume() == "0|1|"
     assert again.at_end
+
+
+def test_records_are_applied_block_by_block_and_not_kept() -> None:
+    reader = LogReader(Publishers())
+    words = array("Q", [])
+    for number in range(1, 1001):
+        words.extend([word(Kind.LOGGED), number, word(Kind.DISCARDED), number])
+    reader.read(array("Q", publisher_record(0, 7)))
+    reader.read(words)
+    tracker = reader.trackers[0]
+    assert (tracker.next_number, tracker.undiscarded_count) == (1001, 0)

@@ -8,6 +8,7 @@ import trio
 from haclient.errors import StoreError, UsageError
 from haclient.transport.syncing import on_disk, sync_accepted, sync_in_groups
 from haclient_stores.file_publish import FilePublishStore
+from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from haclient_stores.null_publish import NullPublishStore
 from support.custom import DictPublishStore
@@ -46,7 +47,7 @@ async def test_a_store_of_the_users_own_is_asked_to_sync() -> None:
 
 
 async def test_groups_are_for_stores_that_ask_for_them() -> None:
-    for store in (None, DictPublishStore(), MemoryPublishStore()):
+    for store in (DictPublishStore(), MemoryPublishStore(), MemoryBookmarkStore()):
         await sync_in_groups(store)  # returns at once
 
 

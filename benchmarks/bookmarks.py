@@ -1,0 +1,76 @@
+"""Bookmark stores by themselves: what a message costs, and what a prune takes."""
+
+from __future__ import annotations
+
+import resource
+import time
+
+from benchmarks.blast import PUBLISHER, SUB_ID
+from benchmarks.scenario import Scenario, Setting
+from haclient.stores import LoggedBookmarkStore, MemoryBookmarkStore, RingBookmarkStore
+
+__all__ = ["SCENARIOS"]
+
+_COUNT = 200_000
+_PRUNED_RECORDS = 10_000_000
+_CHUNK = 500  # messages in one chunk of 64 KiB
+_LIVE_EVERY = 10_000  # one message in so many stays undiscarded
+_Store = LoggedBookmarkStore | MemoryBookmarkStore | RingBookmarkStore
+
+
+def _log_and_discard(store: _Store, count: int, *, live_every: int = 0) -> float:
+    """Seconds for so many messages, each discarded in order."""
+    log = store.subscription(SUB_ID)
+    log.begin(acked=False, start=None)
+    took = 0.0
+    for first in range(1, count + 1, _CHUNK):
+        bookmarks = [f"{PUBLISHER}|{n}|" for n in range(first, first + _CHUNK)]
+        start = time.perf_counter()
+        for number in log.log_batch(bookmarks):
+            if not live_every or number % live_every:
+                log.discard(number)
+        took += time.perf_counter() - start
+    return took
+
+
+def _message_rows(setting: Setting) -> dict[str, float]:
+    count = max(_CHUNK, int(_COUNT * setting.scale) // _CHUNK * _CHUNK)
+    stores: dict[str, _Store] = {
+        "memory": MemoryBookmarkStore(),
+        "logged": LoggedBookmarkStore(setting.fresh_path()),
+        "ring": RingBookmarkStore(setting.fresh_path()),
+    }
+    rows: dict[str, float] = {}
+    for name, store in stores.items():
+        rows[f"log and discard, {name}"] = _log_and_discard(store, count) / count * 1e6
+        store.close()
+    rows["log and discard, logged over memory"] = (
+        rows["log and discard, logged"] - rows["log and discard, memory"]
+    )
+    return rows
+
+
+def _prune_rows(setting: Setting) -> dict[str, float]:
+    """From cron: the file is read, pruned and closed, as `haclient store prune` does."""
+    count = max(_CHUNK, int(_PRUNED_RECORDS / 2 * setting.scale) // _CHUNK * _CHUNK)
+    path = setting.fresh_path()
+    store = LoggedBookmarkStore(path)
+    _log_and_discard(store, count, live_every=_LIVE_EVERY)
+    store.close()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    store = LoggedBookmarkStore(path)
+    store.prune()
+    store.close()
+    took = time.perf_counter() - start
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return {
+        "seconds to prune ten million records": took * _PRUNED_RECORDS / (2 * count),
+        "MiB that a prune adds to the process": grown / 1024,
+    }
+
+
+SCENARIOS = [
+    Scenario("bookmarks", "us", _message_rows),
+    Scenario("prune", "", _prune_rows),
+]

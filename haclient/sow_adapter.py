@@ -1,0 +1,168 @@
+"""Recovery points in a topic of the server's State of the World (RP3-RP6).
+
+The points of a client are records of a SOW topic, one for each subscription. So they survive the
+loss of the store's file and of the host, and wherever the client starts again, it finds them.
+
+The adapter needs a client of its own, which is connected and logged on. The tracked client cannot
+do it: its points would move with the messages that carry them, and a wait for the one would be a
+wait for the other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+from typing_extensions import override
+
+from haclient.client import Client
+from haclient.errors import (
+    DisconnectedError,
+    HAClientError,
+    StoreFull,
+    TimedOut,
+    UsageError,
+    WouldBlock,
+)
+from haclient_stores.adapters import RecoveryPoint, TimedAdapter
+
+__all__ = ["SOWRecoveryPointAdapter"]
+
+_FORGOTTEN: Final = "0"  # the bookmark of a subscription that was purged
+_CLOSE_S: Final = 5.0
+_logger = logging.getLogger(__name__)
+
+
+class SOWRecoveryPointAdapter(TimedAdapter):
+    """Keeps recovery points in a SOW topic with the keys `/clientName` and `/subId`.
+
+    A point that cannot be published is kept, and tried again ten times a second; only the newest
+    of each subscription.
+
+    Args:
+        client: A client of its own, connected and logged on. It stays the caller's: he closes it,
+            after the tracked client. With a publish store it keeps points over a lost link.
+        topic: The topic.
+        client_name_field: Where a record has the name of the tracked client.
+        sub_id_field: Where it has the subscription.
+        bookmark_field: Where it has the recovery point.
+        on_error: Called with the error when a point cannot be published (RP8); a warning in the
+            log by default.
+    """
+
+    def __init__(  # the names of the fields, all by keyword
+        self,
+        client: Client,
+        *,
+        topic: str = "/ADMIN/bookmark_store",
+        client_name_field: str = "clientName",
+        sub_id_field: str = "subId",
+        bookmark_field: str = "bookmark",
+        on_error: Callable[[HAClientError], object] | None = None,
+    ) -> None:
+        self._client = client
+        self._topic = topic
+        self._fields = client_name_field, sub_id_field, bookmark_field
+        self._on_error = on_error or _warn
+        self._tracked = ""
+        self._known: set[str] = set()
+        self._pending: dict[str, str] = {}
+        self._failing = False
+
+    # -- records: override these two for another message type ---------------------------------
+
+    def encode(self, client_name: str, point: RecoveryPoint) -> bytes:
+        """A record of the topic (RP4)."""
+        values = client_name, point.sub_id, point.bookmark
+        return msgspec.json.encode(dict(zip(self._fields, values, strict=True)))
+
+    def decode(self, data: bytes) -> tuple[str, RecoveryPoint] | None:
+        """The client name and the point of a record; None for one that is something else."""
+        try:
+            record = msgspec.json.decode(data, type=dict[str, object])
+        except msgspec.MsgspecError:
+            return None
+        name, sub_id, bookmark = (record.get(field) for field in self._fields)
+        if isinstance(name, str) and isinstance(sub_id, str) and isinstance(bookmark, str):
+            return name, RecoveryPoint(sub_id, bookmark)
+        return None
+
+    # -- the interface ------------------------------------------------------------------------
+
+    @override
+    async def recover(self, client_name: str) -> Iterable[RecoveryPoint]:
+        if client_name == self._client.name:
+            raise UsageError(
+                f"the adapter's own client is called {client_name!r} like the one whose points it "
+                "keeps: give it a client of its own, with another name"
+            )
+        self._tracked = client_name
+        points: list[RecoveryPoint] = []
+        async with self._client.sow(self._topic, filter=self._filter()) as records:
+            async for record in records:
+                found = self.decode(record.data)
+                if found is not None and found[0] == client_name:
+                    self._known.add(found[1].sub_id)
+                    points.append(found[1])
+        return [point for point in points if point.bookmark != _FORGOTTEN]
+
+    def _filter(self) -> str:
+        if "'" in self._tracked:
+            return ""  # then all records are looked at
+        return f"/{self._fields[0]} = '{self._tracked}'"
+
+    @override
+    def update(self, point: RecoveryPoint) -> None:
+        if not self._tracked:
+            raise UsageError("updates come after `recover`, which says whose points they are")
+        self._known.add(point.sub_id)
+        self._pending[point.sub_id] = point.bookmark
+        self._publish()
+
+    @override
+    def purge(self, sub_id: str | None = None) -> None:
+        for name in sorted(self._known) if sub_id is None else [sub_id]:
+            self.update(RecoveryPoint(name, _FORGOTTEN))
+
+    @override
+    def poll(self, now: float) -> None:
+        self._publish()
+
+    def _publish(self) -> None:
+        while self._pending:
+            sub_id, bookmark = next(iter(self._pending.items()))
+            data = self.encode(self._tracked, RecoveryPoint(sub_id, bookmark))
+            try:
+                self._client.publish_nowait(self._topic, data)
+            except (DisconnectedError, WouldBlock, StoreFull) as error:
+                if not self._failing:  # once, not ten times a second
+                    self._on_error(error)
+                self._failing = True
+                return
+            self._failing = False
+            del self._pending[sub_id]
+
+    @override
+    async def prune(self) -> None:
+        """Delete the records of purged subscriptions."""
+        filtered = self._filter()
+        forgotten = f"/{self._fields[2]} = '{_FORGOTTEN}'"
+        await self._client.sow_delete(
+            self._topic, filter=f"{filtered} AND {forgotten}" if filtered else forgotten
+        )
+
+    @override
+    async def close(self) -> None:
+        if not self._tracked:
+            return
+        self._publish()
+        try:
+            await self._client.publish_flush(timeout=_CLOSE_S)
+        except (DisconnectedError, TimedOut) as error:
+            self._on_error(error)
+
+
+def _warn(error: HAClientError) -> None:
+    _logger.warning("a recovery point was not published: %s", error)

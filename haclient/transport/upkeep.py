@@ -1,0 +1,157 @@
+"""What a bookmark store needs while its client lives: adapters, warnings, prunes and syncs.
+
+Stores are synchronous and have no clock. So the client looks after its store: it fetches the
+recovery points that an adapter keeps, tells the adapter what has moved, asks the store whether it
+wants to be pruned, and runs what is slow (`prune`, `sync`) in a thread, while messages go on. A
+store of the user's own looks after itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Final, TypeAlias, cast
+
+import trio
+
+from haclient.errors import StoreFull
+from haclient.transport.syncing import sync_in_groups
+from haclient_stores.adapters import PointFeed, TimedAdapter
+from haclient_stores.interfaces import BookmarkStore, PublishStore, SubscriptionLog
+from haclient_stores.tracked_store import TrackedBookmarkStore
+
+__all__ = ["Upkeep", "open_all"]
+
+_LOOK_EVERY_S: Final = 0.1
+_PRUNE_LOOK_EVERY_S: Final = 1.0
+_AFTER_FAILED_PRUNE_S: Final = 60.0
+_CLOSE_S: Final = 10.0  # for what an adapter has not written yet
+_logger = logging.getLogger(__name__)
+
+Task: TypeAlias = Callable[[], Awaitable[None]]
+
+
+def open_all(stores: Sequence[BookmarkStore | PublishStore], client_name: str) -> None:
+    """Take the stores for one client, all of them or none.
+
+    Raises:
+        StoreLocked: One belongs to another client; those before it are closed, which nobody else
+            could do.
+    """
+    with ExitStack() as accepted:
+        for store in stores:
+            store.open_for(client_name)
+            accepted.callback(store.close)
+        accepted.pop_all()
+
+
+class Upkeep:
+    """Looks after the bookmark store of one client.
+
+    Args:
+        store: The store; nothing is done for None and for stores that are not ours.
+        stores: All stores of the client, to be closed at the end.
+    """
+
+    def __init__(
+        self, store: BookmarkStore | None, stores: Sequence[BookmarkStore | PublishStore] = ()
+    ) -> None:
+        self._store = _ours(store)
+        self._stores = stores
+        self._feed: PointFeed | None = None
+        if self._store is not None and self._store.adapter is not None:
+            self._feed = PointFeed(self._store.subscriptions, self._store.adapter)
+
+    async def recover(self, client_name: str) -> None:
+        """Hand the store what its adapter has kept; before the first subscribe (RP6).
+
+        Raises:
+            UsageError: The adapter cannot serve this client (RP5); the stores are closed.
+        """
+        store, feed = self._store, self._feed
+        if store is None or store.adapter is None or feed is None:
+            return
+        try:
+            points = list(await store.adapter.recover(client_name))
+        except BaseException:
+            await self.close()
+            raise
+        store.seed(points)
+        feed.told(points)
+
+    @property
+    def tasks(self) -> list[Task]:
+        """What is to be run for as long as the client lives."""
+        store = self._store
+        tasks: list[Task] = [partial(sync_in_groups, each) for each in self._stores]
+        if store is None:
+            return tasks
+        if store.adapter is not None or store.watch is not None:
+            tasks.append(self._look_again_and_again)
+        if store.prunes:
+            tasks.append(self._prune_when_due)
+        return tasks
+
+    async def _look_again_and_again(self) -> None:
+        while True:
+            self.look(trio.current_time())
+            await trio.sleep(_LOOK_EVERY_S)
+
+    def look(self, now: float) -> None:
+        """Tell the adapter what has moved, and the watch what has not."""
+        store = self._store
+        if store is None:
+            return
+        if self._feed is not None:
+            self._feed.tell()
+            if isinstance(store.adapter, TimedAdapter):
+                store.adapter.poll(now)
+        if store.watch is not None:
+            for sub_id, handle in store.subscriptions.items():
+                store.watch.look(
+                    sub_id,
+                    oldest=handle.oldest_undiscarded,
+                    undiscarded=handle.undiscarded_count,
+                    now=now,
+                )
+
+    async def _prune_when_due(self) -> None:
+        store = self._store
+        while store is not None:
+            await trio.sleep(_PRUNE_LOOK_EVERY_S)
+            if not store.prune_due(trio.current_time()):
+                continue
+            try:
+                await trio.to_thread.run_sync(store.prune)
+            except StoreFull as error:  # the old file goes on; there may be room later
+                _logger.warning("not pruned: %s", error)
+                await trio.sleep(_AFTER_FAILED_PRUNE_S)
+
+    async def close(self) -> None:
+        """Tell the adapter the last points, and close it and all stores."""
+        with ExitStack() as closing:  # each of them, whatever happens to another
+            for each in reversed(self._stores):
+                closing.callback(each.close)
+            if self._store is not None:
+                await self._close(self._store)
+
+    async def _close(self, store: TrackedBookmarkStore[SubscriptionLog]) -> None:
+        try:
+            if self._feed is not None and store.adapter is not None:
+                self._feed.tell()
+                with trio.move_on_after(_CLOSE_S, shield=True) as closing:
+                    await store.adapter.close()
+                if closing.cancelled_caught:
+                    _logger.warning("the last recovery points were not written in %g s", _CLOSE_S)
+        finally:
+            if store.prunes:  # perhaps once more, on exit
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(store.close)
+
+
+def _ours(store: BookmarkStore | None) -> TrackedBookmarkStore[SubscriptionLog] | None:
+    if not isinstance(store, TrackedBookmarkStore):
+        return None
+    return cast("TrackedBookmarkStore[SubscriptionLog]", store)

@@ -1,0 +1,111 @@
+"""When a bookmark log is pruned without being told to (BS17).
+
+A policy says what the user wants; the schedule knows what was written since the last prune. The
+client asks about once a second and prunes in a thread. A prune that gives nothing back is never
+made: over a size, the log must also have doubled since the last one, so that many open entries do
+not make it prune for ever. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from haclient_stores.errors import UsageError
+
+__all__ = ["LogUsage", "PrunePolicy", "PruneSchedule"]
+
+_WORTH_BYTES: Final = 4096  # less is not worth a new file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunePolicy:
+    """When to prune; any of them is enough, and none of them is the default.
+
+    Attributes:
+        on_exit: When the store is closed.
+        every_messages: Whenever so many messages have been logged.
+        over_bytes: When the log is larger than this.
+        growths: When the file has grown so many times, by 1 MiB each.
+        idle_s: When nothing was logged or discarded for so many seconds.
+
+    Raises:
+        UsageError: A limit is below zero.
+    """
+
+    on_exit: bool = False
+    every_messages: int = 0
+    over_bytes: int = 0
+    growths: int = 0
+    idle_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("every_messages", "over_bytes", "growths", "idle_s"):
+            value: float = getattr(self, name)
+            if not value >= 0:
+                raise UsageError(f"{name} is zero (never) or above, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class LogUsage:
+    """How far a log has got.
+
+    Attributes:
+        end_bytes: Where the next record goes.
+        file_bytes: How large the file is.
+        messages: How many messages were ever numbered.
+    """
+
+    end_bytes: int
+    file_bytes: int
+    messages: int
+
+
+class PruneSchedule:
+    """Decides for one log.
+
+    Args:
+        policy: What the user wants.
+        growth_bytes: By how much the file grows at a time.
+        usage: How far the log has got when it is opened; that may hold much to prune.
+    """
+
+    def __init__(self, policy: PrunePolicy, growth_bytes: int, usage: LogUsage) -> None:
+        self._policy = policy
+        self._growth_bytes = growth_bytes
+        self._base = LogUsage(0, usage.file_bytes, usage.messages)
+        self._last_end = usage.end_bytes
+        self._changed_at: float | None = None
+
+    def pruned(self, usage: LogUsage) -> None:
+        """The log was pruned, and this is what is left."""
+        self._base = usage
+        self._last_end = usage.end_bytes
+
+    def worth(self, usage: LogUsage) -> bool:
+        """Whether anything worth a prune was written since the last one."""
+        return usage.end_bytes >= self._base.end_bytes + _WORTH_BYTES
+
+    def on_exit(self, usage: LogUsage) -> bool:
+        """Whether to prune before closing."""
+        return self._policy.on_exit and self.worth(usage)
+
+    def due(self, usage: LogUsage, now: float) -> bool:
+        """Whether to prune now."""
+        policy, base = self._policy, self._base
+        idle_s = self._idle_s(usage.end_bytes, now)
+        if not self.worth(usage):
+            return False
+        grown = usage.file_bytes - base.file_bytes
+        return (
+            0 < policy.every_messages <= usage.messages - base.messages
+            or 0 < policy.over_bytes <= usage.end_bytes >= 2 * base.end_bytes
+            or 0 < policy.growths * self._growth_bytes <= grown
+            or 0 < policy.idle_s <= idle_s
+        )
+
+    def _idle_s(self, end_bytes: int, now: float) -> float:
+        if end_bytes != self._last_end or self._changed_at is None:
+            self._last_end = end_bytes
+            self._changed_at = now
+        return now - self._changed_at

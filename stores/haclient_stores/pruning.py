@@ -1,0 +1,56 @@
+"""Pruning bookmark logs from outside, such as from cron, while no client has them (BS16, BS17)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from haclient_stores.inspecting import kind_of, size_of
+from haclient_stores.logged_bookmark import LoggedBookmarkStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["Pruned", "prune"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What became of a file.
+
+    Attributes:
+        path: The file.
+        before_bytes: Its size before.
+        after_bytes: Its size now.
+    """
+
+    path: Path
+    before_bytes: int
+    after_bytes: int
+
+
+def prune(
+    paths: Iterable[str | Path], *, on_progress: Callable[[int], object] | None = None
+) -> list[Pruned]:
+    """Prune bookmark logs, one after the other; stores that never grow are left as they are.
+
+    Args:
+        paths: The files.
+        on_progress: Called with the bytes read so far of the file that is pruned.
+
+    Raises:
+        StoreLocked: A client has the file in use; those before it are pruned.
+        StoreError: There is no store at a path.
+    """
+    done: list[Pruned] = []
+    for path in map(Path, paths):
+        before_bytes = size_of(path) if path.exists() else 0
+        if kind_of(path) is LoggedBookmarkStore:
+            store = LoggedBookmarkStore(path, on_progress=on_progress)
+            try:
+                store.prune()
+            finally:
+                store.close()
+        done.append(Pruned(path, before_bytes, size_of(path)))
+    return done

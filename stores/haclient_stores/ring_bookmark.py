@@ -1,0 +1,248 @@
+"""A bookmark store of a fixed size (BS15): two vectors for each subscription, in a small file.
+
+`resume` is the recovery point. `applied` is how far everything was discarded: with persisted acks
+it runs ahead of the recovery point, and what lies between comes again and is filtered. What was
+discarded out of order behind `applied` is known in this process only, so after a restart it comes
+again: the store is right for programs that discard in order, and safe for all.
+
+**Slots.** Each subscription has two slots of a page, written in turn, whenever a vector moves. A
+slot carries a generation and a checksum over everything in it. So a process that is killed in the
+middle of a write leaves the slot of the move before, and the newest whole slot is the state. A
+slot of up to 512 bytes (about 15 publishers) lies in one sector.
+
+Slot, little-endian, 4096 bytes:
+
+======  =====  ==============================================================
+offset  bytes  meaning
+======  =====  ==============================================================
+0       4      crc32 of the bytes from 4 to the end of the text
+4       4      bytes of the slot in use, up to the end of the text
+8       8      generation; the higher of the two is the newer
+16      8      when the subscription was entered, microseconds since 1970; or 0
+24      2      bytes of the subscription id
+26      2      bytes of the start: where it began, in wire form
+28      4      count of publishers
+32      24 n   for each publisher: its id, resume and applied
+...            subscription id and start, UTF-8
+======  =====  ==============================================================
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
+
+from haclient_stores import framing
+from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
+from haclient_stores.explaining import Survival
+from haclient_stores.files import Disk, RealDisk
+from haclient_stores.owned_file import check_process, not_the_owner, open_owned
+from haclient_stores.ring_subscription import RingSubscription, Slot
+from haclient_stores.segment import PAGE_BYTES
+from haclient_stores.tracked_store import TrackedBookmarkStore
+
+if TYPE_CHECKING:
+    from haclient_stores.adapters import RecoveryPointAdapter
+    from haclient_stores.file_publish import Durability
+    from haclient_stores.tracking import SubscriptionTracker
+    from haclient_stores.watching import UndiscardedWatch
+
+__all__ = ["RING_MAGIC", "RingBookmarkStore", "newest_slot"]
+
+RING_MAGIC: Final = b"HABMKRNG"
+_MOST_SUBSCRIPTIONS: Final = 65_536
+_log = logging.getLogger(__name__)
+
+
+def newest_slot(pair: bytes, *, path: Path, offset: int) -> Slot | None:
+    """The newer whole one of two slots; None when neither was ever written.
+
+    Raises:
+        StoreCorrupt: Something was written, and none of it is whole.
+    """
+    pages = pair[:PAGE_BYTES], pair[PAGE_BYTES:]
+    slots = [Slot.unpack(page) for page in pages]
+    if slots == [None, None] and all(map(any, pages)):
+        raise StoreCorrupt(path, offset, "neither slot of the subscription matches its checksum")
+    for index, (page, slot) in enumerate(zip(pages, slots, strict=True)):
+        if slot is None and any(page):
+            at = offset + index * PAGE_BYTES
+            _log.warning("%s: byte %d: a slot that was written in part does not count", path, at)
+    return max(filter(None, slots), key=lambda slot: slot.generation, default=None)
+
+
+class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
+    """Remembers the recovery point of each subscription in a file that never grows (BS15).
+
+    Args:
+        path: The file; created when it is missing.
+        subscriptions: So many it has room for; the file takes 8 KiB for each.
+        adapter: Keeps a copy of the recovery points somewhere else (RP2).
+        watch: Warns of messages that stay undiscarded (BS5).
+        durability: What the client waits for, as in `FilePublishStore`.
+        disk: Where files are; another one in simulations.
+
+    Raises:
+        StoreLocked: Another process has the store open.
+        StoreCorrupt: The file does not match its checksums.
+    """
+
+    _survival = Survival.VECTORS
+
+    def __init__(  # what may be told to a store, all by keyword
+        self,
+        path: str | Path,
+        *,
+        subscriptions: int = 16,
+        adapter: RecoveryPointAdapter | None = None,
+        watch: UndiscardedWatch | None = None,
+        durability: Durability = "process",
+        disk: Disk | None = None,
+    ) -> None:
+        super().__init__(adapter, watch)
+        if not 0 < subscriptions <= _MOST_SUBSCRIPTIONS:
+            raise UsageError(f"subscriptions is 1 to {_MOST_SUBSCRIPTIONS}, not {subscriptions!r}")
+        self.durability: Durability = durability
+        self._path = Path(path)
+        self._disk = disk or RealDisk()
+        self._process = self._disk.process_id()
+        self._closed = False
+        self._synced = 0
+        self._file = open_owned(self._disk, self._path)
+        try:
+            self._open(subscriptions)
+        except BaseException:
+            self._file.close()
+            raise
+        self._disk.on_fork(self, RingBookmarkStore._forked)
+
+    def _forked(self) -> None:
+        """We are a forked child, and the file is the parent's."""
+        self._let_go("the store is used by its fork")
+
+    def _let_go(self, why: str) -> None:
+        for handle in self._subscriptions.values():
+            handle.let_go(f"{self._path}: {why}; open it again")
+
+    def _open(self, subscriptions: int) -> None:
+        header = self._file.pread(PAGE_BYTES, 0)
+        identity = framing.read_identity(header, magic=RING_MAGIC, path=str(self._path))
+        if identity is None:
+            size = PAGE_BYTES * (1 + 2 * subscriptions)
+        else:
+            size = identity.file_bytes
+            self._client_name = framing.read_owner(header, path=str(self._path))
+            if self._file.size() < size:
+                raise StoreCorrupt(self._path, self._file.size(), "the file was cut off")
+        self._file.allocate(size)
+        self._region = self._file.map(0, size)
+        self._pages = self._region.view
+        self.capacity = (size - PAGE_BYTES) // (2 * PAGE_BYTES)
+        if identity is None:
+            made = framing.Identity(RING_MAGIC, PAGE_BYTES, size)
+            framing.write_identity(self._pages[:PAGE_BYTES], made, self._disk.boot_id())
+            self._disk.fsync_dir(self._path.parent)
+            return
+        for index in range(self.capacity):
+            at = PAGE_BYTES * (1 + 2 * index)
+            pair = bytes(self._pages[at : at + 2 * PAGE_BYTES])
+            slot = newest_slot(pair, path=self._path, offset=at)
+            if slot is not None:
+                handle = self._handle(slot.sub_id, index)
+                handle.restore(slot)
+
+    def _handle(self, sub_id: str, index: int) -> RingSubscription:
+        at = PAGE_BYTES * (1 + 2 * index)
+        slots = self._pages[at : at + PAGE_BYTES], self._pages[at + PAGE_BYTES :][:PAGE_BYTES]
+        found = RingSubscription(self._publishers, sub_id, slots)
+        self._subscriptions[sub_id] = found
+        return found
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    @override
+    def open_for(self, client_name: str) -> None:
+        self._check_usable()
+        if self._client_name == client_name:
+            return
+        if self._client_name:
+            raise not_the_owner(self._path, self._client_name, client_name)
+        framing.write_owner(self._pages[:PAGE_BYTES], client_name)
+        self._client_name = client_name
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise UsageError(f"{self._path}: the store is closed; open it again")
+        check_process(self._path, self._process, self._disk.process_id())
+
+    @override
+    def _new_subscription(self, sub_id: str) -> RingSubscription:
+        self._check_usable()
+        index = len(self._subscriptions)
+        if index >= self.capacity:
+            raise StoreFull(
+                f"{self._path}: made for {self.capacity} subscriptions, and {sub_id!r} is one "
+                "more: make a new store with subscriptions="
+            )
+        found = self._handle(sub_id, index)
+        try:
+            found.save()
+            found.save()  # now one of the two slots is whole at any time
+        except StoreFull:
+            del self._subscriptions[sub_id]
+            raise
+        return found
+
+    @override
+    def _tracker(self, handle: RingSubscription) -> SubscriptionTracker:
+        return handle
+
+    @override
+    def _seed(self, sub_id: str, newest: dict[int, int]) -> None:
+        self.subscription(sub_id).seed(newest)
+
+    @override
+    def purge(self, sub_id: str | None = None) -> None:
+        for name in list(self._subscriptions) if sub_id is None else [sub_id]:
+            self.subscription(name).forget()
+
+    @property
+    @override
+    def needs_sync(self) -> bool:
+        return self._written() != self._synced
+
+    def _written(self) -> int:
+        return sum(handle.generation for handle in self._subscriptions.values())
+
+    @override
+    def sync(self) -> None:
+        """Write everything through to the disk; may run in a thread of its own.
+
+        Raises:
+            StoreError: The disk reports an error.
+        """
+        self._check_usable()
+        written = self._written()
+        self._file.fsync()
+        self._synced = written
+
+    @override
+    def prune(self) -> None:
+        """The file never grows."""
+
+    @override
+    def close(self) -> None:
+        """Sync, unmap and unlock; twice is the same as once."""
+        if self._closed:
+            return
+        self.sync()
+        self._closed = True
+        self._let_go("the store is closed")
+        self._region.close()
+        self._file.close()

@@ -1,0 +1,237 @@
+"""One subscription of a ring store: its tracker, and its vectors written down (`ring_bookmark`)."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
+
+from haclient_stores.entries import MIXED, Chunk
+from haclient_stores.errors import StoreFull, UsageError
+from haclient_stores.segment import PAGE_BYTES
+from haclient_stores.tracking import SubscriptionTracker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from haclient_stores.entries import Publishers
+
+__all__ = ["RingSubscription", "Slot"]
+
+_HEAD: Final = struct.Struct("<IIQQHHI")
+_VECTORS: Final = struct.Struct("<QQQ")
+_PAIR: Final = struct.Struct("<QQ")
+_WORD: Final = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a slot says.
+
+    Attributes:
+        generation: Rises with each write.
+        sub_id: The subscription.
+        start: Where it began, in wire form; empty for the start of the log.
+        entered_us: When it was entered; 0 when nobody knows.
+        vectors: Publisher id, resume and applied of each publisher.
+    """
+
+    generation: int
+    sub_id: str
+    start: str = ""
+    entered_us: int = 0
+    vectors: tuple[tuple[int, int, int], ...] = ()
+
+    def pack(self) -> bytes:
+        """The bytes of the slot.
+
+        Raises:
+            StoreFull: They are more than a slot has.
+        """
+        texts = self.sub_id.encode("utf-8", "surrogateescape"), self.start.encode()
+        length = _HEAD.size + _VECTORS.size * len(self.vectors) + sum(map(len, texts))
+        if length > PAGE_BYTES:
+            raise StoreFull(
+                f"a ring bookmark store has {PAGE_BYTES} bytes for a subscription, and this sub "
+                f"id with {len(self.vectors)} publishers takes {length}: use LoggedBookmarkStore"
+            )
+        head = _HEAD.pack(
+            0, length, self.generation, self.entered_us, *map(len, texts), len(self.vectors)
+        )
+        rest = b"".join((head[4:], *(_VECTORS.pack(*each) for each in self.vectors), *texts))
+        return zlib.crc32(rest).to_bytes(4, "little") + rest
+
+    @classmethod
+    def unpack(cls, page: bytes) -> Slot | None:
+        """Read a slot back; None when it was never written, or not wholly."""
+        crc, length, generation, entered_us, name, start, count = _HEAD.unpack_from(page)
+        texts = _HEAD.size + _VECTORS.size * count
+        if length > len(page) or texts + name + start != length or not generation:
+            return None
+        if zlib.crc32(page[4:length]) != crc:
+            return None
+        return cls(
+            generation,
+            page[texts : texts + name].decode("utf-8", "surrogateescape"),
+            page[texts + name : length].decode(),
+            entered_us,
+            tuple(_VECTORS.iter_unpack(page[_HEAD.size : texts])),
+        )
+
+
+class RingSubscription(SubscriptionTracker):
+    """A tracker that writes its two vectors down whenever one of them moves.
+
+    Args:
+        publishers: Those of the store.
+        sub_id: The subscription.
+        slots: Where the slots are; written in turn.
+
+    Attributes:
+        generation: That of the last slot.
+    """
+
+    def __init__(
+        self, publishers: Publishers, sub_id: str, slots: tuple[memoryview, memoryview]
+    ) -> None:
+        super().__init__(publishers)
+        self._sub_id = sub_id
+        self._slots = slots
+        self._unusable = ""
+        self.generation = 0
+        self._chunk: Chunk | None = None  # what `_applied` was computed from, and how much of it
+        self._count = 0
+        self._applied: dict[int, int] = {}
+        self._image = bytearray()  # the last slot
+        self._places: dict[int, int] = {}  # where a publisher's vectors are in it
+
+    def let_go(self, why: str) -> None:
+        """Write nothing any more: the store is closed, or used by a fork."""
+        self._unusable = why
+        for slot in self._slots:
+            slot.release()
+
+    def restore(self, slot: Slot) -> None:
+        """Continue where an earlier process has got to."""
+        self.generation = slot.generation
+        if slot.start:
+            self.start.set(slot.start)
+        self.start.entered_us = slot.entered_us
+        finished, waiting = self.finished, dict[int, int]()
+        for publisher_id, resume, applied in slot.vectors:
+            publisher = self._publishers.index(publisher_id)
+            self.seen[publisher] = applied
+            if resume:
+                finished.recover({publisher: resume})
+            if applied > resume:
+                waiting[publisher] = applied
+        if waiting:  # in any order: all before each of them is discarded
+            numbers = range(self.next_number, self.next_number + len(waiting))
+            self.head = self.next_number = numbers[-1] + 1
+            finished.acked = True
+            finished.take(Chunk(numbers, MIXED, [*waiting.values()], [*waiting]))
+        self._image = bytearray(slot.pack())
+
+    def save(self) -> None:
+        """Write the next slot from scratch.
+
+        Raises:
+            StoreFull: There are too many publishers for one slot.
+        """
+        self._advance()
+        applied, resume, ids = self._applied, self._resume(), self._publishers.ids
+        slot = Slot(
+            self.generation,
+            self._sub_id,
+            ",".join(map(str, self.start.items)),
+            self.start.entered_us,
+            tuple((ids[p], resume.get(p, 0), sequence) for p, sequence in applied.items()),
+        )
+        self._image = bytearray(slot.pack())
+        self._places = {p: _HEAD.size + _VECTORS.size * at + 8 for at, p in enumerate(applied)}
+        self._write()
+
+    def _save_moved(self) -> None:
+        """The same where only vectors have moved: change the image of the last slot."""
+        moved = self._advance()
+        applied, resume, image = self._applied, self._resume(), self._image
+        for publisher in moved:
+            at = self._places.get(publisher)
+            if at is None:
+                self.save()
+                return
+            _PAIR.pack_into(image, at, resume.get(publisher, 0), applied[publisher])
+        self._write()
+
+    def _write(self) -> None:
+        if self._unusable:
+            raise UsageError(self._unusable)
+        image = self._image
+        self.generation = generation = self.generation + 1
+        _WORD.pack_into(image, 8, generation)
+        image[:4] = zlib.crc32(memoryview(image)[4:]).to_bytes(4, "little")
+        self._slots[generation & 1][: len(image)] = image
+
+    def _resume(self) -> dict[int, int]:
+        finished = self.finished
+        return finished.recovered if finished.acked or finished.waiting else self._applied
+
+    def _advance(self) -> Iterable[int]:
+        """Bring `_applied` up to the head; the publishers for which it may have moved."""
+        chunk, count = self.front()
+        known = self._count
+        if chunk is not self._chunk or chunk is None or count < known:
+            self._chunk, known = chunk, 0
+            self._applied = dict(self.finished.applied)
+        self._count = count
+        if chunk is None or count == known:
+            return self._applied
+        if chunk.publisher >= 0:
+            self._applied[chunk.publisher] = chunk.sequences[count - 1]
+            return (chunk.publisher,) if known else self._applied
+        part = chunk.publishers[known:count]
+        self._applied.update(zip(part, chunk.sequences[known:count], strict=True))
+        return part if known else self._applied
+
+    # -- moves ------------------------------------------------------------------------------------
+
+    @override
+    def begin(
+        self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
+    ) -> None:
+        super().begin(acked=acked, start=start, conflated=conflated, entered_us=entered_us)
+        self.save()
+
+    @override
+    def discard(self, number: int) -> None:
+        head = self.head
+        if self.try_discard(number) and self.head != head:
+            self._save_moved()
+
+    @override
+    def discard_up_to(self, number: int) -> None:
+        super().discard_up_to(number)
+        self.save()
+
+    @override
+    def persisted(self, bookmark: str) -> None:
+        super().persisted(bookmark)
+        self.save()
+
+    @override
+    def completed(self, bookmark: str) -> None:
+        super().completed(bookmark)
+        self.save()
+
+    @override
+    def seed(self, newest: dict[int, int]) -> None:
+        super().seed(newest)
+        self.save()
+
+    def forget(self) -> None:
+        """`purge`, also on disk."""
+        self.purge()
+        self.save()

@@ -1,0 +1,86 @@
+"""A warning for messages that nobody discards (BS5).
+
+A message that is never discarded holds the recovery point: everything behind it stays in the store
+and is replayed at each restart. The usual reason is a path through a handler that forgets
+`discard()`. Pure: the client's shell says what time it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from haclient_stores.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OldUndiscarded", "UndiscardedWatch"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OldUndiscarded:
+    """A message that holds its subscription's recovery point.
+
+    Attributes:
+        sub_id: The subscription.
+        number: The message's number in the store.
+        age_s: For how many seconds, at least, it has been the oldest one.
+        undiscarded: How many messages of the subscription are not discarded.
+    """
+
+    sub_id: str
+    number: int
+    age_s: float
+    undiscarded: int
+
+    @override
+    def __str__(self) -> str:
+        return (
+            f"subscription {self.sub_id!r}: message {self.number} has not been discarded for "
+            f"{self.age_s:.0f} s and holds the recovery point; {self.undiscarded} are undiscarded"
+        )
+
+
+class UndiscardedWatch:
+    """Notices the oldest undiscarded message of a subscription that stays the same.
+
+    It warns when the message is `after_s` seconds old, and again whenever that has doubled.
+
+    Args:
+        after_s: Seconds after which a message counts as forgotten.
+        on_old: Called with each warning; a line in the log by default.
+
+    Raises:
+        UsageError: The limit is not above zero.
+    """
+
+    def __init__(
+        self, after_s: float = 300.0, on_old: Callable[[OldUndiscarded], object] | None = None
+    ) -> None:
+        if not after_s > 0:
+            raise UsageError(f"after_s is a number of seconds above zero, not {after_s!r}")
+        self.after_s = after_s
+        self._on_old = on_old or _warn
+        self._oldest: dict[str, tuple[int, float, float]] = {}  # number, since when, warned at
+
+    def look(self, sub_id: str, *, oldest: int, undiscarded: int, now: float) -> None:
+        """What the oldest undiscarded number is now; 0 when there is none."""
+        number, since, warn_at = self._oldest.get(sub_id, (0, now, now))
+        if not oldest:
+            self._oldest.pop(sub_id, None)
+        elif oldest != number:
+            self._oldest[sub_id] = (oldest, now, now + self.after_s)
+        elif now >= warn_at:
+            age = now - since
+            self._oldest[sub_id] = (number, since, since + 2 * max(age, self.after_s))
+            self._on_old(OldUndiscarded(sub_id, number, age, undiscarded))
+
+
+def _warn(old: OldUndiscarded) -> None:
+    _log.warning("%s", old)

@@ -1,0 +1,49 @@
+"""Every byte of a small bookmark log flipped: noticed, or without effect."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from haclient_stores.errors import StoreCorrupt
+from haclient_stores.logged_bookmark import LoggedBookmarkStore
+from haclient_stores.segment import PAGE_BYTES
+
+pytestmark = [pytest.mark.row("BS14", "PS21"), pytest.mark.timeout(600)]
+
+
+def test_every_byte_of_a_small_log_flipped_is_noticed_or_has_no_effect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
+) -> None:
+    path = tmp_path / "s.bm"
+    store = LoggedBookmarkStore(path)
+    store.open_for("me")
+    store.subscription("s").begin(acked=False, start="3|4|")
+    store.subscription("s").log_batch([f"{1 + n % 2}|{n}|" for n in range(1, 9)])
+    for number in (1, 2, 4):
+        store.discard("s", number)
+    end = store._log.file.end
+    truth = store.explain("s")
+    store.close()
+    whole = path.read_bytes()
+    corrupt = 0
+    step = 1 if request.config.getoption("--kills") else 41  # most of the header is not in use
+    for offset in (*range(200), *range(200, PAGE_BYTES, step), *range(PAGE_BYTES, end + 64)):
+        damaged = bytearray(whole)
+        damaged[offset] ^= 0x10
+        path.write_bytes(damaged)
+        caplog.clear()
+        try:
+            store = LoggedBookmarkStore(path)
+        except StoreCorrupt as error:
+            corrupt += 1
+            assert error.offset in {0, 8, 128, PAGE_BYTES}, offset
+            continue
+        assert store.explain("s") == truth, offset
+        assert store.client_name == "me", offset
+        if offset >= end + 32:  # behind the last record and its seal, where all has to be zero
+            assert [r.levelno for r in caplog.records] == [logging.WARNING], offset
+        store.close()
+    assert corrupt >= end - PAGE_BYTES + 36

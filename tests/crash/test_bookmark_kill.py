@@ -1,0 +1,93 @@
+"""SIGKILL of a real process at random points, while another thread prunes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from haclient_stores.logged_bookmark import LoggedBookmarkStore
+from haclient_stores.ring_bookmark import RingBookmarkStore
+
+RUNS = 8
+
+SUBSCRIBER = """
+import os, random, sys, threading
+from haclient.stores import LoggedBookmarkStore, RingBookmarkStore
+kind, path, seed = sys.argv[1:]
+rng = random.Random(int(seed))
+store = LoggedBookmarkStore(path) if kind == "logged" else RingBookmarkStore(path)
+store.open_for("victim")
+log = store.subscription("s")
+log.begin(acked=False, start=None)
+
+def upkeep():
+    while True:
+        store.prune()
+        store.sync()
+
+threading.Thread(target=upkeep, daemon=True).start()
+at = {p: 0 for p in (1, 2, 3)}
+at.update({b.publisher_id: b.sequence for b in log.recovery_point()})
+hands = []
+while True:
+    batch = []
+    for _ in range(rng.randint(1, 30)):
+        p = rng.choice((1, 2, 3))
+        at[p] += 1
+        batch.append((p, at[p]))
+    numbers = list(log.log_batch([f"{p}|{q}|" for p, q in batch]))
+    hands += [(n, m) for n, m in zip(numbers, batch) if n]
+    if kind == "logged":
+        rng.shuffle(hands)
+    else:
+        hands.reverse()
+    while len(hands) > rng.randint(0, 40) or (hands and kind == "ring"):
+        number, message = hands.pop()
+        log.discard(number)
+        os.write(1, b"%d|%d|\\n" % message)
+"""
+
+
+def run_and_kill(kind: str, path: Path, seed: int, *, lines: int) -> list[str]:
+    """Let a process work, kill it after so many lines, and return all that it has reported."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", SUBSCRIBER, kind, str(path), str(seed)],
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        reported = [process.stdout.readline() for _ in range(lines)]
+        process.send_signal(signal.SIGKILL)
+        reported += process.stdout.readlines()
+    assert reported[0], "the process died by itself"
+    return [line.decode().strip() for line in reported if line.endswith(b"\n")]
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.row("BS14", "BS15", "BS16")
+@pytest.mark.parametrize("kind", ["logged", "ring"])
+def test_a_killed_subscriber_remembers_every_discard_while_another_thread_prunes(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    rng = random.Random(12)
+    path = tmp_path / "s.bm"
+    discarded: set[str] = set()
+    for run in range(max(RUNS, request.config.getoption("--kills"))):
+        discarded.update(run_and_kill(kind, path, run, lines=rng.randint(1, 600)))
+        store = LoggedBookmarkStore(path) if kind == "logged" else RingBookmarkStore(path)
+        log = store.subscription("s")
+        forgotten = [bookmark for bookmark in discarded if not log.is_discarded(bookmark)]
+        assert forgotten == []
+        for item in log.recovery_point():
+            publisher, sequence = str(item).split("|")[:2]
+            below = {f"{publisher}|{number}|" for number in range(1, int(sequence) + 1)}
+            # One discard may have been written and not reported by each of the killed processes.
+            assert len(below - discarded) <= run + 1
+        store.close()

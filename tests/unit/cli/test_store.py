@@ -1,0 +1,166 @@
+"""`haclient store`."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from haclient.cli.app import run
+from haclient.protocol.codec import publish_head
+from haclient.stores import FilePublishStore, LoggedBookmarkStore, RingBookmarkStore
+
+pytestmark = pytest.mark.row("PS23")
+
+LINES = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Path:
+    """Of six messages, 1, 2 and 4 are discarded."""
+    path = tmp_path / "s.bm"
+    with closing(LoggedBookmarkStore(path)) as store:
+        store.open_for("me")
+        store.subscription("s1").log_batch([f"7|{n}|" for n in range(1, 7)])
+        for number in (1, 2, 4):
+            store.discard("s1", number)
+        store.log("s2", "8|1|")
+    return path
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Path:
+    path = tmp_path / "s.ring"
+    with closing(RingBookmarkStore(path)) as store:
+        store.discard("s1", store.log("s1", "7|1|"))
+    return path
+
+
+@pytest.fixture
+def publish(tmp_path: Path) -> Path:
+    path = tmp_path / "p"
+    with closing(FilePublishStore(path)) as store:
+        store.open_for("me")
+        for body in (b"one", b"two", b"\xff"):
+            store.store(publish_head("orders"), b"}", body)
+        store.discard_up_to(1)
+    return path
+
+
+def told(capsys: LINES, *words: str | Path) -> list[str]:
+    """The lines of a command that succeeds."""
+    assert run(["store", *map(str, words)]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_show_says_what_each_file_is_and_holds(
+    logged: Path, ring: Path, publish: Path, capsys: LINES
+) -> None:
+    size = sum(file.stat().st_size for file in publish.iterdir())
+    assert told(capsys, "show", logged, ring, publish) == [
+        f"{logged}: logged bookmark store of client 'me', {logged.stat().st_size} bytes",
+        "  s1: 7|2|, 3 undiscarded",
+        "  s2: 0, 1 undiscarded",
+        f"{ring}: ring bookmark store of nobody yet, {ring.stat().st_size} bytes",
+        "  s1: 7|1|, 0 undiscarded",
+        f"{publish}: publish store of client 'me', {size} bytes",
+        "  2 unpersisted, the lowest 2; last persisted 1, last sequence 3",
+    ]
+    first, _, last = map(json.loads, told(capsys, "show", "--json", logged, ring, publish))
+    assert first["subscriptions"][0] == {
+        "sub_id": "s1",
+        "recovery_point": "7|2|",
+        "undiscarded": 3,
+    }
+    assert (last["kind"], last["unpersisted"], last["last_sequence"]) == ("publish", 2, 3)
+
+
+def test_verify_tells_damage_by_its_offset_and_goes_on(
+    logged: Path, ring: Path, publish: Path, capsys: LINES
+) -> None:
+    assert told(capsys, "verify", logged, ring, publish) == [
+        f"{logged}: whole, 5 entries",
+        f"{ring}: whole, 0 entries",
+        f"{publish}: whole, 2 entries",
+    ]
+    data = bytearray(logged.read_bytes())
+    data[4096 + 8] ^= 1
+    logged.write_bytes(data)
+    assert run(["store", "verify", "--json", str(logged), str(ring)]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["ok"]
+    assert err == (
+        f"haclient: error: {logged}: corrupt at byte 4096: "
+        "sealed records do not match their checksum\n"
+    )
+
+
+@pytest.mark.row("BS16", "BS17", "CLI9")
+def test_prune_is_refused_with_75_while_a_client_has_the_file_and_prunes_the_others(
+    logged: Path, ring: Path, tmp_path: Path, capsys: LINES
+) -> None:
+    with closing(LoggedBookmarkStore(logged)):
+        before = logged.read_bytes()
+        assert run(["store", "prune", str(logged), str(ring), str(tmp_path / "none")]) == 75
+        assert logged.read_bytes() == before
+    out, err = capsys.readouterr()
+    size = ring.stat().st_size
+    assert out == f"{ring}: {size} bytes before, {size} now\n"
+    assert "in use by another process as client 'me'" in err
+    assert "No such file" in err
+    (line,) = told(capsys, "prune", "--json", logged)
+    assert json.loads(line)["path"] == str(logged)
+    assert told(capsys, "verify", logged) == [f"{logged}: whole, 5 entries"]
+
+
+def test_explain_says_what_would_come_again(logged: Path, publish: Path, capsys: LINES) -> None:
+    assert told(capsys, "explain", logged, "--sub-id", "s1") == [
+        "subscription s1: the next process finds every discard",
+        "  resumes at    7|2|",
+        "  redelivered   3 undiscarded: 7|3|, 7|5|, 7|6|",
+        "  filtered      1 discarded",
+        "  repeated      0 discarded",
+    ]
+    both = [json.loads(line) for line in told(capsys, "explain", "--json", logged)]
+    assert [each["sub_id"] for each in both] == ["s1", "s2"]
+    assert run(["store", "explain", str(logged), "--sub-id", "s3"]) == 2
+    assert "no subscription 's3' in this store; it knows s1, s2" in capsys.readouterr().err
+    assert run(["store", "explain", str(publish)]) == 2
+    assert "for bookmark stores" in capsys.readouterr().err
+
+
+def test_export_takes_out_what_is_not_finished(logged: Path, publish: Path, capsys: LINES) -> None:
+    rows = [json.loads(line) for line in told(capsys, "export", logged)]
+    assert rows[0] == {
+        "record": "subscriptions",
+        "sub_id": "s1",
+        "recovery_point": "7|2|",
+        "undiscarded": 3,
+    }
+    entries = [row for row in rows if row["record"] == "entries" and row["sub_id"] == "s1"]
+    assert [(row["bookmark"], row["discarded"]) for row in entries] == [
+        ("7|3|", False),
+        ("7|4|", True),
+        ("7|5|", False),
+        ("7|6|", False),
+    ]
+    rows = [json.loads(line) for line in told(capsys, "export", publish)]
+    assert [(row["sequence"], row["topic"]) for row in rows] == [(2, "orders"), (3, "orders")]
+    assert (rows[0]["data"], rows[1]["data_base64"]) == ("two", "/w==")
+
+
+def test_export_writes_a_database_again_and_again(
+    logged: Path, tmp_path: Path, capsys: LINES
+) -> None:
+    database = tmp_path / "out.db"
+    for _ in range(2):
+        assert told(capsys, "export", logged, "--sqlite", database) == []
+    with closing(sqlite3.connect(database)) as connection:
+        query = "select bookmark from entries where not discarded and sub_id = 's1'"
+        assert connection.execute(query).fetchall() == [("7|3|",), ("7|5|",), ("7|6|",)]
+    database.write_bytes(b"no database" * 1000)
+    assert run(["store", "export", str(logged), "--sqlite", str(database)]) == 1
+    assert capsys.readouterr().err.startswith(f"haclient: error: {database}: ")

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from typing_extensions import override
+
+from haclient_stores.adapters import PointFeed, RecoveryPoint, RecoveryPointAdapter, positions
+from haclient_stores.bookmarks import BookmarkList
+from haclient_stores.memory_bookmark import MemoryBookmarkStore
+
+pytestmark = pytest.mark.row("RP1", "RP2")
+
+
+class Noted(RecoveryPointAdapter):
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    @override
+    async def recover(self, client_name: str) -> Iterable[RecoveryPoint]:
+        return []
+
+    @override
+    def update(self, point: RecoveryPoint) -> None:
+        self.told.append((point.sub_id, point.bookmark))
+
+    @override
+    def purge(self, sub_id: str | None = None) -> None:
+        self.told.append(sub_id)
+
+    @override
+    async def prune(self) -> None:
+        return
+
+    @override
+    async def close(self) -> None:
+        return
+
+
+def test_only_what_has_moved_is_told() -> None:
+    store, adapter = MemoryBookmarkStore(), Noted()
+    feed = PointFeed(store.subscriptions, adapter)
+    store.log("a", "1|1|")
+    store.log("b", "1|1|")
+    feed.tell()
+    assert adapter.told == []
+    store.discard("a", 1)
+    feed.tell()
+    feed.tell()
+    assert adapter.told == [("a", "1|1|")]
+    store.log("a", "1|2|")
+    store.log("a", "2|5|")
+    store.discard_up_to("a", 3)
+    store.discard("b", 1)
+    feed.tell()
+    assert adapter.told[1:] == [("a", "1|2|,2|5|"), ("b", "1|1|")]
+    store.purge("a")
+    feed.tell()
+    assert adapter.told[3:] == ["a"]
+
+
+def test_what_the_adapter_has_given_is_not_told_back() -> None:
+    store, adapter = MemoryBookmarkStore(), Noted()
+    feed = PointFeed(store.subscriptions, adapter)
+    points = [RecoveryPoint("a", "1|7|")]
+    store.seed(points)
+    feed.told(points)
+    feed.tell()
+    assert adapter.told == []
+
+
+@pytest.mark.parametrize("start", ["0|1|", "20240131T120000Z", "0"])
+def test_where_a_subscription_began_is_no_place_that_it_has_got_to(start: str) -> None:
+    store, adapter = MemoryBookmarkStore(), Noted()
+    store.subscription("a").begin(acked=False, start=start, entered_us=1)
+    PointFeed(store.subscriptions, adapter).tell()
+    assert adapter.told == []
+
+
+def test_positions_of_a_list() -> None:
+    assert positions(BookmarkList.parse("1|2|,3|4|")) == {1: 2, 3: 4}
+    assert positions(BookmarkList.parse("1|2|,20240131T120000Z")) == {}
+    assert positions(BookmarkList()) == {}

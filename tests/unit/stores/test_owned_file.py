@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from haclient_stores.errors import StoreLocked, UsageError
+from haclient_stores.files import RealDisk
+from haclient_stores.owned_file import check_process, not_the_owner, open_owned
+
+pytestmark = pytest.mark.row("BS21")
+
+
+def test_a_file_that_somebody_has_open_is_refused_with_its_owner(tmp_path: Path) -> None:
+    disk, path = RealDisk(), tmp_path / "file"
+    file = open_owned(disk, path)
+    with pytest.raises(StoreLocked, match="in use by another process as client ''"):
+        open_owned(disk, path)
+    file.close()
+    open_owned(disk, path).close()
+
+
+def test_another_client_and_a_fork_are_told_what_to_do() -> None:
+    error = not_the_owner(Path("f"), "me", "you")
+    assert error.owner == "me"
+    assert str(error) == (
+        "f: belongs to the client 'me', not to 'you': use a store of its own for each client name"
+    )
+    check_process(Path("f"), 1, 1)
+    with pytest.raises(UsageError, match="start workers with spawn"):
+        check_process(Path("f"), 1, 2)

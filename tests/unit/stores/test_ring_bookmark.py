@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from haclient_stores.errors import StoreCorrupt, StoreFull, StoreLocked, UsageError
+from haclient_stores.ring_bookmark import RingBookmarkStore, newest_slot
+from haclient_stores.ring_subscription import Slot
+
+pytestmark = pytest.mark.row("BS15")
+
+PAGE = 4096
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s.ring"
+
+
+def killed(store: RingBookmarkStore) -> RingBookmarkStore:
+    """The store as the next process finds it."""
+    copy = Path(tempfile.mkdtemp(dir=store.path.parent)) / "s.ring"
+    shutil.copyfile(store.path, copy)
+    return RingBookmarkStore(copy)
+
+
+def test_the_file_never_grows(path: Path) -> None:
+    store = RingBookmarkStore(path, subscriptions=3)
+    size = path.stat().st_size
+    assert size == PAGE * 7
+    for sequence in range(1, 5001):
+        store.discard("s", store.log("s", f"7|{sequence}|"))
+    store.prune()
+    assert path.stat().st_size == size
+    store.close()
+    store.close()
+    store = RingBookmarkStore(path, subscriptions=99)
+    assert store.capacity == 3, "the file says how many"
+    assert str(store.most_recent("s")) == "7|5000|"
+    store.close()
+
+
+@pytest.mark.row("BS4")
+def test_what_was_discarded_in_order_is_known_to_the_next_process(path: Path) -> None:
+    store = RingBookmarkStore(path)
+    numbers = list(store.subscription("s").log_batch(["1|1|", "2|1|", "1|2|", "1|3|"]))
+    for index in (0, 1, 3):
+        store.discard("s", numbers[index])
+    again = killed(store)
+    assert {str(item) for item in again.most_recent("s")} == {"1|1|", "2|1|"}
+    known = [again.is_discarded("s", bookmark) for bookmark in ("1|1|", "2|1|", "1|2|", "1|3|")]
+    assert known == [True, True, False, False]
+
+
+@pytest.mark.row("BS10")
+def test_what_no_ack_covers_yet_comes_again_and_is_filtered(path: Path) -> None:
+    store = RingBookmarkStore(path)
+    handle = store.subscription("s")
+    handle.begin(acked=True, start=None)
+    handle.log_batch(["1|1|", "2|1|", "1|2|"])
+    handle.persisted("1|1|")
+    handle.discard_up_to(3)
+    again = killed(store)
+    assert str(again.most_recent("s")) == "1|1|"
+    assert all(again.is_discarded("s", bookmark) for bookmark in ("2|1|", "1|2|"))
+    handle = again.subscription("s")
+    handle.begin(acked=True, start=None)
+    assert list(handle.log_batch(["2|1|", "1|2|"])) == [0, 0]
+    handle.persisted("2|1|,1|2|")
+    assert {str(item) for item in killed(again).most_recent("s")} == {"1|2|", "2|1|"}
+
+
+def test_where_it_began_is_known_to_the_next_process(path: Path) -> None:
+    store = RingBookmarkStore(path)
+    store.subscription("s").begin(acked=False, start="0|1|", entered_us=1_700_000_000_000_000)
+    store.subscription("t").begin(acked=False, start="3|4|,5|6|")
+    again = killed(store)
+    assert again.subscription("s").resume() == "20231114T221320Z"
+    assert again.subscription("t").resume() == "3|4|,5|6|"
+    store.purge("t")
+    assert killed(store).subscription("t").resume() == "0"
+    store.purge()
+    assert killed(store).subscription("s").resume() == "0"
+
+
+@pytest.mark.row("BS21")
+def test_a_file_belongs_to_one_process_and_one_client(path: Path) -> None:
+    store = RingBookmarkStore(path)
+    store.open_for("me")
+    store.open_for("me")
+    with pytest.raises(StoreLocked, match="in use by another process as client 'me'"):
+        RingBookmarkStore(path)
+    store.close()
+    store = RingBookmarkStore(path)
+    with pytest.raises(StoreLocked, match="belongs to the client 'me'"):
+        store.open_for("you")
+    store.close()
+    with pytest.raises(UsageError, match="closed"):
+        store.open_for("me")
+    with pytest.raises(UsageError, match="closed; open it again"):
+        store.discard_up_to("s", store.subscription("s").log("1|1|"))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_may_not_write_into_the_file_of_its_parent(path: Path) -> None:
+    store = RingBookmarkStore(path)
+    number = store.log("s", "1|1|")
+    if (child := os.fork()) == 0:
+        try:
+            store.discard("s", number)
+        except UsageError:
+            os._exit(7)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert not killed(store).is_discarded("s", "1|1|")
+    store.close()
+
+
+def test_more_subscriptions_or_publishers_than_there_is_room_for_are_refused(path: Path) -> None:
+    with pytest.raises(UsageError, match="subscriptions is 1 to"):
+        RingBookmarkStore(path, subscriptions=0)
+    store = RingBookmarkStore(path, subscriptions=1)
+    with pytest.raises(StoreFull, match="4096 bytes for a subscription"):
+        store.log("x" * 5000, "1|1|")
+    store.log("s", "1|1|")
+    with pytest.raises(StoreFull, match="'t' is one more"):
+        store.log("t", "1|1|")
+    numbers = store.subscription("s").log_batch([f"{n}|1|" for n in range(2, 400)])
+    with pytest.raises(StoreFull, match="use LoggedBookmarkStore"):
+        store.subscription("s").discard_up_to(numbers[-1])
+    store.close()
+
+
+def test_sync_is_asked_for_when_something_was_written(path: Path) -> None:
+    store = RingBookmarkStore(path, durability="group")
+    store.discard("s", store.log("s", "1|1|"))
+    assert store.needs_sync
+    store.sync()
+    assert not store.needs_sync
+    store.log("s", "1|2|")
+    assert not store.needs_sync
+    store.close()
+
+
+def test_a_torn_slot_leaves_the_one_before(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    old, new = Slot(4, "s", vectors=((1, 1, 1),)), Slot(5, "s", vectors=((1, 2, 2),))
+    pages = [slot.pack().ljust(PAGE, b"\0") for slot in (old, new)]
+    assert newest_slot(pages[0] + pages[1], path=path, offset=PAGE) == new
+    torn = pages[1][:40] + bytes(PAGE - 40)
+    assert newest_slot(pages[0] + torn, path=path, offset=PAGE) == old
+    assert "byte 8192: a slot that was written in part" in caplog.text
+    assert newest_slot(bytes(2 * PAGE), path=path, offset=PAGE) is None
+    assert newest_slot(torn + bytes(PAGE), path=path, offset=PAGE) is None, "killed when it began"
+    with pytest.raises(StoreCorrupt, match="neither slot") as caught:
+        newest_slot(torn + torn, path=path, offset=PAGE)
+    assert caught.value.offset == PAGE
+
+
+def test_a_file_that_was_cut_off_is_corrupt(path: Path) -> None:
+    RingBookmarkStore(path).close()
+    os.truncate(path, 3 * PAGE)
+    with pytest.raises(StoreCorrupt, match="cut off"):
+        RingBookmarkStore(path)
+
+
+def test_every_byte_of_a_small_file_flipped_is_noticed_or_harmless(tmp_path: Path) -> None:
+    store = RingBookmarkStore(tmp_path / "work", subscriptions=1)
+    store.open_for("me")
+    for sequence in range(1, 8):
+        store.discard("s", store.log("s", f"7|{sequence}|"))
+    store.close()
+    whole = (tmp_path / "work").read_bytes()
+    path = tmp_path / "flipped"
+    for offset in [*range(300), *range(PAGE, PAGE + 80), *range(2 * PAGE, 2 * PAGE + 80)]:
+        damaged = bytearray(whole)
+        damaged[offset] ^= 0x10
+        path.write_bytes(damaged)
+        try:
+            store = RingBookmarkStore(path)
+        except StoreCorrupt:
+            continue
+        # A damaged slot counts as torn: the one before it says 6, the newest one 7.
+        assert str(store.most_recent("s")) in {"7|6|", "7|7|"}, offset
+        store.close()

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from haclient_stores.entries import Publishers
+from haclient_stores.records import Kind, LogReader, publisher_record, word
+from haclient_stores.snapshots import Condenser, frozen, snapshot
+from haclient_stores.tracking import SubscriptionTracker
+
+
+def written(tracker: SubscriptionTracker, publishers: Publishers) -> list[tuple[int, int]]:
+    return list(snapshot(0, tracker, publishers))
+
+
+@pytest.mark.row("BS16")
+def test_a_frozen_tracker_is_written_down_as_it_was_when_the_client_goes_on() -> None:
+    publishers = Publishers()
+    tracker = SubscriptionTracker(publishers)
+    tracker.begin(acked=True, start=None)
+    tracker.log_batch([f"{1 + n % 2}|{n}|" for n in range(1, 41)])
+    tracker.discard(7)
+    tracker.link_lost(20)
+    tracker.log("1|20|")
+    before = written(tracker, publishers)
+    twin = frozen(tracker)
+    tracker.log_batch(["1|60|", "3|1|"])
+    tracker.discard_up_to(100)
+    tracker.persisted("1|60|")
+    tracker.link_lost(1)
+    tracker.start.entered_us = 5
+    assert written(twin, publishers) == before
+    assert written(tracker, publishers) != before
+
+
+@pytest.mark.row("BS16")
+def test_of_discarded_entries_in_a_row_only_the_last_of_each_publisher_is_written() -> None:
+    publishers = Publishers()
+    tracker = SubscriptionTracker(publishers)
+    tracker.log_batch([f"7|{n}|" for n in range(1, 1001)])
+    for number in range(2, 1001):
+        tracker.discard(number)
+    records = written(tracker, publishers)
+    assert len(records) < 20
+    reader = LogReader(Publishers())
+    for first, value in [publisher_record(0, 7), *records]:
+        reader.read(words(first, value))
+    reader.finish()
+    again = reader.trackers[0]
+    assert again.oldest_undiscarded == 1
+    assert again.undiscarded_count == 1
+    assert again.is_discarded("7|1000|")
+
+
+def words(first: int, value: int) -> array[int]:
+    return array("Q", [first, value])
+
+
+@pytest.mark.row("BS16")
+def test_who_reads_a_log_keeps_in_memory_what_is_live_and_little_else() -> None:
+    reader, plain = LogReader(Publishers()), LogReader(Publishers())
+    condenser = Condenser(reader)
+    most = 0
+    for each in (reader, plain):
+        for index in (0, 1):
+            each.read(words(*publisher_record(index, 7 + index)))
+    number = 0
+    for _ in range(60):
+        block = array("Q")
+        for _ in range(5000):
+            number += 1
+            block.extend((word(Kind.LOGGED, 0, number % 2), number))
+            if number % 10_000:  # one in so many is never discarded
+                block.extend((word(Kind.DISCARDED), number))
+        for each in (reader, plain):
+            each.read(block)
+        condenser.condense()
+        most = max(most, len(reader.trackers[0].ahead))
+    assert most < 80_000 < len(plain.trackers[0].ahead)
+    found, wanted = reader.trackers[0], plain.trackers[0]
+    assert str(found.recovery_point()) == str(wanted.recovery_point())
+    assert found.undiscarded_count == wanted.undiscarded_count == 30
+    assert found.next_number == wanted.next_number
+    for tracker in (found, wanted):
+        tracker.discard_all_up_to(number)
+        assert set(map(str, tracker.recovery_point())) == {"7|300000|", "8|299999|"}

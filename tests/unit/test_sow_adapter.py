@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+import trio
+
+from haclient import HAClient, Message, SOWRecoveryPointAdapter
+from haclient.errors import HAClientError, UsageError
+from haclient.stores import LoggedBookmarkStore, MemoryBookmarkStore, MemoryPublishStore
+from haclient.testing import check_recovery_point_adapter
+from haclient_fake_server.config import BrokerConfig
+from haclient_fake_server.engine.settings import SowTopic
+from haclient_fake_server.server import BrokerServer
+from haclient_stores.adapters import RecoveryPoint
+from support.broker import running_broker
+
+TOPIC = "/ADMIN/bookmark_store"
+
+
+@pytest.fixture
+async def broker() -> AsyncGenerator[BrokerServer]:
+    topics = (
+        SowTopic(TOPIC, ("/clientName", "/subId")),
+        SowTopic("points", ("/who", "/what")),
+    )
+    async with running_broker(BrokerConfig(sow_topics=topics)) as server:
+        yield server
+
+
+def servers(broker: BrokerServer) -> list[str]:
+    return [f"{uri}/amps/json" for uri in broker.uris]
+
+
+def points_client(broker: BrokerServer, name: str = "points") -> HAClient:
+    return HAClient(name, servers=servers(broker), publish_store=MemoryPublishStore())
+
+
+@pytest.mark.row("RP1", "RP3")
+async def test_it_passes_the_conformance_suite(broker: BrokerServer) -> None:
+    async with points_client(broker) as client:
+        await check_recovery_point_adapter(lambda: SOWRecoveryPointAdapter(client))
+
+
+@pytest.mark.row("RP4")
+async def test_topic_and_fields_can_be_others(broker: BrokerServer) -> None:
+    async with points_client(broker) as client:
+        adapter = SOWRecoveryPointAdapter(
+            client,
+            topic="points",
+            client_name_field="who",
+            sub_id_field="what",
+            bookmark_field="where",
+        )
+        assert list(await adapter.recover("it's me")) == []
+        adapter.update(RecoveryPoint("s", "7|1|"))
+        await adapter.close()
+        async with client.sow("points") as records:
+            found = [record.json() async for record in records]
+        assert found == [{"who": "it's me", "what": "s", "where": "7|1|"}]
+        assert list(await adapter.recover("it's me")) == [RecoveryPoint("s", "7|1|")]
+        assert adapter.decode(b"no json") is None
+        assert adapter.decode(b'{"who": 1}') is None
+
+
+async def consume(
+    broker: BrokerServer, store: LoggedBookmarkStore | MemoryBookmarkStore, count: int
+) -> list[str]:
+    """A run of the tracked client: so many messages, each discarded."""
+    texts: list[str] = []
+    message = Message()
+    async with (
+        HAClient("tracked", servers=servers(broker), bookmark_store=store) as client,
+        client.bookmark_stream("orders", sub_id="s") as messages,
+    ):
+        async for message in messages:
+            texts.append(message.text)
+            message.discard()
+            if len(texts) == count:
+                break
+        # Until a persisted ack covers the last one, which nothing but the store can tell.
+        while str(store.most_recent("s")) < message.bookmark:  # noqa: ASYNC110  # nothing to wait on
+            await trio.sleep(0.01)
+    return texts
+
+
+@pytest.mark.row("RP6")
+async def test_the_lost_file_and_the_other_host_begin_at_the_recovery_point(
+    broker: BrokerServer, tmp_path: Path
+) -> None:
+    async with points_client(broker) as client:
+        for number in range(30):
+            await client.publish("orders", str(number))
+        await client.publish_flush()
+        adapter = SOWRecoveryPointAdapter(client)
+        store = LoggedBookmarkStore(tmp_path / "s.bm", adapter=adapter)
+        with trio.fail_after(30):
+            assert await consume(broker, store, 10) == [str(n) for n in range(10)]
+            elsewhere = LoggedBookmarkStore(tmp_path / "lost.bm", adapter=adapter)
+            assert await consume(broker, elsewhere, 10) == [str(n) for n in range(10, 20)]
+            nowhere = MemoryBookmarkStore(adapter)
+            assert await consume(broker, nowhere, 10) == [str(n) for n in range(20, 30)]
+
+
+@pytest.mark.row("RP5")
+async def test_the_tracked_client_cannot_keep_its_own_points(
+    broker: BrokerServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.bm"
+    async with points_client(broker, "tracked") as client:
+        store = LoggedBookmarkStore(path, adapter=SOWRecoveryPointAdapter(client))
+        with pytest.raises(UsageError, match="give it a client of its own"):
+            await consume(broker, store, 1)
+        LoggedBookmarkStore(path).close()  # the store was let go
+
+
+@pytest.mark.row("RP8")
+async def test_a_point_that_cannot_be_sent_is_reported_once_and_sent_later(
+    broker: BrokerServer,
+) -> None:
+    reported: list[HAClientError] = []
+    async with HAClient("points", servers=servers(broker)) as client:
+        adapter = SOWRecoveryPointAdapter(client, on_error=reported.append)
+        with pytest.raises(UsageError, match="after `recover`"):
+            adapter.update(RecoveryPoint("s", "7|1|"))
+        await adapter.recover("tracked")
+        await client.disconnect()
+        adapter.update(RecoveryPoint("s", "7|1|"))
+        adapter.update(RecoveryPoint("s", "7|2|"))
+        adapter.poll(0.0)
+        assert len(reported) == 1
+        await adapter.close()
+    assert len(reported) == 2
+    async with points_client(broker) as client:
+        assert list(await SOWRecoveryPointAdapter(client).recover("tracked")) == []

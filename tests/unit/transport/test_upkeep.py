@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import trio
+from typing_extensions import override
+
+from haclient.errors import StoreFull, UsageError
+from haclient.transport.upkeep import Upkeep
+from haclient_stores.adapters import RecoveryPoint, TimedAdapter
+from haclient_stores.logged_bookmark import LoggedBookmarkStore
+from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.prune_policy import PrunePolicy
+from haclient_stores.ring_bookmark import RingBookmarkStore
+from haclient_stores.watching import OldUndiscarded, UndiscardedWatch
+from support.clock import in_virtual_time
+from support.custom import DictBookmarkStore
+
+pytestmark = in_virtual_time
+
+
+class Adapter(TimedAdapter):
+    """Notes what it is told.
+
+    Attributes:
+        takes_s: How long closing takes.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.times: list[float] = []
+        self.closed = 0
+        self.takes_s = 0.0
+
+    @override
+    async def recover(self, client_name: str) -> Iterable[RecoveryPoint]:
+        if client_name == "refused":
+            raise UsageError("not that one")
+        return [RecoveryPoint("s", "7|10|")]
+
+    @override
+    def update(self, point: RecoveryPoint) -> None:
+        self.told.append(f"{point.sub_id} {point.bookmark}")
+
+    @override
+    def purge(self, sub_id: str | None = None) -> None:
+        self.told.append(f"purge {sub_id}")
+
+    @override
+    async def prune(self) -> None:
+        return
+
+    @override
+    async def close(self) -> None:
+        await trio.sleep(self.takes_s)
+        self.closed += 1
+
+    @override
+    def poll(self, now: float) -> None:
+        self.times.append(now)
+
+
+def test_nothing_is_done_for_other_stores_and_for_stores_that_need_nothing() -> None:
+    assert Upkeep(None).tasks == []
+    assert Upkeep(DictBookmarkStore()).tasks == []
+    assert Upkeep(MemoryBookmarkStore()).tasks == []
+
+
+@pytest.mark.row("RP1", "RP2", "RP6")
+async def test_an_adapter_is_asked_first_and_told_what_moves_until_the_end() -> None:
+    adapter = Adapter()
+    store = MemoryBookmarkStore(adapter)
+    upkeep = Upkeep(store)
+    await upkeep.recover("me")
+    assert str(store.most_recent("s")) == "7|10|"
+    async with trio.open_nursery() as nursery:
+        for task in upkeep.tasks:
+            nursery.start_soon(task)
+        await trio.sleep(0.25)
+        assert adapter.told == []
+        for sequence in range(11, 21):
+            store.discard("s", store.log("s", f"7|{sequence}|"))
+        await trio.sleep(0.1)
+        assert adapter.told == ["s 7|20|"]
+        assert len(adapter.times) >= 3
+        nursery.cancel_scope.cancel()
+    store.discard("s", store.log("s", "7|21|"))
+    await upkeep.close()
+    assert adapter.told == ["s 7|20|", "s 7|21|"]
+    assert adapter.closed == 1
+
+
+@pytest.mark.row("RP5")
+async def test_a_client_that_the_adapter_refuses_does_not_begin() -> None:
+    with pytest.raises(UsageError, match="not that one"):
+        await Upkeep(MemoryBookmarkStore(Adapter())).recover("refused")
+
+
+async def test_an_adapter_that_does_not_come_to_an_end_is_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    adapter = Adapter()
+    adapter.takes_s = 1e6
+    with trio.CancelScope() as outer:
+        outer.cancel()
+        await Upkeep(MemoryBookmarkStore(adapter)).close()
+    assert "not written in 10 s" in caplog.text
+
+
+@pytest.mark.row("BS5")
+async def test_a_message_that_nobody_discards_is_told() -> None:
+    told: list[OldUndiscarded] = []
+    store = MemoryBookmarkStore(watch=UndiscardedWatch(60.0, told.append))
+    store.log("s", "7|1|")
+    store.log("s", "7|2|")
+    with trio.move_on_after(100):
+        (task,) = Upkeep(store, [store]).tasks
+        await task()
+    (old,) = told
+    assert (old.number, old.undiscarded) == (1, 2)
+
+
+@pytest.mark.row("BS17")
+async def test_a_log_is_pruned_in_a_thread_when_its_policy_wants_it(tmp_path: Path) -> None:
+    store = LoggedBookmarkStore(tmp_path / "s.bm", prune_policy=PrunePolicy(every_messages=1000))
+    threads: list[threading.Thread] = []
+    prune = store.prune
+
+    def noted() -> None:
+        threads.append(threading.current_thread())
+        prune()
+
+    store.prune = noted  # type: ignore[method-assign]  # only to see who calls it
+    for sequence in range(1, 1001):
+        store.discard("s", store.log("s", f"7|{sequence}|"))
+    with trio.move_on_after(10):
+        (task,) = Upkeep(store, [store]).tasks
+        await task()
+    (thread,) = threads
+    assert thread is not threading.current_thread()
+    store.close()
+
+
+@pytest.mark.row("BS17")
+async def test_a_full_disk_is_no_reason_to_stop_but_to_wait(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = LoggedBookmarkStore(tmp_path / "s.bm", prune_policy=PrunePolicy(idle_s=1.0))
+    attempts: list[float] = []
+
+    def fails() -> None:
+        attempts.append(1)
+        raise StoreFull("no room")
+
+    store.prune = fails  # type: ignore[method-assign]  # a disk that is full
+    with trio.move_on_after(100):
+        (task,) = Upkeep(store, [store]).tasks
+        for sequence in range(1, 1001):
+            store.discard("s", store.log("s", f"7|{sequence}|"))
+        await task()
+    assert 1 <= len(attempts) <= 2
+    assert caplog.records[0].levelno == logging.WARNING
+    store.close()
+
+
+@pytest.mark.row("BS17")
+async def test_on_exit_the_store_is_pruned_and_closed_in_a_thread(tmp_path: Path) -> None:
+    path = tmp_path / "s.bm"
+    store = LoggedBookmarkStore(path, prune_policy=PrunePolicy(on_exit=True))
+    for sequence in range(1, 100_001):
+        store.discard("s", store.log("s", f"7|{sequence}|"))
+    before = path.stat().st_size  # a test may look at a file
+    with trio.CancelScope() as outer:
+        outer.cancel()
+        await Upkeep(store).close()
+    assert path.stat().st_size < before / 2  # as above
+    store = LoggedBookmarkStore(path)
+    assert str(store.most_recent("s")) == "7|100000|"
+    store.close()
+
+
+@pytest.mark.parametrize("kind", [LoggedBookmarkStore, RingBookmarkStore])
+async def test_durability_group_syncs_what_was_written(
+    tmp_path: Path, kind: type[LoggedBookmarkStore | RingBookmarkStore]
+) -> None:
+    store = kind(tmp_path / "s.bm", durability="group")
+    store.discard("s", store.log("s", "7|1|"))
+    assert store.needs_sync
+    with trio.move_on_after(0.1):
+        (task,) = Upkeep(store, [store]).tasks
+        await task()
+    assert not store.needs_sync
+    store.close()
