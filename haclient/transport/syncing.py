@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, cast
 
 import trio
 
 from haclient.errors import StoreError, StoreFull, UsageError
-from haclient_stores.interfaces import BookmarkStore, PublishStore
+from haclient_stores.interfaces import BookmarkStore, PublishStore, SubscriptionLog
 from haclient_stores.null_publish import NullPublishStore
 from haclient_stores.publish_log import PublishLog
 from haclient_stores.tracked_store import TrackedBookmarkStore
 
-__all__ = ["on_disk", "sync_accepted", "sync_in_groups"]
+__all__ = ["group_sync", "on_disk", "sync_accepted"]
 
 _BOOKMARKS_EVERY_S: Final = 0.005
 
@@ -44,21 +46,24 @@ async def on_disk(store: PublishStore | None) -> None:
     await trio.to_thread.run_sync(store.sync, abandon_on_cancel=True)
 
 
-async def sync_in_groups(store: PublishStore | BookmarkStore) -> None:
-    """Durability `group`: write through whatever was stored since the last time.
+def group_sync(store: PublishStore | BookmarkStore) -> Callable[[], Awaitable[None]] | None:
+    """The task that syncs a store again and again, if its durability asks for one.
 
-    A discard is a call that returns at once, so `fsync` is for bookmark stores the same.
-
-    Raises:
-        StoreError: The disk reports an error; nothing that follows would be durable.
+    A discard is a call that returns at once, so `fsync` is for bookmark stores the same as `group`.
     """
-    if isinstance(store, PublishLog):
-        interval_s = store.group_interval_s if store.durability == "group" else None
-    elif isinstance(store, TrackedBookmarkStore):
-        interval_s = _BOOKMARKS_EVERY_S if store.durability != "process" else None
-    else:
-        return
-    while interval_s is not None:
+    if isinstance(store, PublishLog) and store.durability == "group":
+        return partial(_sync_in_groups, store, store.group_interval_s)
+    if isinstance(store, TrackedBookmarkStore) and store.durability != "process":
+        tracked = cast("TrackedBookmarkStore[SubscriptionLog]", store)
+        return partial(_sync_in_groups, tracked, _BOOKMARKS_EVERY_S)
+    return None
+
+
+async def _sync_in_groups(
+    store: PublishLog | TrackedBookmarkStore[SubscriptionLog], interval_s: float
+) -> None:
+    """Write through what was stored since the last time; an error of the disk ends the client."""
+    while True:
         await trio.sleep(interval_s)
         if store.needs_sync:
             await trio.to_thread.run_sync(store.sync)

@@ -11,13 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Final, TypeAlias, cast
 
 import trio
 
 from haclient.errors import StoreFull
-from haclient.transport.syncing import sync_in_groups
+from haclient.transport.syncing import group_sync
 from haclient_stores.adapters import PointFeed, TimedAdapter
 from haclient_stores.interfaces import BookmarkStore, PublishStore, SubscriptionLog
 from haclient_stores.tracked_store import TrackedBookmarkStore
@@ -85,7 +84,7 @@ class Upkeep:
     def tasks(self) -> list[Task]:
         """What is to be run for as long as the client lives."""
         store = self._store
-        tasks: list[Task] = [partial(sync_in_groups, each) for each in self._stores]
+        tasks: list[Task] = [task for each in self._stores if (task := group_sync(each))]
         if store is None:
             return tasks
         if store.adapter is not None or store.watch is not None:
