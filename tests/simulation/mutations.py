@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from haclient.session import logon
 from haclient.transport import dispatch, ha_core, publisher
-from haclient_fake_server.engine import durability, heartbeats, identity, replay
+from haclient_fake_server.engine import durability, heartbeats, identity
 from haclient_stores import (
     file_recovery,
     logged_subscription,
@@ -222,11 +222,3 @@ def _discard_not_written(stack: contextlib.ExitStack) -> None:
 @_mutation("what was queued when the link was lost counts as handed out")
 def _lost_queue_counts_as_seen(stack: contextlib.ExitStack) -> None:
     _replace(stack, ha_core, "drop_queued", lambda subscription: subscription.sink.drop())
-
-
-@_mutation("a replay that begins in the middle of the log begins one position late")
-def _replay_one_late(stack: contextlib.ExitStack) -> None:
-    def enter(self: Ours, item: Ours, span: Ours) -> None:
-        entered(self, item, span._replace(start=span.start + (span.start > 1)))
-
-    entered = _replace(stack, replay.Replay, "enter", enter)
