@@ -14,7 +14,9 @@ from haclient.cli.app import commands, main, run
 
 @pytest.mark.row("CLI1", "CLI5")
 def test_the_commands_are_offered_and_documented() -> None:
-    assert sorted(commands.commands) == ["broker", "demo", "ping", "publish", "sow", "subscribe"]
+    assert sorted(commands.commands) == [
+        *("broker", "demo", "ping", "publish", "sow", "store", "subscribe")
+    ]
     for command in commands.commands.values():
         result = CliRunner().invoke(command, ["--help"])
         assert result.exit_code == 0
