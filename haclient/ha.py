@@ -75,7 +75,8 @@ class HAClient(Client):
             server is asked once; when one refuses it again, `"fail"` ends the block with the error,
             `"drop"` ends this subscription with it, `"retry"` goes on for as long as the delay
             strategy allows. A callable gets id and error and answers with one of these.
-        failover_overlap: How many seconds before a loss the replay on another server begins.
+        failover_overlap: How many seconds before a server was heard last the replay on another one
+            begins: more than the clocks differ, and than replication takes.
         on_failed_write: Called with the message and the reason when a publish is refused.
         on_duplicate: Called with each message that a bookmark store filtered out.
         on_last_chance: Called with each message that belongs to no subscription.

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from typing_extensions import override
 
 from haclient_stores.bookmarks import BookmarkList
-from haclient_stores.errors import PublishGap
-from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore, SubscriptionLog
-from haclient_stores.start import Start
+from haclient_stores.errors import PublishGap, UsageError
+from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore
+from haclient_stores.resumption import Resumption, sequences
 
 __all__ = ["SendingStore", "StoreSubscription"]
 
@@ -142,14 +143,15 @@ class SendingStore(FrameLog):
         self._store.close()
 
 
-class StoreSubscription(SubscriptionLog):
+class StoreSubscription(Resumption):
     """One subscription of a `BookmarkStore` that knows only single messages."""
 
     def __init__(self, store: BookmarkStore, sub_id: str) -> None:
         self._store = store
         self._sub_id = sub_id
-        self._start = Start()  # for as long as this object lives; the store knows only messages
+        super().__init__()  # for as long as this object lives; the store knows only messages
         self._nothing_came = True
+        self._seen: dict[int, int] = {}
 
     @override
     def begin(
@@ -157,10 +159,11 @@ class StoreSubscription(SubscriptionLog):
     ) -> None:
         if start is not None:
             self._store.purge(self._sub_id)
-            self._start = Start()
-            self._start.set(start)
-            self._start.entered_us = entered_us
+            self.begin_anew()
+            self.start.set(start)
+            self.start.entered_us = entered_us
             self._nothing_came = True
+            self._seen.clear()
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int]:
@@ -173,6 +176,8 @@ class StoreSubscription(SubscriptionLog):
         if self._store.is_discarded(self._sub_id, bookmark):
             return 0
         self._nothing_came = False
+        with suppress(UsageError):  # the store knows better what it can read
+            self._seen.update(sequences(BookmarkList.parse(bookmark)))
         return self._store.log(self._sub_id, bookmark)
 
     @override
@@ -185,8 +190,8 @@ class StoreSubscription(SubscriptionLog):
 
     @override
     def completed(self, bookmark: str) -> None:
-        if self._nothing_came and self._start.is_now and bookmark:
-            self._start.set(bookmark)
+        if self._nothing_came and self.start.is_now and bookmark:
+            self.start.set(bookmark)
 
     @override
     def link_lost(self, first_queued: int) -> None:
@@ -204,15 +209,6 @@ class StoreSubscription(SubscriptionLog):
     def is_discarded(self, bookmark: str) -> bool:
         return self._store.is_discarded(self._sub_id, bookmark)
 
-    @override
-    def resume(self) -> str:
-        return self._start.resume(self.recovery_point())
-
-    @override
-    def resume_elsewhere(self, since_us: int) -> tuple[str, ...]:
-        finished = bool(self._store.most_recent(self._sub_id).items)
-        return self._start.resume_elsewhere(self.recovery_point(), since_us, finished=finished)
-
     @property
     @override
     def oldest_undiscarded(self) -> int:
@@ -224,8 +220,18 @@ class StoreSubscription(SubscriptionLog):
         return int(self.oldest_undiscarded != 0)  # a custom store says no more than that
 
     @override
-    def recovery_point(self) -> BookmarkList:
-        point = self._store.most_recent(self._sub_id)
-        if point.items:
-            return point
-        return BookmarkList(self._start.resume_items(nothing_came=self._nothing_came))
+    def finished_point(self) -> BookmarkList:
+        return self._store.most_recent(self._sub_id)
+
+    @property
+    @override
+    def nothing_came(self) -> bool:
+        return self._nothing_came
+
+    @override
+    def arrived(self) -> dict[int, int]:
+        return {**sequences(self.finished_point()), **self._seen}
+
+    @override
+    def expected(self) -> tuple[int, ...]:
+        return ()  # a custom store forgets nothing that was handed to it

@@ -67,10 +67,6 @@ class Heartbeat:
         """Bytes arrived."""
         self._heard_at = now
 
-    def silent_s(self, now: float) -> float:
-        """For how long nothing has arrived."""
-        return now - self._heard_at
-
     def beat(self, now: float) -> None:
         """A beat was sent."""
         self._beat_at = now

@@ -153,6 +153,7 @@ class Session:
             raise ProtocolError(
                 f"the server sent a bookmark that cannot be read: {error}"
             ) from error
+        subscription.whereabouts.last = run[-1].bookmark
         for message, number in zip(run, numbers, strict=True):
             message.sub_id = sub_id
             message.owner = log
@@ -207,6 +208,8 @@ class Session:
         if kind == "processed" and ack.status == "success" and subscription.accepted is not None:
             subscription.accepted()
             subscription.accepted = None
+        if ack.status == "success" and kind == "completed":
+            subscription.whereabouts.complete = True
         if ack.status == "success" and subscription.log is not None and ack.bookmark:
             if kind == "persisted":
                 subscription.log.persisted(ack.bookmark)

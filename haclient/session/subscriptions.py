@@ -14,6 +14,7 @@ from typing import Protocol
 
 from haclient.errors import SubIdInUse
 from haclient.protocol.messages import Message
+from haclient.session.resuming import Whereabouts
 from haclient_stores.interfaces import SubscriptionLog
 
 __all__ = ["Marker", "Phase", "Router", "Sink", "Subscription"]
@@ -59,6 +60,7 @@ class Subscription:
         ends_after: What has still to arrive before it is over; always empty for those that last
             until `unsubscribe`.
         markers: Whether `group_begin` and `group_end` are delivered like messages.
+        whereabouts: How far it has got on the link.
     """
 
     __slots__ = (
@@ -73,6 +75,7 @@ class Subscription:
         "sink",
         "sub_id",
         "user_acks",
+        "whereabouts",
     )
 
     def __init__(  # noqa: PLR0913  # the parts of one entry, all by keyword
@@ -99,6 +102,7 @@ class Subscription:
         self.finite = bool(ends_after)
         self.markers = markers
         self.phase = Phase.OPENING
+        self.whereabouts = Whereabouts()
 
     def saw(self, what: str) -> bool:
         """`what` (an ack type or `group_end`) has arrived; whether that was the last thing."""

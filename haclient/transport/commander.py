@@ -26,6 +26,7 @@ from haclient.session.resuming import resuming_options
 from haclient.session.subscriptions import Sink, Subscription
 from haclient.transport.connection import Connection
 from haclient.transport.dispatch import Delivery
+from haclient.transport.reentry import Places, best_first
 from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
@@ -50,6 +51,7 @@ class Commander:
 
     Attributes:
         server_version: Of the server that was logged on to last, as it writes it.
+        places: Where bookmark subscriptions are entered.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Commander:
         self.bookmark_store = bookmark_store
         self.server_version = ""
         self._clock_us = clock_us
+        self.places = Places(clock_us)
         self.connection: Connection | None = None
         self.logged_on = False
         self._leaving: dict[str, trio.Event] = {}  # ids that the server may still send for
@@ -151,6 +154,10 @@ class Commander:
             lambda: send(frame), pending, event, timeout=timeout, patient=patient
         )
 
+    def heard(self, until: float, last: bool) -> None:  # noqa: FBT001  # called by the connection
+        """The server was heard up to a time; `last` when it is not heard any more."""
+        self.places.heard(self.session.router.all(), until, last=last)
+
     # -- receivers ----------------------------------------------------------
 
     async def open(
@@ -182,9 +189,16 @@ class Commander:
         connection = self.connected()
         self.session.router.check_free(ids)  # before the bookmark store hears of it
         subscription = self._receiver(fields, sink, markers=markers)
+        self.places.entering(subscription)
         self.session.router.add(subscription)
-        try:
+
+        async def enter(bookmark: str) -> None:
+            if bookmark:
+                fields["bm"] = bookmark
             await self.command(fields, body, what=what, timeout=timeout)
+
+        try:
+            await best_first(self._forms(fields, subscription.log), enter, self.places.server)
         except BaseException as error:
             self.session.router.remove(subscription)
             drop_queued(subscription)
@@ -206,6 +220,8 @@ class Commander:
         """
         cid = self.session.next_command_id()
         subscription.command_id = cid
+        subscription.accepted = None
+        self.places.entering(subscription)
         self.session.router.add(subscription)
         try:
             what = f"{fields['c']} on {fields.get('t', '')!r} again"
@@ -256,7 +272,7 @@ class Commander:
     def _remember(
         self, fields: Fields, acks: set[str]
     ) -> tuple[SubscriptionLog | None, Callable[[], None] | None]:
-        """Resolve the bookmark of a subscribe, and open its memory in the bookmark store.
+        """Open the memory of a subscribe in the bookmark store.
 
         Returns:
             The memory, and what is left to do with it once the server has accepted the command.
@@ -276,8 +292,6 @@ class Commander:
         conflated = "conflation=" in str(fields.get("opts", ""))
         if recent:
             log.begin(acked=acked, start=None, conflated=conflated)
-            fields["bm"] = log.resume_elsewhere(0)[0]  # an earlier process had any of the servers
-            self._ask_for_all(fields)
             return log, None
         # An explicit bookmark forgets what is known: not before the server has accepted it.
         entered_us = self._clock_us() if parse_bookmark(bookmark) == NOW else 0
@@ -285,16 +299,23 @@ class Commander:
             log.begin, acked=acked, start=bookmark, conflated=conflated, entered_us=entered_us
         )
 
-    def _ask_for_all(self, fields: Fields) -> None:
-        """The server may lack what this client knows: it is not to begin behind it."""
-        bookmark = str(fields["bm"])
-        if "|" in bookmark and bookmark != str(NOW):
-            options = str(fields.get("opts", ""))
+    def _forms(self, fields: Fields, log: SubscriptionLog | None) -> tuple[str, ...]:
+        """The bookmarks to ask for, the best first; resolves `MOST_RECENT` (BS8)."""
+        bookmark = str(fields.get("bm", ""))
+        if log is None or bookmark != str(MOST_RECENT):
+            return (bookmark,)
+        forms = self.places.forms(log)
+        if any("|" in form and form != str(NOW) for form in forms):
+            # The server may lack what this client knows: it is not to begin behind it.
             options = resuming_options(
-                options, bookmark=bookmark, version=self.server_version, again=False
+                str(fields.get("opts", "")),
+                bookmark=forms[0],
+                version=self.server_version,
+                again=False,
             )
             if options:
                 fields["opts"] = options
+        return forms
 
     # -- leaving ------------------------------------------------------------
 

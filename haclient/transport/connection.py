@@ -28,6 +28,7 @@ from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
 from haclient.session.acks import PendingCommand
 from haclient.session.farewell import cut
+from haclient.session.hearing import Hearing
 from haclient.session.heartbeat import Due, Heartbeat
 from haclient.session.machine import Received, Session
 from haclient.session.subscriptions import Marker, Subscription
@@ -41,6 +42,8 @@ __all__ = ["Connection"]
 _TINY_READ_BYTES: Final = 1024
 _TINY_READ_STORM: Final = 8  # tiny reads in a row after which nobody can be in a hurry
 _TINY_READ_PAUSE_S: Final = 0.000_2
+
+_HEARD_EVERY_S: Final = 1.0  # the overlap is longer than what is not told at the end of a process
 
 _LAST_WORDS_S: Final = 0.2  # the reader meets the end of the link as well, and then ends all
 
@@ -82,6 +85,8 @@ class Connection:
         hurried: Whether someone waits for an ack right now; no read is delayed then.
         on_stopped: Called when reading stops because of a full queue: whoever waits for an ack
             without being a pending command looks again at `refuse_deadlock`.
+        on_heard: Called about once a second while something comes, and at the end of the link,
+            with the time up to which the peer was heard, and whether this is the end.
     """
 
     def __init__(  # noqa: PLR0913  # what a connection stands between, all by keyword
@@ -94,6 +99,7 @@ class Connection:
         events: Obstacle,
         hurried: Callable[[], bool],
         on_stopped: Callable[[], None],
+        on_heard: Callable[[float, bool], None],
     ) -> None:
         self.link = link
         self.session = session
@@ -102,6 +108,9 @@ class Connection:
         self._events = events
         self._hurried = hurried
         self._on_stopped = on_stopped
+        self._on_heard = on_heard
+        self._hearing = Hearing(trio.current_time())
+        self._tell_heard_at = 0.0
         self._heartbeat: Heartbeat | None = None
         self._heartbeat_changed = trio.Event()
         self._farewell = ""
@@ -117,11 +126,6 @@ class Connection:
             heartbeat.start(trio.current_time())
         self._heartbeat = heartbeat
         self._heartbeat_changed.set()
-
-    @property
-    def silent_s(self) -> float:
-        """For how long the peer has said nothing, as far as heartbeats tell."""
-        return 0.0 if self._heartbeat is None else self._heartbeat.silent_s(trio.current_time())
 
     def close(self, reason: HAClientError | None = None) -> None:
         """End the connection now; `run` returns soon after, with this reason if there is one."""
@@ -163,6 +167,7 @@ class Connection:
             self.link.close()
             self.writer.log_open = False
             self.writer.release()
+        self._on_heard(self._hearing.heard_at, True)
         return reasons[0]
 
     async def _until_lost(self, task: Callable[[], Awaitable[None]]) -> HAClientError:
@@ -205,18 +210,25 @@ class Connection:
     async def _read(self) -> None:
         link, frames, decode = self.link, FrameReader(), MessageDecoder().decode
         tiny_reads = 0  # in a row that did not have to be waited for
+        waited = False
         while True:
             count = link.recv_into(frames.writable())
             if count is None:
                 tiny_reads = 0
+                waited = True
+                self._nothing_left()
                 await link.wait_readable()
                 continue
             if count == 0:
                 raise DisconnectedError(f"{self.link.peer} closed the connection")
             frames.received(count)
             heads, bodies = frames.split()
+            now = trio.current_time()
+            if waited:
+                waited = False
+                self._hearing.arrived(now)
             if self._heartbeat is not None:
-                self._heartbeat.heard(trio.current_time())
+                self._heartbeat.heard(now)
             if heads:
                 messages = decode(heads, bodies)
                 size = sum(map(len, heads)) + sum(map(len, bodies))
@@ -227,6 +239,14 @@ class Connection:
             await trio.lowlevel.checkpoint()  # whoever was woken may begin to wait again
             if tiny_reads > _TINY_READ_STORM and not self._hurried():
                 await trio.sleep(_TINY_READ_PAUSE_S)  # gather acks that come one by one
+
+    def _nothing_left(self) -> None:
+        """All that has arrived is read."""
+        now = trio.current_time()
+        self._hearing.empty(now)
+        if now >= self._tell_heard_at:
+            self._tell_heard_at = now + _HEARD_EVERY_S
+            self._on_heard(self._hearing.heard_at, False)
 
     def _handle(self, received: Received, size: int, count: int) -> None:
         """Act on one chunk of `count` messages; the order is the session's contract."""

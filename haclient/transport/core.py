@@ -157,8 +157,10 @@ class Core:
             events=self.events,
             hurried=self._hurried,
             on_stopped=self.publisher.persisted.release,
+            on_heard=self.commander.heard,
         )
         self._connection = self.commander.connection = connection
+        self.commander.places.server = self._uri.address
         self._closed = trio.Event()
         self._lost_because = None
         self.publisher.connected(connection.writer)

@@ -28,7 +28,6 @@ from haclient.errors import (
     CommandError,
     DisconnectedError,
     HAClientError,
-    InvalidBookmark,
     NameInUse,
     ProtocolError,
     PublishGap,
@@ -48,8 +47,8 @@ from haclient.transport.connection import Connection
 from haclient.transport.core import Core
 from haclient.transport.dispatch import Delivery
 from haclient.transport.publisher import Payload
+from haclient.transport.reentry import best_first
 from haclient.transport.settings import Settings
-from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.publish_log import PublishLog
 
 __all__ = ["HACore", "HASettings", "OnPublishGap", "OnResubscribeFailure"]
@@ -109,8 +108,6 @@ class HACore(Core):
         self._lasting: dict[str, Subscription] = {}
         self._attempt = ""  # the URI of this attempt
         self._authenticator = settings.authenticator
-        self._live_uri = ""  # where we were live last, and until when
-        self._live_until_us = 0
         self._stopping = trio.CancelScope()
         self._steps: dict[Recovery, Callable[[], Awaitable[None]]] = {
             Recovery.CHOOSING: self._choose,
@@ -123,6 +120,7 @@ class HACore(Core):
             Recovery.RESUBSCRIBING: self._resubscribe,
             Recovery.LIVE: self._stay,
         }
+        self.commander.places.overlap_us = int(ha.failover_overlap_s * 1_000_000)
         store = settings.publish_store
         if isinstance(store, PublishLog):  # a store of the user's own decides by itself
             store.error_on_publish_gap = ha.on_publish_gap != "continue"
@@ -346,15 +344,11 @@ class HACore(Core):
         self._tell(ConnectionState.RESUBSCRIBED)
 
     async def _stay(self) -> None:
-        connection = self._serving()
+        self._serving()
         self._ha.delay.reset()
         self._refusals.clear()
-        self._live_uri = self._attempt
         self._live.set()
         await self._closed.wait()
-        # What was written while the link was silent has not reached us.
-        silent_us = int(connection.silent_s * 1_000_000)
-        self._live_until_us = self.settings.clock_us() - silent_us
         raise self._not_connected()
 
     def _serving(self) -> Connection:
@@ -370,43 +364,28 @@ class HACore(Core):
     # -- entering again -----------------------------------------------------------
 
     async def _reenter(self, subscription: Subscription, entry: Entry) -> None:
-        """One subscription, from where its store says (BS9); with a time anchor on another server.
-
-        Another server may have put a publisher's messages earlier than this list of bookmarks
-        says, so its replay begins a little before the time of the loss; the store filters the rest.
-        """
+        """One subscription, from where its store says (BS9)."""
         fields, log = dict(entry.fields), subscription.log
         options = str(fields.pop("opts", ""))
         forms: tuple[str, ...] = (str(fields.get("bm", "")),)
         if log is not None:
             conflated = "conflation=" in options
             log.begin(acked=fields["c"] == "subscribe", start=None, conflated=conflated)
-            forms = self._forms(log)
-        for bookmark in forms:
+            # Conflated messages and those of a query do not come in the order of the log.
+            ordered = not conflated and not subscription.query_id
+            last = subscription.whereabouts.last if ordered else ""
+            forms = self.commander.places.forms(log, last)
+
+        async def enter(bookmark: str) -> None:
             opts = resuming_options(
                 options, bookmark=bookmark, version=self.commander.server_version, again=True
             )
             more = {name: value for name, value in (("bm", bookmark), ("opts", opts)) if value}
-            try:
-                await self.commander.reopen(
-                    subscription,
-                    {**fields, **more},
-                    entry.body,
-                    timeout=self._ha.connect_timeout_s,
-                )
-            except InvalidBookmark:
-                if bookmark == forms[-1]:
-                    raise
-                _logger.warning("%s refuses bookmarks with a time anchor", self._info()["uri"])
-            else:
-                return
+            await self.commander.reopen(
+                subscription, {**fields, **more}, entry.body, timeout=self._ha.connect_timeout_s
+            )
 
-    def _forms(self, log: SubscriptionLog) -> tuple[str, ...]:
-        """What to ask for, the best form first."""
-        if self._attempt == self._live_uri or not self._live_until_us:
-            return (log.resume(),)
-        overlap_us = int(self._ha.failover_overlap_s * 1_000_000)
-        return log.resume_elsewhere(self._live_until_us - overlap_us)
+        await best_first(forms, enter, self._info()["uri"])
 
     def _refused(self, subscription: Subscription, error: HAClientError) -> None:
         """A server does not take a subscription back (SM8).

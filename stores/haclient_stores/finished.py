@@ -125,6 +125,11 @@ class Finished:
         """A position that is a recovery point once the numbers below `before` are discarded."""
         self._pending = (publisher, sequence, before)
 
+    @property
+    def offered(self) -> dict[int, int]:
+        """The position that was offered last, if it was not taken yet."""
+        return {} if self._pending is None else {self._pending[0]: self._pending[1]}
+
     def settle(self, head: int) -> None:
         """Take the position offered if everything below `head` is discarded."""
         if self._pending is None or head < self._pending[2]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from haclient_stores.bookmarks import BookmarkList
     from haclient_stores.errors import PublishGap
+    from haclient_stores.standing import Standing
 
 __all__ = ["BookmarkStore", "FrameLog", "PublishStore", "SubscriptionLog"]
 
@@ -271,14 +272,48 @@ class SubscriptionLog(Protocol):
         ...
 
     @abstractmethod
-    def resume_elsewhere(self, since_us: int) -> tuple[str, ...]:
-        """The same for another server, whose log may have another order: the best form first.
+    def resume_elsewhere(self, since_us: int, after: str = "") -> tuple[str, ...]:
+        """The same where a list of what is finished is not enough: the best form first.
 
         Args:
             since_us: A time that lies before anything that may be missing, in microseconds since
                 1970; a list of bookmarks also carries it. What comes again is filtered. 0 when
-                no such time is known, as in a new process.
+                no such time is needed.
+            after: A bookmark that lies before anything that may be missing; the list carries it.
         """
+        ...
+
+    @abstractmethod
+    def resume_from_start(self) -> str:
+        """The wire bookmark with which everything comes again that may be missing."""
+        ...
+
+    # -- whose order it is --------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def standing(self) -> Standing:
+        """At which server it was entered last, and up to when servers were heard."""
+        ...
+
+    @property
+    @abstractmethod
+    def in_order(self) -> bool:
+        """Whether `resume` is safe on the server of the last entry by its order alone."""
+        ...
+
+    @abstractmethod
+    def entered(self, server: str) -> None:
+        """A server has accepted it; what comes next is in the order of its log.
+
+        Args:
+            server: Its address.
+        """
+        ...
+
+    @abstractmethod
+    def heard(self, until_us: int) -> None:
+        """The server has sent all that it had at this time, in microseconds since 1970."""
         ...
 
 

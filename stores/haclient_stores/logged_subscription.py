@@ -11,7 +11,15 @@ from haclient_stores.entries import Alias, Chunk
 from haclient_stores.errors import StoreFull
 from haclient_stores.gate import Gate
 from haclient_stores.interfaces import SubscriptionLog
-from haclient_stores.records import Kind, begun_flags, publisher_record, start_records, word
+from haclient_stores.records import (
+    Kind,
+    begun_flags,
+    heard_record,
+    publisher_record,
+    server_records,
+    start_records,
+    word,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +27,7 @@ if TYPE_CHECKING:
     from haclient_stores.bookmarks import BookmarkList
     from haclient_stores.entries import Publishers
     from haclient_stores.record_file import RecordFile
+    from haclient_stores.standing import Standing
     from haclient_stores.tracking import SubscriptionTracker
 
 __all__ = ["LoggedSubscription", "OpenLog"]
@@ -283,5 +292,31 @@ class LoggedSubscription(SubscriptionLog):
         return self.tracker.resume()
 
     @override
-    def resume_elsewhere(self, since_us: int) -> tuple[str, ...]:
-        return self.tracker.resume_elsewhere(since_us)
+    def resume_elsewhere(self, since_us: int, after: str = "") -> tuple[str, ...]:
+        return self.tracker.resume_elsewhere(since_us, after)
+
+    @override
+    def resume_from_start(self) -> str:
+        return self.tracker.resume_from_start()
+
+    @property
+    @override
+    def standing(self) -> Standing:
+        return self.tracker.standing
+
+    @property
+    @override
+    def in_order(self) -> bool:
+        return self.tracker.in_order
+
+    @override
+    def entered(self, server: str) -> None:
+        with self._log.gate.standstill():
+            self.tracker.entered(server)
+            self._log.file.put_all(list(server_records(self._index, server)))
+
+    @override
+    def heard(self, until_us: int) -> None:
+        with self._log.gate.standstill():
+            self.tracker.heard(until_us)
+            self._log.file.put(*heard_record(self._index, until_us))

@@ -33,8 +33,11 @@ __all__ = [
     "Kind",
     "LogReader",
     "begun_flags",
+    "heard_record",
     "name_records",
     "publisher_record",
+    "server_records",
+    "standing_records",
     "start_records",
     "word",
 ]
@@ -76,6 +79,10 @@ class Kind(enum.IntEnum):
     COVERED = 22  # publisher, sequence
     ALIAS_NUMBER = 23  # the number of the next ALIAS_OF
     ALIAS_OF = 24  # number of the entry that it stands for
+    SERVER = 25  # part of a server's address, in parts like a name
+    SERVER_END = 26  # the last part
+    BEFORE = 27  # publisher, sequence
+    HEARD = 28  # microseconds + 1
     PARTIAL_SEAL = 254  # see record_file
     SEAL = 255
 
@@ -92,12 +99,44 @@ def begun_flags(*, acked: bool, conflated: bool) -> int:
 
 def name_records(subscription: int, sub_id: str) -> Iterator[tuple[int, int]]:
     """The records that introduce a subscription."""
-    data = sub_id.encode("utf-8", "surrogateescape")
+    return _text_records(subscription, sub_id, Kind.NAME, Kind.NAME_END)
+
+
+def server_records(subscription: int, server: str) -> Iterator[tuple[int, int]]:
+    """The records of an entry at a server."""
+    return _text_records(subscription, server, Kind.SERVER, Kind.SERVER_END)
+
+
+def heard_record(subscription: int, until_us: int) -> tuple[int, int]:
+    """The record that says up to when the server was heard."""
+    return word(Kind.HEARD, subscription), until_us + 1
+
+
+def _text_records(
+    subscription: int, text: str, part_kind: Kind, last_kind: Kind
+) -> Iterator[tuple[int, int]]:
+    data = text.encode("utf-8", "surrogateescape")
     parts = [data[at : at + _NAME_PART] for at in range(0, len(data), _NAME_PART)] or [b""]
     for index, part in enumerate(parts):
-        kind = Kind.NAME_END if index == len(parts) - 1 else Kind.NAME
+        kind = last_kind if index == len(parts) - 1 else part_kind
         value = int.from_bytes(bytes([len(part) + 1]) + part, "little")
         yield word(kind, subscription), value
+
+
+def standing_records(
+    subscription: int, tracker: SubscriptionTracker, publishers: Publishers
+) -> Iterator[tuple[int, int]]:
+    """The records of where a subscription stands; nothing of it has arrived for who reads them."""
+    standing = tracker.standing
+    heard = [heard_record(subscription, standing.heard_us)] if standing.heard_us else []
+    if not standing.complete:  # it was heard at the server before
+        yield from heard
+    if standing.server:
+        yield from server_records(subscription, standing.server)
+    for publisher_id, sequence in standing.before.items():
+        yield word(Kind.BEFORE, subscription, publishers.index(publisher_id)), sequence
+    if standing.complete:
+        yield from heard
 
 
 def publisher_record(index: int, publisher_id: int) -> tuple[int, int]:
@@ -187,7 +226,7 @@ class LogReader:
         self.names: dict[int, str] = {}
         self.trackers: dict[int, SubscriptionTracker] = {}
         self.unknown: tuple[int, int] | None = None
-        self._parts: dict[int, bytes] = {}
+        self._parts: dict[tuple[int, int], bytes] = {}
         self._gathered: dict[int, _Gathered] = {}
         self.alias_number = 0
         self._barrier = _Barrier(self._apply)
@@ -261,24 +300,32 @@ class LogReader:
         if kind in {Kind.PUBLISHER, Kind.PUBLISHER_ZERO}:
             self.publishers.index(value if kind == Kind.PUBLISHER else 0)
         elif kind in {Kind.NAME, Kind.NAME_END}:
-            self._name(subscription, value, last=kind == Kind.NAME_END)
+            if (name := self._text(subscription, Kind.NAME_END, kind, value)) is not None:
+                self.names[subscription] = name
+                self.tracker(subscription)
+        elif kind in {Kind.SERVER, Kind.SERVER_END}:
+            if (server := self._text(subscription, Kind.SERVER_END, kind, value)) is not None:
+                tracker = self.tracker(subscription)
+                self._gathered[subscription].apply()
+                tracker.entered(server)
         else:
             tracker = self.tracker(subscription)
             self._gathered[subscription].apply()
+            self._parts.pop((subscription, Kind.SERVER_END), None)  # cut off by a crash
             move = _MOVES.get(kind)
             if move is not None:
                 move(self, tracker, publisher, value)
             elif self.unknown is None:
                 self.unknown = pair
 
-    def _name(self, subscription: int, value: int, *, last: bool) -> None:
+    def _text(self, subscription: int, last: Kind, kind: int, value: int) -> str | None:
+        """One more part of a text; the text once it is whole."""
         data = value.to_bytes(8, "little")
-        whole = self._parts.pop(subscription, b"") + data[1 : data[0]]
-        if last:
-            self.names[subscription] = whole.decode("utf-8", "surrogateescape")
-            self.tracker(subscription)
-        else:
-            self._parts[subscription] = whole
+        whole = self._parts.pop((subscription, last), b"") + data[1 : data[0]]
+        if kind == last:
+            return whole.decode("utf-8", "surrogateescape")
+        self._parts[subscription, last] = whole
+        return None
 
 
 def _begun(_: LogReader, tracker: SubscriptionTracker, __: int, flags: int) -> None:
@@ -326,6 +373,10 @@ def _covered(_: LogReader, tracker: SubscriptionTracker, publisher: int, sequenc
     tracker.finished.cover[publisher] = sequence
 
 
+def _before(reader: LogReader, tracker: SubscriptionTracker, publisher: int, value: int) -> None:
+    tracker.standing.before[reader.publishers.ids[publisher]] = value
+
+
 def _alias_number(reader: LogReader, _: SubscriptionTracker, __: int, number: int) -> None:
     reader.alias_number = number
 
@@ -355,4 +406,6 @@ _MOVES: Final[dict[int, Callable[[LogReader, SubscriptionTracker, int, int], Non
     Kind.COVERED: _covered,
     Kind.ALIAS_NUMBER: _alias_number,
     Kind.ALIAS_OF: _alias_of,
+    Kind.BEFORE: _before,
+    Kind.HEARD: lambda _, tracker, __, value: tracker.heard(value - 1),
 }

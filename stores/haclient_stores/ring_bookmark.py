@@ -19,11 +19,15 @@ offset  bytes  meaning
 4       4      bytes of the slot in use, up to the end of the text
 8       8      generation; the higher of the two is the newer
 16      8      when the subscription was entered, microseconds since 1970; or 0
-24      2      bytes of the subscription id
-26      2      bytes of the start: where it began, in wire form
-28      4      count of publishers
-32      24 n   for each publisher: its id, resume and applied
-...            subscription id and start, UTF-8
+24      8      up to when servers were heard, microseconds since 1970; or 0
+32      2      bytes of the subscription id
+34      2      bytes of the start: where it began, in wire form
+36      2      bytes of the server's address
+38      2      1: nothing has arrived from another server; 2: it has sent all it had
+40      4      count of publishers
+44      4      0
+48      24 n   for each publisher: its id, resume and applied
+...            subscription id, start and server, UTF-8
 ======  =====  ==============================================================
 """
 

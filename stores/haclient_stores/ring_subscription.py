@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -12,6 +13,7 @@ from typing_extensions import override
 from haclient_stores.entries import MIXED, Chunk
 from haclient_stores.errors import StoreFull, UsageError
 from haclient_stores.segment import PAGE_BYTES
+from haclient_stores.standing import Standing
 from haclient_stores.tracking import SubscriptionTracker
 
 if TYPE_CHECKING:
@@ -21,7 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["RingSubscription", "Slot"]
 
-_HEAD: Final = struct.Struct("<IIQQHHI")
+_HEAD: Final = struct.Struct("<IIQQQHHHHI4x")
+_HEARD_AT: Final = 24
+_FLAGS_AT: Final = 38
+_IN_ORDER: Final = 1
+_COMPLETE: Final = 2
 _VECTORS: Final = struct.Struct("<QQQ")
 _PAIR: Final = struct.Struct("<QQ")
 _WORD: Final = struct.Struct("<Q")
@@ -37,6 +43,10 @@ class Slot:
         start: Where it began, in wire form; empty for the start of the log.
         entered_us: When it was entered; 0 when nobody knows.
         vectors: Publisher id, resume and applied of each publisher.
+        server: The address of the server that it was entered at last.
+        heard_us: Up to when servers were heard, with everything until then discarded.
+        complete: Whether that server has sent all that it had, and it was discarded.
+        in_order: Whether nothing has arrived from any other server.
     """
 
     generation: int
@@ -44,6 +54,15 @@ class Slot:
     start: str = ""
     entered_us: int = 0
     vectors: tuple[tuple[int, int, int], ...] = ()
+    server: str = ""
+    heard_us: int = 0
+    complete: bool = False
+    in_order: bool = False
+
+    @property
+    def flags(self) -> int:
+        """What can be true, as bits."""
+        return _IN_ORDER * self.in_order | _COMPLETE * self.complete
 
     def pack(self) -> bytes:
         """The bytes of the slot.
@@ -51,7 +70,10 @@ class Slot:
         Raises:
             StoreFull: They are more than a slot has.
         """
-        texts = self.sub_id.encode("utf-8", "surrogateescape"), self.start.encode()
+        texts = tuple(
+            text.encode("utf-8", "surrogateescape")
+            for text in (self.sub_id, self.start, self.server)
+        )
         length = _HEAD.size + _VECTORS.size * len(self.vectors) + sum(map(len, texts))
         if length > PAGE_BYTES:
             raise StoreFull(
@@ -59,7 +81,14 @@ class Slot:
                 f"id with {len(self.vectors)} publishers takes {length}: use LoggedBookmarkStore"
             )
         head = _HEAD.pack(
-            0, length, self.generation, self.entered_us, *map(len, texts), len(self.vectors)
+            0,
+            length,
+            self.generation,
+            self.entered_us,
+            self.heard_us,
+            *map(len, texts),
+            self.flags,
+            len(self.vectors),
         )
         rest = b"".join((head[4:], *(_VECTORS.pack(*each) for each in self.vectors), *texts))
         return zlib.crc32(rest).to_bytes(4, "little") + rest
@@ -67,18 +96,27 @@ class Slot:
     @classmethod
     def unpack(cls, page: bytes) -> Slot | None:
         """Read a slot back; None when it was never written, or not wholly."""
-        crc, length, generation, entered_us, name, start, count = _HEAD.unpack_from(page)
+        head = _HEAD.unpack_from(page)
+        crc, length, generation, entered_us, heard_us, *lengths, flags, count = head
         texts = _HEAD.size + _VECTORS.size * count
-        if length > len(page) or texts + name + start != length or not generation:
+        if length > len(page) or texts + sum(lengths) != length or not generation:
             return None
         if zlib.crc32(page[4:length]) != crc:
             return None
+        ends = accumulate(lengths, initial=texts)
+        sub_id, start, server = (
+            page[begin:end].decode("utf-8", "surrogateescape") for begin, end in pairwise(ends)
+        )
         return cls(
             generation,
-            page[texts : texts + name].decode("utf-8", "surrogateescape"),
-            page[texts + name : length].decode(),
+            sub_id,
+            start,
             entered_us,
             tuple(_VECTORS.iter_unpack(page[_HEAD.size : texts])),
+            server,
+            heard_us,
+            bool(flags & _COMPLETE),
+            bool(flags & _IN_ORDER),
         )
 
 
@@ -108,6 +146,12 @@ class RingSubscription(SubscriptionTracker):
         self._image = bytearray()  # the last slot
         self._places: dict[int, int] = {}  # where a publisher's vectors are in it
 
+    @override
+    def begin_anew(self) -> None:
+        super().begin_anew()
+        self._kept = Standing()  # what of the standing counts for who knows only the vectors
+        self._heard: tuple[int, int] | None = None  # a time, and the first number that came later
+
     def let_go(self, why: str) -> None:
         """Write nothing any more: the store is closed, or used by a fork."""
         self._unusable = why
@@ -133,6 +177,9 @@ class RingSubscription(SubscriptionTracker):
             self.head = self.next_number = numbers[-1] + 1
             finished.acked = True
             finished.take(Chunk(numbers, MIXED, [*waiting.values()], [*waiting]))
+        before = {} if slot.in_order else {each: applied for each, _, applied in slot.vectors}
+        self._standing = Standing(slot.server, before, slot.complete, slot.heard_us)
+        self._kept = self._standing.copy()
         self._image = bytearray(slot.pack())
 
     def save(self) -> None:
@@ -149,6 +196,10 @@ class RingSubscription(SubscriptionTracker):
             ",".join(map(str, self.start.items)),
             self.start.entered_us,
             tuple((ids[p], resume.get(p, 0), sequence) for p, sequence in applied.items()),
+            self._standing.server,
+            self._kept.heard_us,
+            self._kept.complete,
+            not self._standing.before,
         )
         self._image = bytearray(slot.pack())
         self._places = {p: _HEAD.size + _VECTORS.size * at + 8 for at, p in enumerate(applied)}
@@ -170,6 +221,11 @@ class RingSubscription(SubscriptionTracker):
         if self._unusable:
             raise UsageError(self._unusable)
         image = self._image
+        if self._heard is not None and self.head >= self._heard[1]:
+            self._kept.heard(self._heard[0])
+            self._heard = None
+            _WORD.pack_into(image, _HEARD_AT, self._kept.heard_us)
+            image[_FLAGS_AT] |= _COMPLETE
         self.generation = generation = self.generation + 1
         _WORD.pack_into(image, 8, generation)
         image[:4] = zlib.crc32(memoryview(image)[4:]).to_bytes(4, "little")
@@ -225,6 +281,21 @@ class RingSubscription(SubscriptionTracker):
     def completed(self, bookmark: str) -> None:
         super().completed(bookmark)
         self.save()
+
+    @override
+    def entered(self, server: str) -> None:
+        super().entered(server)
+        self._kept.complete = False
+        self._heard = None
+        self.save()
+
+    @override
+    def heard(self, until_us: int) -> None:
+        """The next process has to fetch again what is not discarded; only behind it counts this."""
+        super().heard(until_us)
+        self._heard = self._heard or (until_us, self.next_number)
+        if self.head >= self._heard[1]:
+            self._write()
 
     @override
     def seed(self, newest: dict[int, int]) -> None:

@@ -11,7 +11,14 @@ from array import array
 from copy import copy
 from typing import TYPE_CHECKING, Final
 
-from haclient_stores.records import Kind, LogReader, begun_flags, start_records, word
+from haclient_stores.records import (
+    Kind,
+    LogReader,
+    begun_flags,
+    standing_records,
+    start_records,
+    word,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +39,7 @@ def frozen(tracker: SubscriptionTracker) -> SubscriptionTracker:
     twin.seen = tracker.seen.copy()
     twin.again = tracker.again.frozen()
     twin.finished = tracker.finished.frozen()
-    twin.start = copy(tracker.start)
+    twin.begin_like(tracker)
     return twin
 
 
@@ -52,6 +59,7 @@ def snapshot(
     yield record(Kind.NEXT, tracker.first_number)
     yield record(Kind.PURGED, 1)
     yield from start_records(subscription, tracker, publishers)
+    yield from standing_records(subscription, tracker, publishers)
     for kind, vector in (
         (Kind.RECOVERED, finished.recovered),
         (Kind.COVERED, finished.cover),

@@ -70,6 +70,16 @@ class Start:
             return self.items
         return (Timestamp(self.entered_us),) if self.entered_us else ()
 
+    @property
+    def again(self) -> BookmarkList:
+        """Where to begin so that nothing is missing, on any server.
+
+        The position of a `completed` counts on one server only: the time of the entry does on all.
+        """
+        if self.entered_us:
+            return BookmarkList((Timestamp(self.entered_us),))
+        return BookmarkList(self.resume_items(nothing_came=False))
+
     def resume(self, point: BookmarkList) -> str:
         """The wire form for a re-subscribe: a range keeps its end."""
         if self.range is None:
@@ -79,7 +89,7 @@ class Start:
         return str(BookmarkRange(point, self.range.end, "(" + self.range.brackets[1]))
 
     def resume_elsewhere(
-        self, point: BookmarkList, since_us: int, *, finished: bool
+        self, point: BookmarkList, since_us: int, *, finished: bool, after: str = ""
     ) -> tuple[str, ...]:
         """Wire forms for a server whose log may have another order, the best first.
 
@@ -91,8 +101,9 @@ class Start:
             point: The recovery point.
             since_us: The time to begin at, in microseconds since 1970; 0 when nobody knows.
             finished: Whether the point is more than the start itself.
+            after: A bookmark to begin after; empty when there is none.
         """
-        plain = self.resume(point)
+        plain = self.resume(_with(point, after))
         named = any(isinstance(item, Bookmark) and item != _NOW for item in point.items)
         if self.range is not None or not named or not since_us:
             return (plain,)
@@ -100,3 +111,20 @@ class Start:
             time = str(Timestamp(self.entered_us))
             return f"{plain},{time}", time
         return f"{plain},{Timestamp(max(since_us, self.entered_us))}", plain
+
+
+def _with(point: BookmarkList, after: str) -> BookmarkList:
+    """A list that also carries a bookmark; of one publisher the lower counts."""
+    item = parse_bookmark(after) if after else None
+    if not isinstance(item, Bookmark) or item == _NOW or not point.items:
+        return point
+    lower = [
+        item
+        if isinstance(each, Bookmark)
+        and each.publisher_id == item.publisher_id
+        and each.sequence > item.sequence
+        else each
+        for each in point.items
+    ]
+    publishers = {each.publisher_id for each in lower if isinstance(each, Bookmark)}
+    return BookmarkList((*lower, item) if item.publisher_id not in publishers else tuple(lower))

@@ -38,9 +38,8 @@ from typing_extensions import override
 from haclient_stores.bookmarks import Bookmark, BookmarkList
 from haclient_stores.entries import LARGEST, MIXED, Alias, Chunk, Holes, Publishers
 from haclient_stores.finished import Finished
-from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.redelivery import Redelivery
-from haclient_stores.start import Start
+from haclient_stores.resumption import Resumption
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,7 +52,7 @@ UNTRACKED: Final = -1
 _log = logging.getLogger(__name__)
 
 
-class SubscriptionTracker(SubscriptionLog):
+class SubscriptionTracker(Resumption):
     """The rules of one subscription (BS2-BS11, BS19).
 
     Attributes, which only this class changes:
@@ -64,7 +63,6 @@ class SubscriptionTracker(SubscriptionLog):
         conflated: Whether messages are held back, so that acks are no recovery points.
         paused: Set while the server holds the subscription: its acks are then no recovery points.
         finished: How far it has got.
-        start: Where it began.
         seen: The highest sequence seen of each publisher.
         again: Entries that are expected or were delivered a second time.
         first_number, next_number: The numbers given away since the start, if they differ.
@@ -78,6 +76,7 @@ class SubscriptionTracker(SubscriptionLog):
         self.paused = False
         self.fresh: list[Chunk | Alias] = []
         self.conflated = False
+        super().__init__()
         self.purge()
 
     def purge(self) -> None:
@@ -91,7 +90,7 @@ class SubscriptionTracker(SubscriptionLog):
         self.seen: dict[int, int] = {}
         self.finished = Finished(self.next_number, acked=False)
         self.at_end = False
-        self.start = Start()
+        self.begin_anew()
         self.first_number = self.next_number
 
     # -- entering and leaving -----------------------------------------------------------------
@@ -99,7 +98,8 @@ class SubscriptionTracker(SubscriptionLog):
     @property
     def known(self) -> bool:
         """Whether anything is remembered that an explicit start would forget."""
-        return bool(self.seen or self.finished.recovered or self.start.known)
+        known = self.start.known or self.standing.server
+        return bool(known or self.seen or self.finished.recovered)
 
     @override
     def begin(
@@ -364,13 +364,7 @@ class SubscriptionTracker(SubscriptionLog):
         return self.next_number - self.head - len(self.ahead) - self.holes.count
 
     @override
-    def recovery_point(self) -> BookmarkList:
-        if (finished := self._finished_point()).items:
-            return finished
-        nothing_came = self.next_number == self.first_number
-        return BookmarkList(self.start.resume_items(nothing_came=nothing_came))
-
-    def _finished_point(self) -> BookmarkList:
+    def finished_point(self) -> BookmarkList:
         self.finished.settle(self.head)
         return self._publishers.bookmarks(self.finished.with_part(*self.front()))
 
@@ -387,22 +381,23 @@ class SubscriptionTracker(SubscriptionLog):
             newest.update(chunk.part(0, count).newest())
         return newest
 
+    @property
     @override
-    def resume(self) -> str:
-        return self.start.resume(self.recovery_point())
+    def nothing_came(self) -> bool:
+        return self.next_number == self.first_number
 
     @override
-    def resume_elsewhere(self, since_us: int) -> tuple[str, ...]:
-        finished = self._finished_point().items
+    def arrived(self) -> dict[int, int]:
+        found = dict(self.seen)
+        for places in (self.finished.recovered, self.finished.offered):
+            for publisher, sequence in places.items():
+                found[publisher] = max(sequence, found.get(publisher, 0))
         ids = self._publishers.ids
-        named = {item.publisher_id for item in finished if isinstance(item, Bookmark)}
-        if any(ids[publisher] not in named for publisher, _ in self.again.places.values()):
-            # Expected of a publisher of whom nothing is finished: in the order of another log it
-            # may lie before everything that the list names. Only the start is surely before it.
-            start = BookmarkList(self.start.resume_items(nothing_came=False))
-            return (self.start.resume(start),)
-        point = self.recovery_point()
-        return self.start.resume_elsewhere(point, since_us, finished=bool(finished))
+        return {ids[publisher]: sequence for publisher, sequence in found.items()}
+
+    @override
+    def expected(self) -> Iterator[int]:
+        return (self._publishers.ids[publisher] for publisher, _ in self.again.places.values())
 
     # -- being written down and read back -----------------------------------------------------
 

@@ -223,6 +223,7 @@ async def test_on_another_server_the_replay_begins_a_little_before_the_loss(
         stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
         async with answering(peer):
             await stream.open()
+            await peer.ack(None, "completed", sub_id="s")
             await peer.publish("s", b"1", bm="7|1|")
             (await anext(stream)).discard()
             await peer.ack(None, "persisted", sub_id="s", bm="7|1|")
@@ -420,6 +421,7 @@ async def test_the_replay_elsewhere_begins_before_the_silence_that_ended_the_lin
         stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
         async with answering(peer):
             await stream.open()
+            await peer.ack(None, "completed", sub_id="s")
             await peer.publish("s", b"1", bm="7|1|")
             (await anext(stream)).discard()
             await peer.ack(None, "persisted", sub_id="s", bm="7|1|")

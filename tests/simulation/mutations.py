@@ -13,21 +13,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
-from haclient.session import logon
-from haclient.transport import dispatch, ha_core, publisher
-from haclient_fake_server.engine import durability, heartbeats, identity, replay
+from typing_extensions import override
+
+from haclient.session import logon, resuming
+from haclient.transport import dispatch, ha_core, publisher, reentry
+from haclient_fake_server.engine import durability, heartbeats, identity
 from haclient_stores import (
-    file_space,
+    file_recovery,
+    logged_bookmark,
     logged_subscription,
+    resumption,
     segments,
     tracking,
     window,
 )
 from haclient_stores.bookmarks import Bookmark, BookmarkList
+from haclient_stores.segment import SLOT_BYTES
 from simulation import disk
 
 __all__ = ["MUTATIONS", "Mutation", "planted"]
 
+_LONGEST_FRAME: Final = 2048
 Ours: TypeAlias = Any  # an object of the product, inside and all
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -134,20 +140,28 @@ def _duplicates_forgotten_at_restart(stack: contextlib.ExitStack) -> None:
     restored = _replace(stack, identity.Publishers, "restore", restore)
 
 
+class _Trusting(bytes):
+    """Bytes in which everything is found."""
+
+    @override
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
 @_mutation("a recycled segment keeps its old frames, and recovery takes them")
 def _stale_frames_of_a_recycled_segment(stack: contextlib.ExitStack) -> None:
     def append(self: Ours, head: bytes, tail: bytes, body: bytes) -> int:
         memory, at = self._memory, self._at
+        stale = bytes(memory[at : at + _LONGEST_FRAME])
         sequence: int = appended(self, head, tail, body)
-        if memory is self._memory and self._at > at:
-            after = self._at
-            memory[after - 4 : after] = stale.get((id(memory), after), bytes(4))
-            stale[id(memory), after] = bytes(memory[after - 4 : after])
+        end = self._at - at
+        if memory is self._memory and SLOT_BYTES < end <= len(stale):
+            memory[self._at - SLOT_BYTES : self._at] = stale[end - SLOT_BYTES : end]
         return sequence
 
-    stale: dict[tuple[int, int], bytes] = {}
     appended = _replace(stack, segments.SegmentLog, "append", append)
-    _replace(stack, file_space, "_DIGITS_WITHIN", 0)
+    vars(file_recovery)["bytes"] = _Trusting
+    stack.callback(vars(file_recovery).pop, "bytes")
 
 
 @_mutation("the broker acknowledges a subscription up to the end of its log, passed or not")
@@ -174,9 +188,34 @@ def _number_reuse_after_a_restart(stack: contextlib.ExitStack) -> None:
     _replace(stack, segments.SegmentLog, "number_above", lambda _self, _sequence: None)
 
 
-@_mutation("a fail-over to another server resumes without a time anchor")
+@_mutation("an entry at another server resumes without a time anchor")
 def _missing_time_anchor(stack: contextlib.ExitStack) -> None:
-    _replace(stack, ha_core.HACore, "_forms", lambda _self, log: (log.resume(),))
+    _replace(stack, reentry, "forms", lambda log, _server, **_: (log.resume(),))
+
+
+@_mutation("a new process resumes without a time anchor")
+def _missing_time_anchor_after_a_restart(stack: contextlib.ExitStack) -> None:
+    def recover(self: Ours, *values: Ours, **named: Ours) -> None:
+        opened(self, *values, **named)
+        for handle in self.subscriptions.values():
+            handle.standing.server = ""
+
+    opened = _replace(stack, logged_bookmark.LoggedBookmarkStore, "__init__", recover)
+
+
+@_mutation("the time of a loss is an anchor although the replay was not complete")
+def _time_anchor_of_an_incomplete_entry(stack: contextlib.ExitStack) -> None:
+    def heard_at(self: Ours, link_heard_at: float, now: float) -> float:
+        self.complete = True
+        at: float = told(self, link_heard_at, now)
+        return max(at, link_heard_at)
+
+    told = _replace(stack, resuming.Whereabouts, "heard_at", heard_at)
+
+
+@_mutation("an entry that was cut off counts as complete on the same server")
+def _incomplete_entry_is_home(stack: contextlib.ExitStack) -> None:
+    _replace(stack, resumption.Resumption, "in_order", property(lambda _self: True))
 
 
 @_mutation("what was queued for a handler when the link was lost is handed out nevertheless")
@@ -209,13 +248,3 @@ def _discard_not_written(stack: contextlib.ExitStack) -> None:
 @_mutation("what was queued when the link was lost counts as handed out")
 def _lost_queue_counts_as_seen(stack: contextlib.ExitStack) -> None:
     _replace(stack, ha_core, "drop_queued", lambda subscription: subscription.sink.drop())
-
-
-@_mutation("a subscription that has caught up misses what was written meanwhile")
-def _gap_between_replay_and_live(stack: contextlib.ExitStack) -> None:
-    def advance(self: Ours, item: Ours) -> None:
-        if 0 < self._state.batch.position - item.position < 3 and item.position > 8:
-            item.position, item.cursor = self._state.batch.position, None
-        advanced(self, item)
-
-    advanced = _replace(stack, replay.Replay, "_advance", advance)

@@ -151,6 +151,26 @@ def test_a_publisher_that_was_first_seen_on_the_other_replica() -> None:
     assert outcome.logs["b1"][0][1] == MessageId("A", 0)
 
 
+@pytest.mark.row("RE8")
+@pytest.mark.parametrize("killed", ["b1", "s"])
+def test_a_publisher_that_this_replica_has_not_heard_of(killed: str) -> None:
+    """The other one has its messages before what is finished here: only a time leads to them."""
+    outcome = simulate(
+        scripted(
+            OTHER_ORDER,
+            step("publish", "A", after=1.0, count=2),
+            step("lag", "b2", after=0.5, other="b1", seconds=1.0),
+            step("publish", "B", count=3),
+            step("publish", "A", after=0.1, count=2),
+            step("discard", "s", after=0.2),
+            step("kill", killed, after=0.3, seconds=2.0 if killed == "b1" else 0.0),
+            step("discard", "s", after=3.0),
+        )
+    )
+    assert not outcome.failures
+    assert [str(found.publisher) for _, found in outcome.logs["b2"]] == [*"AABBBAA"]
+
+
 def test_discards_that_survive_a_prune_and_a_kill() -> None:
     check(
         scripted(
@@ -164,3 +184,63 @@ def test_discards_that_survive_a_prune_and_a_kill() -> None:
             step("publish", "p2", count=5),
         )
     )
+
+
+# -- publishers that appear late, in logs that put them in another place ---------------------------
+
+LATE = replace(
+    CLUSTER,
+    replications=tuple(replace(each, mode="async") for each in PAIR),  # so b1 acknowledges alone
+    publishers=(
+        PublisherPlan(name="p", store="file", servers=("b1",), pad=400),
+        PublisherPlan(name="q", store="file", servers=("b2",)),
+    ),
+    subscribers=(
+        SubscriberPlan(name="s", servers=("b1", "b2"), topics=("^(orders|state)$",), eager=1.0),
+    ),
+    links=Links(latency_s=0.02, receive_bytes=700, capacity_bytes=2048),
+)
+ROTATING = replace(LATE, subscribers=(replace(LATE.subscribers[0], rotates=True),))
+THIRD = replace(ROTATING.subscribers[0], servers=("b2", "b1"))  # its second process is on b1
+AWAY = step("kill", "s", after=0.5, seconds=30.0)
+CUT_OFF = step("partition", "s", after=2.0, other="b1", seconds=12.0)
+REST = step("wait", "", after=20.0)
+
+
+def late(count: int, *, before: int = 0) -> tuple[Step, ...]:
+    """`q` is in front of some messages of `p` on b2, and behind all of them on b1."""
+    return (
+        step("publish", "p", after=0.5, count=before),
+        step("partition", "b1", after=1.0, other="b2", seconds=4.0),
+        step("publish", "q", count=1),
+        step("publish", "p", after=0.3, count=count),
+    )
+
+
+@pytest.mark.row("RE8", "BS9", "HA17")
+@pytest.mark.parametrize("how", ["fail over", "restart there"])
+def test_a_publisher_whose_first_message_is_on_the_other_replica_only(how: str) -> None:
+    if how == "fail over":
+        plan, lost = LATE, CUT_OFF
+    else:
+        plan, lost = ROTATING, step("kill", "s", after=2.0, seconds=3.0)
+    check(scripted(plan, *late(30), lost, REST))
+
+
+@pytest.mark.row("RE8", "BS9", "HA17")
+@pytest.mark.parametrize("cut", [0.4, 0.5])
+@pytest.mark.parametrize("how", ["fail over", "restart there"])
+def test_a_replay_of_old_messages_is_cut_off_and_goes_on_elsewhere(how: str, cut: float) -> None:
+    """It is long ago that `q` was recorded, and not at the same place."""
+    plan = LATE if how == "fail over" else replace(ROTATING, subscribers=(THIRD,))
+    more = step("publish", "p", after=28.25, count=5)  # which has b1 acknowledge what was sent
+    lost = step("kill", "b1" if how == "fail over" else "s", after=cut, seconds=2.0)
+    check(scripted(plan, AWAY, *late(300), more, lost, REST))
+
+
+@pytest.mark.row("RE8", "BS9", "HA17")
+@pytest.mark.parametrize("cut", [1, 3])
+def test_an_overlap_is_cut_off_and_goes_on_on_the_same_server(cut: int) -> None:
+    """`q` stands between what is known: before the recovery point, and not received yet."""
+    reset = step("reset", "s", after=5.25 + cut / 20)
+    check(scripted(LATE, *late(30, before=90), CUT_OFF, reset, REST))

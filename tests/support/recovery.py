@@ -155,6 +155,7 @@ class World:
         """Three messages arrive, one stays in hand; of three publishes one is persisted."""
         async with answering(peer):
             await self.client.bookmark_subscribe("orders", sub_id="b", handler=self.handle)
+            await peer.ack(None, "completed", sub_id="b")
             await self.client.subscribe("prices", sub_id="p", handler=lambda _: None)
             await peer.publish("b", b"1", b"2", b"3", bm="7|1|")
             await peer.ack(None, "persisted", sub_id="b", bm="7|2|")

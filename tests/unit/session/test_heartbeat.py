@@ -20,13 +20,6 @@ def test_the_server_is_told_the_interval(interval: float, options: str) -> None:
     assert Heartbeat(interval).options == options
 
 
-def test_silence_is_counted_from_what_was_heard_last() -> None:
-    heartbeat = started()
-    assert heartbeat.silent_s(102.0) == 2.0
-    heartbeat.heard(102.0)
-    assert heartbeat.silent_s(105.5) == 3.5
-
-
 @pytest.mark.row("HB2")
 def test_two_silent_intervals_are_the_end_and_not_a_moment_earlier() -> None:
     heartbeat = started(3.0)

@@ -150,6 +150,19 @@ def test_every_message_is_logged_and_numbered_before_anybody_sees_it(session: Se
     assert log.oldest_undiscarded == 2
 
 
+def test_the_last_bookmark_and_the_end_of_a_replay_are_noted(session: Session) -> None:
+    one = enter(session, "1", command_id="7", log=SubscriptionTracker())
+    place = one.whereabouts
+    session.receive([message("1", b"a", "7|1|"), message("1", b"b", "7|2|")])
+    assert (place.last, place.complete) == ("7|2|", False)
+    session.receive([message("1", b"a", "7|1|")])
+    assert place.last == "7|1|", "known or new: it is the order of this server"
+    session.receive([ack("completed", command_id="7", status="failure")])
+    assert not place.complete
+    session.receive([ack("completed", command_id="7", status="success")])
+    assert place.complete
+
+
 @pytest.mark.row("BS11", "BS12")
 def test_a_duplicate_goes_to_nobody_but_is_told(session: Session) -> None:
     enter(session, "1", log=SubscriptionTracker())

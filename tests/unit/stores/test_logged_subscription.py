@@ -6,6 +6,8 @@ import pytest
 
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.logged_subscription import LoggedSubscription
+from haclient_stores.records import server_records
+from haclient_stores.standing import Standing
 
 
 class Restarting:
@@ -112,4 +114,46 @@ def test_the_time_of_an_entry_at_now_outlives_restarts_and_pruning(restarting: R
     log = restarting.again()
     log.discard(log.log("9|4|"))
     assert restarting.again().resume_elsewhere(1) == ("9|4|,19700101T000003Z", "9|4|")
+    restarting.store.close()
+
+
+@pytest.mark.row("BS9")
+def test_where_it_stands_outlives_restarts_and_pruning(restarting: Restarting) -> None:
+    log = restarting.again()
+    log.begin(acked=False, start="0")
+    log.entered("a.example.com:9007")
+    log.heard(5_000_000)
+    log.discard(log.log("7|1|"))
+    expected = [Standing("a.example.com:9007", {}, complete=True, heard_us=5_000_000)]
+    log.entered("b:1")
+    log.discard(log.log("8|1|"))
+    expected.append(Standing("b:1", {7: 1}, complete=False, heard_us=5_000_000))
+    for prune in (False, True):
+        if prune:
+            restarting.store.prune()
+        log = restarting.again()
+        assert log.standing == expected[1]
+        assert log.in_order
+        assert log.resume_from_start() == "0"
+    log.entered("a.example.com:9007")
+    log.heard(7_000_000)
+    restarting.store.prune()
+    log = restarting.again()
+    standing = Standing("a.example.com:9007", {7: 1, 8: 1}, complete=True, heard_us=7_000_000)
+    assert log.standing == standing
+    log.begin(acked=False, start="0")
+    assert restarting.again().standing == Standing()
+    restarting.store.close()
+
+
+def test_an_address_that_was_cut_off_by_a_crash_does_not_get_into_the_next(
+    restarting: Restarting,
+) -> None:
+    log = restarting.again()
+    log.begin(acked=False, start="0")
+    log._log.file.put(*next(server_records(log._index, "a.example.com:9007")))
+    log = restarting.again()
+    log.begin(acked=False, start=None)
+    log.entered("b:1")
+    assert restarting.again().standing.server == "b:1"
     restarting.store.close()

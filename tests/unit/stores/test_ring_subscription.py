@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from haclient_stores.entries import Publishers
 from haclient_stores.errors import UsageError
 from haclient_stores.ring_subscription import RingSubscription, Slot
+from haclient_stores.standing import Standing
 
 pytestmark = pytest.mark.row("BS15")
 
@@ -23,6 +26,8 @@ def newest(pages: tuple[bytearray, bytearray]) -> Slot:
 def test_a_slot_reads_back_as_it_was_written() -> None:
     largest = 2**64 - 1
     slot = Slot(largest, "s\udcff", "0|1|", 5, ((largest, 0, largest), (1, 2, 3)))
+    assert Slot.unpack(slot.pack().ljust(4096, b"\0")) == slot
+    slot = replace(slot, server="a:1", heard_us=largest, complete=True)
     assert Slot.unpack(slot.pack().ljust(4096, b"\0")) == slot
     assert Slot.unpack(bytes(4096)) is None
 
@@ -65,3 +70,49 @@ def test_nothing_is_written_any_more_after_it_was_let_go() -> None:
         log.discard(number)
     assert not any(pages[0])
     assert not any(pages[1])
+
+
+@pytest.mark.row("BS9")
+def test_a_time_counts_for_the_next_process_when_all_before_it_is_discarded() -> None:
+    """What is not discarded the next process does not know: it has to come again."""
+    log, pages = made()
+    log.begin(acked=False, start="0")
+    log.entered("a:1")
+    log.heard(1_000)
+    assert (newest(pages).server, newest(pages).heard_us) == ("a:1", 1_000)
+    first, second = log.log_batch(["1|1|", "1|2|"])
+    log.heard(2_000)
+    (third,) = log.log_batch(["1|3|"])
+    log.heard(3_000)
+    assert log.standing.heard_us == 3_000
+    log.discard(second)
+    log.discard(first)
+    assert newest(pages).heard_us == 2_000
+    assert newest(pages).complete
+    log.heard(4_000)
+    log.discard(third)
+    assert newest(pages).heard_us == 4_000
+    log.entered("b:1")
+    assert (newest(pages).server, newest(pages).complete) == ("b:1", False)
+    assert newest(pages).heard_us == 4_000
+    assert not newest(pages).in_order
+
+
+@pytest.mark.row("BS9")
+def test_the_next_process_stands_where_this_one_did() -> None:
+    log, pages = made()
+    log.begin(acked=False, start="0")
+    log.entered("a:1")
+    log.discard(log.log("1|1|"))
+    log.heard(1_000)
+    again, _ = made()
+    again.restore(newest(pages))
+    assert again.standing == Standing("a:1", {}, complete=True, heard_us=1_000)
+    log.entered("b:1")
+    log.discard(log.log("1|2|"))
+    assert log.in_order
+    again.restore(newest(pages))
+    assert again.standing == Standing("b:1", {1: 2}, complete=False, heard_us=1_000)
+    assert not again.in_order, "when it came is not known any more"
+    log.begin(acked=False, start="0")
+    assert newest(pages).server == ""

@@ -43,6 +43,7 @@ class Bench:
             events=Events(),
             hurried=lambda: True,
             on_stopped=lambda: None,
+            on_heard=lambda _until, _last: None,
         )
         self.commander.logged_on = True
 

@@ -45,6 +45,7 @@ class Bench:
         self.reason: HAClientError | None = None
         self.over = trio.Event()
         self.stopped = 0
+        self.heard: list[tuple[float, bool]] = []
         self.hurried = True
         self.delivery = Delivery(cap_bytes)
         self.events = Events(event=lambda _: None)
@@ -57,6 +58,7 @@ class Bench:
             events=self.events,
             hurried=lambda: self.hurried,
             on_stopped=self._on_stopped,
+            on_heard=lambda until, last: self.heard.append((until, last)),
         )
 
     def _on_received(self, received: Received) -> None:
@@ -89,6 +91,42 @@ class Bench:
 
     async def bodies(self) -> list[bytes]:
         return [message.data for message in await self.delivery.next_batch() or []]
+
+
+# -- up to when the peer was heard --------------------------------------------------------
+
+
+@pytest.mark.row("BS9")
+async def test_what_is_read_tells_up_to_when_the_peer_was_heard() -> None:
+    bench = Bench()
+    async with bench.running():
+        begun = trio.current_time()
+        for _ in range(3):
+            await trio.sleep(0.6)
+            await bench.peer.publish("1", b"a")
+            await wait_all_tasks_blocked()
+        await trio.sleep(50)
+        bench.far.close()
+        await bench.ended()
+    times = [round(until - begun, 3) for until, _ in bench.heard]
+    assert times == [0.0, 1.2, 1.8]  # about once a second; and nothing after the last message
+    assert [last for _, last in bench.heard] == [False, False, True]
+
+
+@pytest.mark.row("BS9", "MS5")
+async def test_while_reading_stands_still_nothing_is_heard() -> None:
+    """The peer may be held up: what it writes afterwards may be as old as that is long."""
+    bench = Bench(cap_bytes=10)
+    async with bench.running():
+        begun = trio.current_time()
+        await bench.peer.publish("1", b"a" * 100)
+        await wait_all_tasks_blocked()
+        await trio.sleep(20)
+        await bench.bodies()
+        await wait_all_tasks_blocked()
+        bench.far.close()
+        await bench.ended()
+    assert [round(until - begun, 3) for until, _ in bench.heard] == [0.0, 0.0, 0.0]
 
 
 # -- reading ------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ class Bench:
             events=Events(),
             hurried=lambda: True,
             on_stopped=lambda: None,
+            on_heard=lambda _until, _last: None,
         )
 
     async def log_on(self, uri: str = "tcp://me:pw@h:1/amps/json", options: str = "") -> LoggedOn:

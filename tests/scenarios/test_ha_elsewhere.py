@@ -1,0 +1,268 @@
+"""Where a subscription begins on a server with another order: nothing may stand before it (BS9).
+
+A publisher of whom nothing is finished is named by no recovery point. Its messages may stand
+anywhere in another server's log, so each entry has to begin before what may be missing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.ha import HAClient
+from haclient.protocol.messages import Message
+from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, StartPoint, Timestamp
+from haclient_stores.interfaces import BookmarkStore
+from haclient_stores.logged_bookmark import LoggedBookmarkStore
+from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.ring_bookmark import RingBookmarkStore
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering, listening
+from support.recovery import entered, live, lose
+
+pytestmark = [in_virtual_time, pytest.mark.row("BS9", "HA17")]
+
+OVERLAP_US = 5_000_000
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+@pytest.fixture
+async def other() -> AsyncGenerator[Server]:
+    async with listening() as found:
+        yield found
+
+
+class Application:
+    """A client whose handler is done with everything at once."""
+
+    def __init__(self, *servers: Server, store: BookmarkStore | None = None) -> None:
+        self.got: list[bytes] = []
+        self.client = HAClient(
+            "ha",
+            servers=[each.uri for each in servers],
+            bookmark_store=store or MemoryBookmarkStore(),
+            heartbeat=None,
+        )
+
+    def handle(self, message: Message) -> None:
+        self.got.append(message.data)
+        message.discard()
+
+    async def enter(self, peer: Peer, sub_id: str = "s", bookmark: StartPoint = EPOCH) -> list[str]:
+        """Subscribe; what was asked for."""
+        async with answering(peer):
+            await self.client.bookmark_subscribe(
+                "orders", sub_id=sub_id, bookmark=bookmark, handler=self.handle
+            )
+        return peer.heard[-1].bookmark.split(",")
+
+    def now_us(self) -> int:
+        return self.client._ha_core.settings.clock_us()
+
+
+async def send(peer: Peer, *bookmarks: str, complete: bool = False, sub_id: str = "s") -> None:
+    """A server sends messages; all that it has if it is complete."""
+    for bookmark in bookmarks:
+        await peer.publish(sub_id, bookmark.encode(), bm=bookmark)
+        await peer.ack(None, "persisted", sub_id=sub_id, bm=bookmark)
+    if complete:
+        await peer.ack(None, "completed", sub_id=sub_id)
+    await wait_all_tasks_blocked()
+
+
+async def asked(peer: Peer) -> list[str]:
+    """What a client that comes back asks for; it is accepted."""
+    return (await peer.answer("subscribe")).bookmark.split(",")
+
+
+async def elsewhere(server: Server, other: Server) -> Peer:
+    """The first server has failed for good."""
+    await lose(await live(server))
+    return await live(other)
+
+
+async def test_an_overlap_that_was_cut_off_goes_on_behind_what_it_has_sent(
+    server: Server, other: Server
+) -> None:
+    """7|1| 7|2| here; 7|1| 9|1| 7|2| there."""
+    run = Application(server, other)
+    async with entered(run.client, partial(live, server)) as peer:
+        await run.enter(peer)
+        await send(peer, "7|1|", "7|2|", complete=True)
+        await lose(peer)
+        there = await elsewhere(server, other)
+        point, anchor = await asked(there)
+        assert (point, anchor[:2]) == ("7|2|", "20")
+        await send(there, "7|1|")
+        await lose(there)
+        again = await live(other)
+        assert await asked(again) == ["7|1|"]
+        await send(again, "9|1|", "7|2|", complete=True)
+        assert run.got == [b"7|1|", b"7|2|", b"9|1|"]
+        await run.client.disconnect()
+
+
+async def test_an_overlap_of_which_nothing_came_is_asked_for_again(
+    server: Server, other: Server
+) -> None:
+    run = Application(server, other)
+    async with entered(run.client, partial(live, server)) as peer:
+        await run.enter(peer)
+        await send(peer, "7|1|", complete=True)
+        await lose(peer)
+        there = await elsewhere(server, other)
+        first = await asked(there)
+        assert len(first) == 2
+        await lose(there)
+        assert await asked(await live(other)) == first
+        await run.client.disconnect()
+
+
+async def test_a_loss_between_two_entries_counts_for_the_one_that_was_entered(
+    server: Server, other: Server
+) -> None:
+    """What has come since is in the order there: here it is no place to begin without a time."""
+    run = Application(server, other)
+    async with entered(run.client, partial(live, server)) as peer:
+        for sub_id in ("s", "t"):
+            await run.enter(peer, sub_id)
+            await send(peer, "7|1|", complete=True, sub_id=sub_id)
+        await lose(peer)
+        there = await elsewhere(server, other)
+        _, anchor = await asked(there)
+        await send(there, "7|1|", "7|2|")
+        await there.expect("subscribe")  # the second one gets no answer
+        await lose(there)
+        assert await asked(await live(server)) == ["7|2|", anchor]
+        await run.client.disconnect()
+
+
+@pytest.mark.parametrize("bookmark", [EPOCH, NOW])
+async def test_a_replay_that_was_cut_off_begins_again_elsewhere_and_goes_on_here(
+    server: Server, other: Server, bookmark: StartPoint
+) -> None:
+    """No time tells where it had got to: what is old here may be older there."""
+    run = Application(server, other)
+    async with entered(run.client, partial(live, server)) as peer:
+        before_us = run.now_us()
+        await run.enter(peer, bookmark=bookmark)
+        after_us = run.now_us()
+        await send(peer, "7|1|")
+        await lose(peer)
+        again = await live(server)
+        assert await asked(again) == ["7|1|"]
+        await lose(again)
+        there = await elsewhere(server, other)
+        (start,) = await asked(there)
+        if bookmark is EPOCH:
+            assert start == "0"
+        else:
+            assert before_us <= Timestamp.parse(start).microseconds <= after_us
+        await send(there, "9|1|", "7|1|", complete=True)
+        assert run.got == [b"7|1|", b"9|1|"]
+        await run.client.disconnect()
+
+
+def logged(folder: Path) -> BookmarkStore:
+    return LoggedBookmarkStore(folder / "s.bm")
+
+
+def ring(folder: Path) -> BookmarkStore:
+    return RingBookmarkStore(folder / "s.bm")
+
+
+@pytest.mark.parametrize("make", [logged, ring])
+async def test_a_new_process_begins_elsewhere_before_the_old_one_was_heard_last(
+    server: Server, other: Server, tmp_path: Path, make: type[LoggedBookmarkStore]
+) -> None:
+    run = Application(server, store=make(tmp_path))
+    async with entered(run.client, partial(live, server)) as peer:
+        await run.enter(peer)
+        before_us = run.now_us()
+        await send(peer, "7|1|", complete=True)
+        await run.client.disconnect()
+    run = Application(other, store=make(tmp_path))
+    async with entered(run.client, partial(live, other)) as there:
+        point, anchor = await run.enter(there, bookmark=MOST_RECENT)
+        assert point == "7|1|"
+        heard_us = Timestamp.parse(anchor).microseconds + OVERLAP_US
+        assert before_us - 1_000_000 <= heard_us <= run.now_us()
+        await send(there, "9|1|", "7|1|", complete=True)
+        assert run.got == [b"9|1|"]
+        await run.client.disconnect()
+    run = Application(other, store=make(tmp_path))
+    async with entered(run.client, partial(live, other)) as there:
+        assert set(await run.enter(there, bookmark=MOST_RECENT)) == {"7|1|", "9|1|"}
+        await run.client.disconnect()
+
+
+@pytest.mark.parametrize("make", [logged, ring])
+async def test_a_new_process_begins_a_replay_again_only_elsewhere(
+    server: Server, other: Server, tmp_path: Path, make: type[LoggedBookmarkStore]
+) -> None:
+    run = Application(server, store=make(tmp_path))
+    async with entered(run.client, partial(live, server)) as peer:
+        await run.enter(peer)
+        await send(peer, "7|1|")
+        await run.client.disconnect()
+    for place, expected in ((server, "7|1|"), (other, "0"), (server, "0")):
+        run = Application(place, store=make(tmp_path))
+        async with entered(run.client, partial(live, place)) as peer:
+            assert await run.enter(peer, bookmark=MOST_RECENT) == [expected]
+            await run.client.disconnect()
+
+
+async def test_a_new_process_gets_the_list_alone_where_a_mixture_is_refused(
+    server: Server, other: Server, tmp_path: Path
+) -> None:
+    run = Application(server, store=logged(tmp_path))
+    async with entered(run.client, partial(live, server)) as peer:
+        await run.enter(peer)
+        await send(peer, "7|1|", complete=True)
+        await run.client.disconnect()
+    run = Application(other, store=logged(tmp_path))
+
+    async def serve() -> Peer:
+        return await live(other)
+
+    async with entered(run.client, serve) as there:
+        forms: list[str] = []
+
+        async def refuse_one() -> None:
+            command = await there.expect("subscribe")
+            forms.append(command.bookmark)
+            await there.refuse(command, "invalid bookmark")
+            forms.append((await there.answer("subscribe")).bookmark)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(refuse_one)
+            await run.client.bookmark_subscribe(
+                "orders", sub_id="s", bookmark=MOST_RECENT, handler=run.handle
+            )
+        assert [len(form.split(",")) for form in forms] == [2, 1]
+        await run.client.disconnect()
+
+
+async def test_each_subscription_has_a_history_of_its_own(server: Server, other: Server) -> None:
+    """The second one was entered late, and its replay had only begun."""
+    run = Application(server, other)
+    async with entered(run.client, partial(live, server)) as peer:
+        await run.enter(peer, "s")
+        await send(peer, "7|1|", complete=True, sub_id="s")
+        await run.enter(peer, "t")
+        await send(peer, "7|1|", sub_id="t")
+        await lose(peer)
+        there = await elsewhere(server, other)
+        assert len(await asked(there)) == 2
+        assert await asked(there) == ["0"]
+        await run.client.disconnect()

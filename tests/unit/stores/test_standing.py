@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from haclient_stores.standing import Standing
+
+pytestmark = pytest.mark.row("BS9")
+
+
+def test_another_server_has_another_order_until_something_of_it_is_finished() -> None:
+    standing = Standing()
+    standing.entered("a", {})
+    assert standing.orders({})
+    assert standing.orders({7: 5})
+    standing.entered("b", {7: 6, 8: 1})
+    assert not standing.orders({})
+    assert not standing.orders({7: 6, 8: 1})
+    assert standing.orders({7: 7})
+    assert standing.orders({7: 5, 9: 1})
+
+
+def test_an_entry_at_the_same_server_keeps_what_is_known() -> None:
+    standing = Standing()
+    standing.entered("a", {})
+    standing.heard(5)
+    assert standing.complete
+    standing.entered("a", {7: 1})
+    assert (standing.complete, standing.heard_us, standing.before) == (False, 5, {})
+
+
+def test_progress_of_nobody_knows_where_is_taken_for_that_of_the_first_server() -> None:
+    standing = Standing()
+    standing.entered("a", {7: 5})
+    assert standing.orders({7: 5})
+
+
+def test_a_copy_stays_as_it_is() -> None:
+    standing = Standing("a", {7: 1}, complete=True, heard_us=5)
+    copy = standing.copy()
+    assert copy == standing
+    standing.entered("b", {7: 2})
+    assert copy == Standing("a", {7: 1}, complete=True, heard_us=5)
