@@ -12,6 +12,7 @@ import trio
 
 from haclient.errors import HAClientError, UsageError
 from haclient_fake_server.config import BrokerConfig, LogTopic, ReplicateTo, SowTopic
+from haclient_fake_server.listening import check_reachable
 from haclient_fake_server.server import BrokerServer
 
 __all__ = ["main"]
@@ -45,9 +46,11 @@ def _config(arguments: Sequence[str] | None) -> BrokerConfig:
     parser.add_argument("--sow", action="append", default=[], help="TOPIC:/key[,/key]")
     parser.add_argument("--replicate-to", action="append", default=[], help="URI[,sync|async]")
     chosen = parser.parse_args(arguments)
+    listen = tuple(chosen.listen or ("tcp://127.0.0.1:9007",))
+    check_reachable(listen)
     return BrokerConfig(
         name=chosen.name,
-        listen=tuple(chosen.listen or ("tcp://127.0.0.1:9007",)),
+        listen=listen,
         data_dir=chosen.data,
         log_topics=tuple(LogTopic(pattern) for pattern in chosen.log_topic or (".*",)),
         sow_topics=tuple(_sow_topic(text) for text in chosen.sow),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import urlsplit
 
@@ -18,7 +18,7 @@ from haclient.transport.tcp import TcpLink
 if TYPE_CHECKING:
     from haclient.transport.link import Link
 
-__all__ = ["Listener", "listen"]
+__all__ = ["Listener", "check_reachable", "listen"]
 
 BACKLOG: Final = 1024
 """Connections that may wait to be accepted: all clients of a failed server at once."""
@@ -67,6 +67,19 @@ def listen(uri: str, accept: Callable[[Link], object]) -> Listener:
     if parts.scheme == "mem":
         return _MemoryListener(f"{parts.hostname}:{port}", accept)
     return _TcpListener(parts.hostname, port, accept)
+
+
+def check_reachable(uris: Iterable[str]) -> None:
+    """Look whether other processes can connect to these addresses, or to any at all.
+
+    Raises:
+        UsageError: One of them is in memory.
+    """
+    for uri in uris:
+        if uri.startswith("mem:"):
+            raise UsageError(
+                f"cannot listen on {uri!r}: no other process reaches it; wanted tcp://HOST:PORT"
+            )
 
 
 class _MemoryListener:

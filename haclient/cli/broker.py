@@ -110,7 +110,9 @@ def _sow_topic(text: str) -> SowTopic:
 
 def _config(request: _Request) -> BrokerConfig:
     from haclient_fake_server.config import BrokerConfig  # noqa: PLC0415 - as above
+    from haclient_fake_server.listening import check_reachable  # noqa: PLC0415 - as above
 
+    check_reachable(request.listen)
     users = None if request.user_file is None else read_users(request.user_file)
     log_topics = tuple(_log_topic(pattern) for pattern in request.log_topics)
     sow_topics = tuple(_sow_topic(text) for text in request.sow_topics)

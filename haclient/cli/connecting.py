@@ -112,7 +112,10 @@ class _Sweep(ServerChooser):
     def error(self) -> str:
         if self.is_connected:
             return self._ring.error()
-        return "; ".join(f"{uri}: {failure}" for uri, failure in self._failures)
+        return "; ".join(
+            str(failure) if uri in str(failure) else f"{uri}: {failure}"
+            for uri, failure in self._failures
+        )
 
     def verdict(self, error: ReconnectGaveUp) -> Exception:
         """What the user is told: one server's own error as it is; of several, each of them."""

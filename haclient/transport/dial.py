@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import sys
@@ -129,7 +130,9 @@ async def _connect_tcp(uri: Uri) -> socket.socket:
             raise
         else:
             return socket.socket(fileno=sock.detach())
-    raise _refused(uri, failure) from failure
+    # In the system's words: those of trio name the address once more.
+    why = os.strerror(failure.errno) if failure is not None and failure.errno else ""
+    raise _refused(uri, failure, why) from failure
 
 
 async def _addresses(uri: Uri) -> Iterable[tuple[socket.AddressFamily, object]]:
@@ -157,6 +160,6 @@ def _apply_options(sock: trio.socket.SocketType, uri: Uri) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(uri.tcp_keepalive))
 
 
-def _refused(uri: Uri, error: OSError | None) -> ConnectionRefused:
-    why = "it has no address" if error is None else (error.strerror or str(error))
+def _refused(uri: Uri, error: OSError | None, why: str = "") -> ConnectionRefused:
+    why = why or (error and (error.strerror or str(error))) or "it has no address"
     return ConnectionRefused(f"cannot connect to {uri.safe}: {why}")

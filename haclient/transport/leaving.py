@@ -33,16 +33,20 @@ def let_go(subscriptions: Iterable[Subscription]) -> None:
 
 
 async def drain(publisher: Publisher, flush: Flush, *, limit_s: float | None) -> str:
-    """Wait until everything published has left, and is persisted.
+    """Wait until everything published has left, and is persisted; both within the limit.
 
     Returns:
         What is left unpersisted and why, empty when nothing is.
     """
+    began = trio.current_time()
     with trio.move_on_after(float("inf") if limit_s is None else limit_s):
         while publisher.log is None and publisher.writer and publisher.writer.outbox_bytes:
             await publisher.writer.room()
+    rest_s = limit_s
+    if limit_s is not None and publisher.log is None:
+        rest_s = max(limit_s - round(trio.current_time() - began, 3), 0.0)
     try:
-        await flush(timeout=limit_s)
+        await flush(timeout=rest_s)
     except (TimedOut, DisconnectedError) as error:
         return str(error)
     count = 0 if publisher.log is None else publisher.log.unpersisted_count

@@ -139,11 +139,15 @@ class Upkeep:
     async def _close(self, store: TrackedBookmarkStore[SubscriptionLog]) -> None:
         try:
             if self._feed is not None and store.adapter is not None:
-                self._feed.tell()
-                with trio.move_on_after(_CLOSE_S, shield=True) as closing:
-                    await store.adapter.close()
-                if closing.cancelled_caught:
-                    _logger.warning("the last recovery points were not written in %g s", _CLOSE_S)
+                try:
+                    self._feed.tell()
+                finally:  # it may raise what went wrong before; what has gathered is written now
+                    with trio.move_on_after(_CLOSE_S, shield=True) as closing:
+                        await store.adapter.close()
+                    if closing.cancelled_caught:
+                        _logger.warning(
+                            "the last recovery points were not written in %g s", _CLOSE_S
+                        )
         finally:
             if store.prunes:  # perhaps once more, on exit
                 with trio.CancelScope(shield=True):

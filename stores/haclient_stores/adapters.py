@@ -109,11 +109,11 @@ class PointFeed:
             bookmark = str(point) if positions(point) else ""
             if bookmark == self._told.get(sub_id, ""):
                 continue
-            self._told[sub_id] = bookmark
             if bookmark:
                 self._adapter.update(RecoveryPoint(sub_id, bookmark))
             else:  # purged, or begun anew at an explicit start
                 self._adapter.purge(sub_id)
+            self._told[sub_id] = bookmark  # not if it raised: then it is told again
 
 
 def positions(point: BookmarkList) -> dict[int, int]:

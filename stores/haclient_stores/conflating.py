@@ -86,5 +86,7 @@ class ConflatingRecoveryPointAdapter(TimedAdapter):
 
     @override
     async def close(self) -> None:
-        self._pass_on()
-        await self._inner.close()
+        try:
+            self._pass_on()
+        finally:
+            await self._inner.close()

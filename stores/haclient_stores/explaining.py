@@ -75,7 +75,7 @@ class Explanation:
         if self.oldest:
             more = ", ..." if self.redelivered > len(self.oldest) else ""
             lines[-1] += f": {', '.join(self.oldest)}{more}"
-        lines.append(f"  filtered      {self.skipped} discarded")
+        lines.append(f"  skipped       {self.skipped} discarded")
         if self.waiting:
             lines[-1] += f", {self.waiting} of them waiting for a persisted ack"
         lines.append(f"  repeated      {self.repeated} discarded")

@@ -25,7 +25,7 @@ Durability = Literal["process", "group", "fsync"]
 _DURABILITIES: Final = ("process", "group", "fsync")
 
 
-def check_durability(durability: str, group_interval_s: float) -> None:
+def check_durability(durability: str, group_interval_s: float = 0.01) -> None:
     """Refuse what is no durability.
 
     Raises:

@@ -37,9 +37,11 @@ def kind_of(path: Path) -> type[StoreFile]:
     """
     if path.is_dir() and (path / "control").is_file():
         return FilePublishStore
+    magic = b""
     try:
-        with path.open("rb") as file:
-            magic = file.read(_MAGIC_BYTES)
+        if not path.is_dir():
+            with path.open("rb") as file:
+                magic = file.read(_MAGIC_BYTES)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}") from error
     kinds: dict[bytes, type[StoreFile]] = {
@@ -76,8 +78,8 @@ def viewed(path: Path, on_progress: Callable[[int], object] | None = None) -> Ge
             if look == _LOOKS:
                 raise
         else:
-            yield store
-            store.close()
+            with contextlib.closing(store):
+                yield store
             return
 
 

@@ -22,6 +22,7 @@ from haclient_stores import framing, record_file
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.explaining import Survival
 from haclient_stores.files import Disk, RealDisk
+from haclient_stores.home import check_durability
 from haclient_stores.logged_subscription import LoggedSubscription, OpenLog
 from haclient_stores.owned_file import check_process, not_the_owner, open_owned
 from haclient_stores.prune_policy import LogUsage, PrunePolicy, PruneSchedule
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from haclient_stores.adapters import RecoveryPointAdapter
-    from haclient_stores.file_publish import Durability
     from haclient_stores.files import File
+    from haclient_stores.home import Durability
     from haclient_stores.record_file import RecordFile
     from haclient_stores.watching import UndiscardedWatch
 
@@ -71,6 +72,7 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
     Raises:
         StoreLocked: Another process has the store open.
         StoreCorrupt: The file does not match its checksums.
+        UsageError: There is no such durability.
     """
 
     _survival = Survival.ALL
@@ -87,6 +89,7 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
         on_progress: Callable[[int], object] | None = None,
         disk: Disk | None = None,
     ) -> None:
+        check_durability(durability)
         super().__init__(adapter, watch)
         self._resize_handler = resize_handler
         self.durability: Durability = durability

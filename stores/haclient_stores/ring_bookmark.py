@@ -43,6 +43,7 @@ from haclient_stores import framing
 from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
 from haclient_stores.explaining import Survival
 from haclient_stores.files import Disk, RealDisk
+from haclient_stores.home import check_durability
 from haclient_stores.owned_file import check_process, not_the_owner, open_owned
 from haclient_stores.ring_subscription import RingSubscription, Slot
 from haclient_stores.segment import PAGE_BYTES
@@ -50,7 +51,7 @@ from haclient_stores.tracked_store import TrackedBookmarkStore
 
 if TYPE_CHECKING:
     from haclient_stores.adapters import RecoveryPointAdapter
-    from haclient_stores.file_publish import Durability
+    from haclient_stores.home import Durability
     from haclient_stores.tracking import SubscriptionTracker
     from haclient_stores.watching import UndiscardedWatch
 
@@ -92,6 +93,7 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
     Raises:
         StoreLocked: Another process has the store open.
         StoreCorrupt: The file does not match its checksums.
+        UsageError: There is no such durability, or so many subscriptions cannot be.
     """
 
     _survival = Survival.VECTORS
@@ -106,6 +108,7 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
         durability: Durability = "process",
         disk: Disk | None = None,
     ) -> None:
+        check_durability(durability)
         super().__init__(adapter, watch)
         if not 0 < subscriptions <= _MOST_SUBSCRIPTIONS:
             raise UsageError(f"subscriptions is 1 to {_MOST_SUBSCRIPTIONS}, not {subscriptions!r}")
@@ -222,7 +225,8 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
         return self._written() != self._synced
 
     def _written(self) -> int:
-        return sum(handle.generation for handle in self._subscriptions.values())
+        # A copy: `sync` counts in its thread while the client may enter a subscription.
+        return sum(handle.generation for handle in list(self._subscriptions.values()))
 
     @override
     def sync(self) -> None:

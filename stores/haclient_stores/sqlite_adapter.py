@@ -71,6 +71,9 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
             connection = sqlite3.connect(self._path)
             try:
                 with connection:
+                    # At once: who reads first and then writes is refused without a wait when
+                    # another client has come in between.
+                    connection.execute("begin immediate")
                     work(self._table(Database(connection)))
             finally:
                 connection.close()

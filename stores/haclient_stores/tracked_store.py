@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter
-    from haclient_stores.file_publish import Durability
+    from haclient_stores.home import Durability
     from haclient_stores.tracking import SubscriptionTracker
     from haclient_stores.watching import UndiscardedWatch
 

@@ -28,7 +28,7 @@ KEYS = [
 ]
 
 
-@pytest.mark.row("CLI9")
+@pytest.mark.row("CLI9", "RE8")
 def test_everything_is_killed_and_nothing_lost_or_doubled(tmp_path: Path) -> None:
     result = haclient(
         *("demo", "--messages", "5000", "--json"), environment={"TMPDIR": str(tmp_path)}

@@ -1,5 +1,24 @@
 from __future__ import annotations
 
-from support.clock import pytest_collection_modifyitems
+from collections.abc import AsyncGenerator
 
-__all__ = ["pytest_collection_modifyitems"]
+import pytest
+
+from support.clock import pytest_collection_modifyitems
+from support.peer import Server, listening
+
+__all__ = ["other", "pytest_collection_modifyitems", "server"]
+
+
+@pytest.fixture
+async def server() -> AsyncGenerator[Server]:
+    """A server whose part the test plays."""
+    async with listening() as found:
+        yield found
+
+
+@pytest.fixture
+async def other() -> AsyncGenerator[Server]:
+    """A second one."""
+    async with listening() as found:
+        yield found

@@ -20,15 +20,9 @@ from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, answering, listening, together
+from support.peer import Peer, Server, answering, together
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -15,15 +13,9 @@ from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, answering, listening, together
+from support.peer import Peer, Server, answering, together
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 async def log_on(server: Server, client: Client) -> Peer:

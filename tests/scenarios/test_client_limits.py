@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
 
 import pytest
 import trio
@@ -39,12 +38,6 @@ async def lose(client: Client, peer: Peer) -> None:
     peer.link.close()
     await wait_all_tasks_blocked()
     assert client.state is ConnectionState.DISCONNECTED
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 # -- limits -------------------------------------------------------------------------------

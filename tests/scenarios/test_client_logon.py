@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
 
 import pytest
 import trio
@@ -26,15 +25,9 @@ from haclient.protocol.options import Options
 from haclient.session.states import ConnectionState
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import Server, answering, listening, together
+from support.peer import Server, answering, together
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 class Challenge(Authenticator):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -19,15 +17,9 @@ from haclient_stores.interfaces import BookmarkStore
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
-from support.peer import Peer, Server, answering, listening, together
+from support.peer import Peer, Server, answering, together
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 @pytest.fixture(params=[MemoryBookmarkStore, DictBookmarkStore], ids=["memory", "custom"])

@@ -26,12 +26,6 @@ pytestmark = in_virtual_time
 
 
 @pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
-
-
-@pytest.fixture
 async def client() -> AsyncGenerator[Client]:
     async with Client("sub") as found:
         yield found

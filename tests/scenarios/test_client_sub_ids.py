@@ -15,15 +15,9 @@ from haclient.streams import MessageStream
 from haclient_stores.bookmarks import EPOCH
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, listening, together
+from support.peer import Peer, Server, together
 
 pytestmark = [in_virtual_time, pytest.mark.row("BS11"), pytest.mark.row("CC17")]
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 @pytest.fixture

@@ -21,15 +21,9 @@ from haclient.errors import (
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, answering, listening, together
+from support.peer import Peer, Server, answering, together
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ anywhere in another server's log, so each entry has to begin before what may be 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
 
@@ -22,24 +21,12 @@ from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.ring_bookmark import RingBookmarkStore
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, answering, listening
+from support.peer import Peer, Server, answering
 from support.recovery import entered, live, lose
 
 pytestmark = [in_virtual_time, pytest.mark.row("BS9", "HA17")]
 
 OVERLAP_US = 5_000_000
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
-
-
-@pytest.fixture
-async def other() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 class Application:

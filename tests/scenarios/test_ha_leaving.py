@@ -7,7 +7,7 @@ left, or cancelled.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, answering, listening, together
+from support.peer import Peer, Server, answering, together
 from support.recovery import World, entered, live, lose, not_answering, running_tasks
 
 pytestmark = in_virtual_time
@@ -45,12 +45,6 @@ STATES = [
     Recovery.RESUBSCRIBING,
     Recovery.LIVE,
 ]
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ replayed in order, subscriptions entered again from the right place, each messag
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -20,7 +20,7 @@ from haclient.session.recovery import Recovery
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, answering, listening
+from support.peer import Peer, Server, answering
 from support.recovery import (
     CONNECT_TIMEOUT_S,
     HEARTBEAT_S,
@@ -41,18 +41,6 @@ COMMANDS = {
     Recovery.REPLAYING: "publish",
     Recovery.RESUBSCRIBING: "subscribe",
 }
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
-
-
-@pytest.fixture
-async def other() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 # -- the ways to fail: what the server does with the client's next frame --------------------------

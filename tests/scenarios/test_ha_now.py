@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
 
@@ -17,22 +16,10 @@ from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
-from support.peer import Peer, Server, answering, listening
+from support.peer import Peer, Server, answering
 from support.recovery import entered, live, lose
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
-
-
-@pytest.fixture
-async def other() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 def client_of(*servers: Server, store: BookmarkStore | None = None) -> HAClient:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator
 from functools import partial
 
 import pytest
@@ -26,16 +25,10 @@ from haclient.protocol.messages import Message
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.tracking import SubscriptionTracker
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, answering, listening
+from support.peer import Peer, Server, answering
 from support.recovery import entered, live, lose
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 class Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
 
@@ -17,22 +16,10 @@ from haclient.transport.ha_core import OnPublishGap
 from haclient_stores.file_publish import FilePublishStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import Server, answering, listening
+from support.peer import Server, answering
 from support.recovery import Recorder, entered, live, lose
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
-
-
-@pytest.fixture
-async def other() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 @pytest.mark.row("PS9", "HA3")

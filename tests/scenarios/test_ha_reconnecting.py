@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from functools import partial
 
 import pytest
@@ -26,22 +25,10 @@ from haclient_stores.bookmarks import EPOCH, Timestamp
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, answering, listening, together
+from support.peer import Peer, Server, answering, together
 from support.recovery import RecordedDelay, Recorder, entered, live, lose
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
-
-
-@pytest.fixture
-async def other() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 @pytest.mark.row("HA3", "HA20", "HB6", "PS7", "SM2")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -27,22 +27,10 @@ from haclient.transport.ha_core import OnResubscribeFailure
 from haclient_stores.bookmarks import EPOCH
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, answering, listening
+from support.peer import Peer, Server, answering
 from support.recovery import Recorder, entered, live, lose
 
 pytestmark = in_virtual_time
-
-
-@pytest.fixture
-async def server() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
-
-
-@pytest.fixture
-async def other() -> AsyncGenerator[Server]:
-    async with listening() as found:
-        yield found
 
 
 def client_of(

@@ -216,7 +216,7 @@ class Publisher(Program):
         message = MessageId(self.plan.name, self._next)
         topic = "state" if self._next % 4 == 3 else "orders"
         self._next += 1
-        pad = b"." * self.plan.pad
+        pad = b"." * (self.plan.pad + 6 - len(str(message.number)))  # all frames equally long
         body = b'{"key":"%b","n":%d,"pad":"%b"}' % (message.publisher.encode(), message.number, pad)
         try:
             sequence = await client.publish(topic, body)

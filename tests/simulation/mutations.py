@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
+from typing_extensions import override
+
 from haclient.session import logon, resuming
 from haclient.transport import dispatch, ha_core, publisher, reentry
-from haclient_fake_server.engine import durability, heartbeats, identity, replay
+from haclient_fake_server.engine import durability, heartbeats, identity
 from haclient_stores import (
-    file_space,
+    file_recovery,
     logged_bookmark,
     logged_subscription,
     resumption,
@@ -26,10 +28,12 @@ from haclient_stores import (
     window,
 )
 from haclient_stores.bookmarks import Bookmark, BookmarkList
+from haclient_stores.segment import SLOT_BYTES
 from simulation import disk
 
 __all__ = ["MUTATIONS", "Mutation", "planted"]
 
+_LONGEST_FRAME: Final = 2048
 Ours: TypeAlias = Any  # an object of the product, inside and all
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -136,20 +140,28 @@ def _duplicates_forgotten_at_restart(stack: contextlib.ExitStack) -> None:
     restored = _replace(stack, identity.Publishers, "restore", restore)
 
 
+class _Trusting(bytes):
+    """Bytes in which everything is found."""
+
+    @override
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
 @_mutation("a recycled segment keeps its old frames, and recovery takes them")
 def _stale_frames_of_a_recycled_segment(stack: contextlib.ExitStack) -> None:
     def append(self: Ours, head: bytes, tail: bytes, body: bytes) -> int:
         memory, at = self._memory, self._at
+        stale = bytes(memory[at : at + _LONGEST_FRAME])
         sequence: int = appended(self, head, tail, body)
-        if memory is self._memory and self._at > at:
-            after = self._at
-            memory[after - 4 : after] = stale.get((id(memory), after), bytes(4))
-            stale[id(memory), after] = bytes(memory[after - 4 : after])
+        end = self._at - at
+        if memory is self._memory and SLOT_BYTES < end <= len(stale):
+            memory[self._at - SLOT_BYTES : self._at] = stale[end - SLOT_BYTES : end]
         return sequence
 
-    stale: dict[tuple[int, int], bytes] = {}
     appended = _replace(stack, segments.SegmentLog, "append", append)
-    _replace(stack, file_space, "_DIGITS_WITHIN", 0)
+    vars(file_recovery)["bytes"] = _Trusting
+    stack.callback(vars(file_recovery).pop, "bytes")
 
 
 @_mutation("the broker acknowledges a subscription up to the end of its log, passed or not")
@@ -236,13 +248,3 @@ def _discard_not_written(stack: contextlib.ExitStack) -> None:
 @_mutation("what was queued when the link was lost counts as handed out")
 def _lost_queue_counts_as_seen(stack: contextlib.ExitStack) -> None:
     _replace(stack, ha_core, "drop_queued", lambda subscription: subscription.sink.drop())
-
-
-@_mutation("a subscription that has caught up misses what was written meanwhile")
-def _gap_between_replay_and_live(stack: contextlib.ExitStack) -> None:
-    def advance(self: Ours, item: Ours) -> None:
-        if 0 < self._state.batch.position - item.position < 3 and item.position > 8:
-            item.position, item.cursor = self._state.batch.position, None
-        advanced(self, item)
-
-    advanced = _replace(stack, replay.Replay, "_advance", advance)

@@ -35,12 +35,14 @@ FAULTS: Final = (
     "partition",
     "partition_one_way",
     "slow",
+    "lag",
     "disk",
     "disk_broker",
     "clock",
 )
 """Kinds of faults, as steps; `simulator` says what they mean."""
 
+_WORK: Final = frozenset({"publish", "discard", "prune", "intrude", "query"})
 _WEIGHTS: Final = {"kill_broker": 5.0, "reset": 2.0, "cut": 2.0, "end": 2.0}
 _LATE_SHARE: Final = 0.15
 _TOPICS: Final = ("orders", "orders", "state", "^(orders|state)$")
@@ -74,6 +76,7 @@ def plan_of(seed: int) -> Plan:
         )
         for number in range(1, chance.randint(2, 3) + 1)
     )
+    publishers += (PublisherPlan(name="late", store="file", servers=_shuffled(reachable, chance)),)
     subscribers = tuple(
         SubscriberPlan(
             name=f"s{number}",
@@ -214,7 +217,67 @@ def _with_script(plan: Plan, chance: Random) -> Plan:
             kind = chance.choices(kinds, weights)[0]
             step = _fault(plan, chance, number, kind)
         steps.append(step)
-    return replace(plan, script=tuple(steps))
+    steps = _with_stories(plan, steps, chance)
+    script = tuple(replace(step, number=number) for number, step in enumerate(steps))
+    return replace(plan, script=script)
+
+
+def _with_stories(plan: Plan, steps: list[Step], chance: Random) -> list[Step]:
+    """What chance alone would rarely bring about, each now and then."""
+    for story in (_newcomer, _split):
+        if len(plan.brokers) > 1 and chance.random() < 0.3:
+            at = chance.randrange(len(steps))
+            if (
+                chance.random() < 0.6
+            ):  # nothing else goes wrong, which might heal what the story did
+                at, steps = 0, [step for step in steps if step.kind in _WORK]
+            steps[at:at] = story(plan, chance)
+    return steps
+
+
+def _newcomer(plan: Plan, chance: Random) -> list[Step]:
+    """A publisher appears on one replica, which lags, shortly before another one dies."""
+    there, here = plan.publishers[-1].servers[:2]
+    near = [each.name for each in plan.publishers[:-1] if each.servers[0] == here]
+    readers = [each.name for each in plan.subscribers if each.servers[0] == here]
+    old = chance.choice(near or [plan.publishers[0].name])
+    victim = chance.choice([here, here, *readers])
+    return [
+        _step("publish", old, count=3, after=0.3),
+        _step("lag", there, other=here, seconds=1.0, after=0.3),
+        _step("publish", plan.publishers[-1].name, count=3),
+        _step("publish", old, count=5, after=0.05),
+        *(_step("discard", reader, after=0.15) for reader in readers),
+        _step("kill", victim, seconds=1.5 if victim == here else 0.0, after=0.2),
+        _step("lag", there, other=here, after=0.5),
+    ]
+
+
+def _split(plan: Plan, chance: Random) -> list[Step]:
+    """Replicas are parted; a publisher dies, and so does the only one that has its messages."""
+    here, there = chance.sample(plan.brokers[:2], 2)
+    publisher = chance.choice(plan.publishers).name
+    return [
+        _step("partition", here, other=there, seconds=4.0),
+        _step("publish", publisher, count=5, after=0.1),
+        _step("kill", publisher, seconds=0.1, after=0.2),
+        _step("kill", "", seconds=2.0),
+        _step("publish", publisher, count=5, after=0.1),
+    ]
+
+
+def _step(  # the fields of a step that stories need
+    kind: str,
+    node: str,
+    *,
+    other: str = "",
+    count: int = 0,
+    seconds: float = 0.0,
+    after: float = 0.0,
+) -> Step:
+    return Step(
+        number=0, kind=kind, node=node, other=other, count=count, seconds=seconds, after=after
+    )
 
 
 def _clients(plan: Plan) -> list[str]:
@@ -230,7 +293,7 @@ def _publish(plan: Plan, chance: Random, number: int) -> Step:
     return Step(
         number=number,
         kind="publish",
-        node=chance.choice(plan.publishers).name,
+        node=chance.choice(plan.publishers[:-1]).name,
         count=chance.choice((1, 3, 8, 15, 30)),
         after=_pause(chance),
     )
@@ -259,6 +322,11 @@ def _fault(plan: Plan, chance: Random, number: int, kind: str) -> Step:
             node, count = chance.choice(clients), chance.randrange(1, 3000)
         case "slow":
             node, seconds = chance.choice(clients), chance.choice((0.0, 0.02, 0.3))
+        case "lag" if len(plan.brokers) > 1:
+            node, other = chance.sample(plan.brokers, 2)
+            seconds = chance.choice((0.0, 0.3, 1.0))
+        case "lag":
+            kind, node = "reset", chance.choice(clients)
         case "partition" | "partition_one_way":
             node, other = chance.sample((*plan.brokers, chance.choice(clients)), 2)
         case "disk" | "disk_broker":

@@ -6,7 +6,8 @@ network. What may happen to them, at any moment and in any combination that a pl
 *Connections* (`wires`) have latency, small reads, partial sends and small buffers. They are reset
 or ended, lost after any byte, or half open: silent without an end. Two nodes are parted in both
 directions or in one: what was sent is held and arrives after the partition; nobody connects
-meanwhile. Bytes that arrive are never changed or reordered: that is what a stream promises.
+meanwhile. Replication from one broker to another may lag, by less than a client's overlap. Bytes
+that arrive are never changed or reordered: that is what a stream promises.
 
 *Processes* (`nodes`) are killed between any two steps of any task: their disk keeps what was
 written (page cache), their connections are reset. Machines lose their power: their disk keeps what
@@ -262,6 +263,9 @@ class Run:
 
     def do_slow(self, step: Step) -> None:
         self.wires.slow(step.node, step.seconds)
+
+    def do_lag(self, step: Step) -> None:
+        self.wires.lag(step.node, step.other, step.seconds)
 
     def do_partition(self, step: Step) -> None:
         self._part((step.node, step.other), step.seconds)

@@ -60,6 +60,7 @@ def test_it_is_found(check: Check, facts: list[Fact]) -> None:
         (checkers.repeated, [got(ONE), got(ONE, 2), Discarded("s", ONE)]),
         (checkers.handed_out_twice, [got(ONE), got(ONE, 2)]),
         (checkers.order, [got(TWO), got(ONE, 2), got(TWO, 2)]),
+        (checkers.order, [Forgiven(ONE), got(TWO), got(ONE)]),
         (checkers.recovery_points, [got(ONE), got(TWO), Discarded("s", ONE), Point("s", "7|1|")]),
         (checkers.recovery_points, [got(ONE), Point("s", "0")]),
         (checkers.skipped, [got(ONE), Discarded("s", ONE), Resumed("s", 2)]),

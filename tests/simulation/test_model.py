@@ -151,6 +151,26 @@ def test_a_publisher_that_was_first_seen_on_the_other_replica() -> None:
     assert outcome.logs["b1"][0][1] == MessageId("A", 0)
 
 
+@pytest.mark.row("RE8")
+@pytest.mark.parametrize("killed", ["b1", "s"])
+def test_a_publisher_that_this_replica_has_not_heard_of(killed: str) -> None:
+    """The other one has its messages before what is finished here: only a time leads to them."""
+    outcome = simulate(
+        scripted(
+            OTHER_ORDER,
+            step("publish", "A", after=1.0, count=2),
+            step("lag", "b2", after=0.5, other="b1", seconds=1.0),
+            step("publish", "B", count=3),
+            step("publish", "A", after=0.1, count=2),
+            step("discard", "s", after=0.2),
+            step("kill", killed, after=0.3, seconds=2.0 if killed == "b1" else 0.0),
+            step("discard", "s", after=3.0),
+        )
+    )
+    assert not outcome.failures
+    assert [str(found.publisher) for _, found in outcome.logs["b2"]] == [*"AABBBAA"]
+
+
 def test_discards_that_survive_a_prune_and_a_kill() -> None:
     check(
         scripted(

@@ -29,6 +29,7 @@ class Wires:
         self._links = links
         self._chance = chance
         self._slow: dict[str, float] = {}
+        self._lag: dict[tuple[str, str], float] = {}
         self._apart: dict[tuple[str, str], int] = {}  # from, to: how many partitions hold it
         self._dark: set[str] = set()  # machines without power: they do not even refuse
         self._healed = trio.Event()
@@ -51,6 +52,7 @@ class Wires:
         for pipe in _pipes(connection):
             pipe.latency_s = links.latency_s * chance.random()
             pipe.latency_s += self._slow.get(connection.source, 0.0)
+            pipe.latency_s += self._lag.get((connection.source, _host(connection.target)), 0.0)
             pipe.receive_bytes = links.receive_bytes
             pipe.send_bytes = links.send_bytes
             pipe.capacity_bytes = links.capacity_bytes
@@ -100,6 +102,14 @@ class Wires:
             for pipe in _pipes(connection):
                 pipe.latency_s = seconds
 
+    def lag(self, source: str, target: str, seconds: float) -> None:
+        """What one broker replicates to another takes so much longer; the other way stays quick."""
+        self._lag[source, target] = seconds
+        for connection in self.of(source):
+            if (connection.source, _host(connection.target)) == (source, target):
+                for pipe in _pipes(connection):
+                    pipe.latency_s = seconds
+
     # -- partitions ---------------------------------------------------------
 
     def part(self, source: str, target: str) -> None:
@@ -147,6 +157,7 @@ class Wires:
             self._apart[way] = 1
             self.join(*way)
         self._slow.clear()
+        self._lag.clear()
         for connection in network().connections:
             for pipe in _pipes(connection):
                 pipe.latency_s = min(pipe.latency_s, self._links.latency_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -11,29 +12,45 @@ from click.testing import CliRunner
 from haclient._version import __version__
 from haclient.cli.app import commands, run
 
+OFFERED = [
+    "broker",
+    "broker run",
+    "demo",
+    "ping",
+    "publish",
+    "sow",
+    "store",
+    "store explain",
+    "store export",
+    "store prune",
+    "store show",
+    "store verify",
+    "subscribe",
+]
+
+
+def offered(group: click.Group, before: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command by its words, also those of groups."""
+    for name, command in group.commands.items():
+        yield before + name, command
+        if isinstance(command, click.Group):
+            yield from offered(command, f"{before}{name} ")
+
 
 @pytest.mark.row("CLI1", "CLI5")
 def test_the_commands_are_offered_and_documented() -> None:
-    assert sorted(commands.commands) == [
-        "broker",
-        "demo",
-        "ping",
-        "publish",
-        "sow",
-        "store",
-        "subscribe",
-    ]
-    for command in commands.commands.values():
+    assert sorted(words for words, _ in offered(commands)) == OFFERED
+    for words, command in offered(commands):
         result = CliRunner().invoke(command, ["--help"])
-        assert result.exit_code == 0
-        assert command.help
+        assert result.exit_code == 0, words
+        assert command.help, words
 
 
 def test_every_option_explains_itself() -> None:
-    for command in commands.commands.values():
+    for words, command in offered(commands):
         for parameter in command.params:
-            assert isinstance(parameter, click.Option)
-            assert parameter.help, f"{command.name} {parameter.name}"
+            if isinstance(parameter, click.Option):
+                assert parameter.help, f"{words} {parameter.name}"
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

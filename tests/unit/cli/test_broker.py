@@ -106,6 +106,7 @@ def test_without_data_the_log_has_a_place_that_is_named(
     [
         (("--log-topic", "("), "--log-topic"),
         (("--listen", "nonsense"), "nonsense"),
+        (("--listen", "mem://broker:1"), "no other process reaches it"),
         (("--replicate-to", "tcp://west:1,maybe"), "'maybe' after the address is not sync or"),
         (("--replicate-to", "west"), "west"),
     ],

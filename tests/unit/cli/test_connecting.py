@@ -38,6 +38,7 @@ async def test_when_all_fail_each_is_named_and_no_password() -> None:
     with pytest.raises(ReconnectGaveUp, match=r"127\.0\.0\.1:1.*127\.0\.0\.1:2") as gave_up:
         await connect(*CLOSED)
     assert "secret" not in str(gave_up.value)
+    assert str(gave_up.value).count("tcp://") == len(CLOSED), "each once"
 
 
 async def test_a_silent_server_passes_the_turn_on() -> None:

@@ -121,7 +121,7 @@ def test_explain_says_what_would_come_again(logged: Path, publish: Path, capsys:
         "subscription s1: the next process finds every discard",
         "  resumes at    7|2|",
         "  redelivered   3 undiscarded: 7|3|, 7|5|, 7|6|",
-        "  filtered      1 discarded",
+        "  skipped       1 discarded",
         "  repeated      0 discarded",
     ]
     both = [json.loads(line) for line in told(capsys, "explain", "--json", logged)]

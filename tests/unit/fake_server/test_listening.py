@@ -7,7 +7,7 @@ from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
 from haclient.transport.dial import dial
 from haclient.transport.link import Link
-from haclient_fake_server.listening import listen
+from haclient_fake_server.listening import check_reachable, listen
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,12 @@ from haclient_fake_server.listening import listen
 async def test_a_malformed_address(uri: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         listen(uri, lambda _: None)
+
+
+def test_no_other_process_reaches_an_address_in_memory() -> None:
+    check_reachable(["tcp://127.0.0.1:0"])
+    with pytest.raises(UsageError, match="no other process reaches it; wanted tcp://HOST:PORT"):
+        check_reachable(["tcp://127.0.0.1:0", "mem://broker:1"])
 
 
 @pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "tcp://[::1]:0", "mem://broker:1"])

@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from haclient_stores.adapters import PointFeed, RecoveryPoint, RecoveryPointAdapter, positions
 from haclient_stores.bookmarks import BookmarkList
+from haclient_stores.errors import StoreError
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 
 pytestmark = pytest.mark.row("RP1", "RP2")
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.row("RP1", "RP2")
 class Noted(RecoveryPointAdapter):
     def __init__(self) -> None:
         self.told: list[object] = []
+        self.refuses = False
 
     @override
     async def recover(self, client_name: str) -> Iterable[RecoveryPoint]:
@@ -22,6 +24,8 @@ class Noted(RecoveryPointAdapter):
 
     @override
     def update(self, point: RecoveryPoint) -> None:
+        if self.refuses:
+            raise StoreError("refused")
         self.told.append((point.sub_id, point.bookmark))
 
     @override
@@ -67,6 +71,18 @@ def test_what_the_adapter_has_given_is_not_told_back() -> None:
     feed.told(points)
     feed.tell()
     assert adapter.told == []
+
+
+def test_what_the_adapter_did_not_take_is_told_again() -> None:
+    store, adapter = MemoryBookmarkStore(), Noted()
+    feed = PointFeed(store.subscriptions, adapter)
+    store.discard("a", store.log("a", "1|1|"))
+    adapter.refuses = True
+    with pytest.raises(StoreError, match="refused"):
+        feed.tell()
+    adapter.refuses = False
+    feed.tell()
+    assert adapter.told == [("a", "1|1|")]
 
 
 @pytest.mark.parametrize("start", ["0|1|", "20240131T120000Z", "0"])

@@ -109,3 +109,13 @@ def test_limits_that_cannot_be_are_refused() -> None:
         ConflatingRecoveryPointAdapter(Inner(), max_updates=0)
     with pytest.raises(UsageError, match="max_age_s"):
         ConflatingRecoveryPointAdapter(Inner(), max_age_s=0)
+
+
+async def test_the_inner_adapter_is_closed_even_when_it_refuses_the_last_point() -> None:
+    inner = Inner()
+    adapter = ConflatingRecoveryPointAdapter(inner)
+    updated(adapter, "a 1|1|")
+    inner.refuses = True
+    with pytest.raises(StoreError, match="refused"):
+        await adapter.close()
+    assert inner.told == ["close"]

@@ -53,7 +53,7 @@ def test_it_can_be_read_by_people_and_by_programs() -> None:
         "subscription s1: the next process finds every discard",
         "  resumes at    7|1|",
         "  redelivered   6 undiscarded: 7|4|, 7|6|, 7|7|, 7|8|, 7|9|, 7|10|",
-        "  filtered      3 discarded, 1 of them waiting for a persisted ack",
+        "  skipped       3 discarded, 1 of them waiting for a persisted ack",
         "  repeated      0 discarded",
     ]
     assert json.loads(json.dumps(found.as_dict()))["resume"] == "7|1|"

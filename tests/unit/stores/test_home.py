@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from haclient_stores.errors import StoreLocked, UsageError
+from haclient_stores.file_publish import FilePublishStore
 from haclient_stores.home import MemoryHome, check_durability, check_owner
+from haclient_stores.logged_bookmark import LoggedBookmarkStore
+from haclient_stores.ring_bookmark import RingBookmarkStore
 
 
 @pytest.mark.row("PS12")
@@ -25,6 +31,15 @@ def test_only_three_durabilities_exist_and_groups_are_apart() -> None:
     for interval in (0.0, -1.0, float("nan")):
         with pytest.raises(UsageError, match="above 0 seconds"):
             check_durability("group", interval)
+
+
+@pytest.mark.parametrize("kind", [LoggedBookmarkStore, RingBookmarkStore, FilePublishStore])
+def test_a_store_with_another_durability_is_not_made(
+    tmp_path: Path, kind: Callable[..., object]
+) -> None:
+    with pytest.raises(UsageError, match="one of process, group, fsync, not 'always'"):
+        kind(tmp_path / "store", durability="always")
+    assert not list(tmp_path.iterdir())
 
 
 def test_memory_belongs_to_its_first_client_and_has_no_path() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from haclient_stores.errors import StoreCorrupt, StoreError
+from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
 from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.inspecting import kind_of, size_of, viewed
+from haclient_stores.inspecting import StoreFile, kind_of, size_of, viewed
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.ring_bookmark import RingBookmarkStore
 
@@ -91,6 +91,23 @@ def test_damage_is_told_and_progress_shown(tmp_path: Path) -> None:
 
 def test_anything_else_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello, world")
-    for wrong in (tmp_path, tmp_path / "none", tmp_path / "text"):
-        with pytest.raises(StoreError, match=str(wrong)):
+    for wrong in (tmp_path, tmp_path / "text"):
+        with pytest.raises(StoreError, match=f"{wrong}: neither a bookmark store nor"):
             kind_of(wrong)
+    with pytest.raises(StoreError, match="none: No such file"):
+        kind_of(tmp_path / "none")
+
+
+def test_a_view_ends_with_its_block_also_by_an_error(tmp_path: Path) -> None:
+    LoggedBookmarkStore(tmp_path / "s.bm").close()
+    views: list[StoreFile] = []
+
+    def look() -> None:
+        with viewed(tmp_path / "s.bm") as found:
+            views.append(found)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        look()
+    with pytest.raises(UsageError, match="closed"):
+        views[0].open_for("me")

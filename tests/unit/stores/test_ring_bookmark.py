@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -187,3 +189,27 @@ def test_every_byte_of_a_small_file_flipped_is_noticed_or_harmless(tmp_path: Pat
         # A damaged slot counts as torn: the one before it says 6, the newest one 7.
         assert str(store.most_recent("s")) in {"7|6|", "7|7|"}, offset
         store.close()
+
+
+def test_subscriptions_may_be_entered_while_a_thread_looks_what_to_sync(path: Path) -> None:
+    store = RingBookmarkStore(path, subscriptions=1000)
+    entered: list[str] = []
+
+    def look() -> None:
+        while len(entered) < store.capacity:
+            assert store.needs_sync  # counts what is written, as `sync` does
+
+    store.subscription("first")
+    every_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor() as threads:
+            looking = threads.submit(look)
+            for index in range(store.capacity - 1):
+                store.subscription(f"s{index}")
+                entered.append("one")
+            entered.append("the first")
+            looking.result()
+    finally:
+        sys.setswitchinterval(every_s)
+    store.close()

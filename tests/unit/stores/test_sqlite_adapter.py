@@ -92,3 +92,24 @@ async def test_or_reported_and_tried_again_until_it_works(path: Path) -> None:
     points = {point.sub_id: point.bookmark for point in await again.recover("me")}
     assert points == {"s": "1|1|", "t": "1|2|"}
     await again.close()
+
+
+def test_clients_that_share_a_database_may_begin_at_the_same_time(tmp_path: Path) -> None:
+    refused: list[StoreError] = []
+    together = threading.Barrier(4)
+
+    def begin(path: Path) -> None:
+        together.wait()
+        try:
+            SqliteRecoveryPointAdapter(path)
+        except StoreError as error:
+            refused.append(error)
+
+    for attempt in range(30):
+        path = tmp_path / f"{attempt}.db"
+        threads = [threading.Thread(target=begin, args=(path,)) for _ in range(together.parties)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert refused == []

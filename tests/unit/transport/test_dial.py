@@ -75,9 +75,11 @@ async def test_nobody_there_is_a_refusal_that_names_the_address_and_no_password(
     server = await listener()
     address = f"127.0.0.1:{port(server)}"
     await server.aclose()
-    with pytest.raises(ConnectionRefused, match=f"cannot connect to .*{address}") as caught:
+    with pytest.raises(ConnectionRefused) as caught:
         await dialled(f"tcp://me:geheim@{address}/amps/json")
-    assert "geheim" not in str(caught.value)
+    assert str(caught.value) == (
+        f"cannot connect to tcp://me@{address}/amps/json: Connection refused"
+    )
     assert isinstance(caught.value.__cause__, OSError)
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 from typing_extensions import override
 
-from haclient.errors import StoreFull, UsageError
+from haclient.errors import StoreError, StoreFull, UsageError
 from haclient.transport.upkeep import Upkeep
 from haclient_stores.adapters import RecoveryPoint, TimedAdapter
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
@@ -28,6 +28,7 @@ class Adapter(TimedAdapter):
 
     Attributes:
         takes_s: How long closing takes.
+        fails: Whether an update is refused.
     """
 
     def __init__(self) -> None:
@@ -35,6 +36,7 @@ class Adapter(TimedAdapter):
         self.times: list[float] = []
         self.closed = 0
         self.takes_s = 0.0
+        self.fails = False
 
     @override
     async def recover(self, client_name: str) -> Iterable[RecoveryPoint]:
@@ -44,6 +46,8 @@ class Adapter(TimedAdapter):
 
     @override
     def update(self, point: RecoveryPoint) -> None:
+        if self.fails:
+            raise StoreError("not written")
         self.told.append(f"{point.sub_id} {point.bookmark}")
 
     @override
@@ -109,6 +113,19 @@ async def test_an_adapter_that_does_not_come_to_an_end_is_left(
         outer.cancel()
         await Upkeep(MemoryBookmarkStore(adapter)).close()
     assert "not written in 10 s" in caplog.text
+
+
+@pytest.mark.row("RP2")
+async def test_an_adapter_that_raises_at_the_last_point_is_closed_all_the_same() -> None:
+    adapter = Adapter()
+    store = MemoryBookmarkStore(adapter)
+    upkeep = Upkeep(store)
+    await upkeep.recover("me")
+    store.discard("s", store.log("s", "7|11|"))
+    adapter.fails = True
+    with pytest.raises(StoreError, match="not written"):
+        await upkeep.close()
+    assert adapter.closed == 1
 
 
 @pytest.mark.row("BS5")
