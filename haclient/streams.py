@@ -27,7 +27,8 @@ class MessageStream:
     out; then a query raises the error, since its result is incomplete, while a subscription ends
     and tells why in `end_reason`.
 
-    Use it as a context manager; leaving the block unsubscribes (MS8)::
+    Use it as a context manager; leaving the block unsubscribes (MS8). To iterate over one that
+    nobody has opened is a `UsageError`::
 
         async with client.stream("orders") as messages:
             async for message in messages:
@@ -55,11 +56,16 @@ class MessageStream:
             CommandError: The server refused it.
             DisconnectedError: There is no connection.
             TimedOut: The server did not answer in time.
+            UsageError: It was opened before.
         """
         if self._opened:
             raise UsageError("this stream was opened before: make a new one for a new command")
         self._opened = True
-        self.sub_id = await self._open()
+        try:
+            self.sub_id = await self._open()
+        except BaseException:
+            self._delivery.end()  # nothing was accepted: who iterates must not wait for it
+            raise
         return self
 
     async def __aenter__(self) -> Self:
@@ -87,11 +93,16 @@ class MessageStream:
         return await self._from_next_batch()
 
     async def _from_next_batch(self) -> Message:
+        self._check_opened()
         batch = await self._delivery.next_batch()
         if batch is None:
             raise StopAsyncIteration
         self._current = iter(batch)
         return next(self._current)
+
+    def _check_opened(self) -> None:
+        if not (self._opened or self._delivery.ended):  # nothing was sent: nothing would ever come
+            raise UsageError("enter the stream first: async with ... as messages")
 
     def batches(self) -> Batches:
         """The same messages in lists, as they arrive: the fast path (MS9)."""
@@ -100,6 +111,7 @@ class MessageStream:
     async def _next_list(self) -> list[Message]:
         if rest := list(self._current):
             return rest
+        self._check_opened()
         batch = await self._delivery.next_batch()
         if batch is None:
             raise StopAsyncIteration

@@ -34,6 +34,10 @@ class Bench:
         self.delivery.drop()
         self.delivery.end()
 
+    async def opened(self) -> Bench:
+        await self.stream.open()
+        return self
+
     def put(self, *bodies: bytes) -> None:
         self.delivery.put([Message(data=body) for body in bodies], sum(map(len, bodies)))
 
@@ -66,9 +70,28 @@ async def test_a_stream_is_opened_once() -> None:
         await bench.stream.open()
 
 
+@pytest.mark.row("MS8")
+async def test_a_stream_that_nobody_opened_is_refused_instead_of_waiting_for_ever() -> None:
+    bench = Bench()
+    with pytest.raises(UsageError, match=r"enter the stream first: async with .* as messages"):
+        await anext(bench.stream)
+    with pytest.raises(UsageError, match="enter the stream first"):
+        await anext(bench.stream.batches())
+    await bench.stream.aclose()
+    assert await bench.rest() == []
+
+
+@pytest.mark.row("MS2")
+async def test_a_stream_whose_command_was_refused_has_ended() -> None:
+    bench = Bench(refuse=DisconnectedError("no"))
+    with pytest.raises(DisconnectedError):
+        await bench.stream.open()
+    assert await bench.rest() == []
+
+
 @pytest.mark.row("MS1", "MS9")
 async def test_messages_one_by_one_and_in_lists_are_the_same_messages() -> None:
-    bench = Bench()
+    bench = await Bench().opened()
     bench.put(b"a", b"b", b"c")
     bench.put(b"d")
     bench.put(b"e")
@@ -81,7 +104,7 @@ async def test_messages_one_by_one_and_in_lists_are_the_same_messages() -> None:
 
 @pytest.mark.row("MS1", "MS8")
 async def test_closing_from_another_task_ends_the_iteration_and_drops_what_is_queued() -> None:
-    bench = Bench()
+    bench = await Bench().opened()
     found: list[bytes] = []
 
     async def consume() -> None:
@@ -101,7 +124,7 @@ async def test_closing_from_another_task_ends_the_iteration_and_drops_what_is_qu
 
 @pytest.mark.row("MS7")
 async def test_the_end_of_a_replay_can_be_waited_for() -> None:
-    bench = Bench()
+    bench = await Bench().opened()
     bench.put(b"old")
     bench.delivery.mark(Marker.CAUGHT_UP)
     async with trio.open_nursery() as nursery:
@@ -114,7 +137,7 @@ async def test_the_end_of_a_replay_can_be_waited_for() -> None:
 
 @pytest.mark.row("MS1")
 async def test_a_stream_tells_why_it_ended() -> None:
-    bench = Bench()
+    bench = await Bench().opened()
     bench.put(b"a")
     bench.delivery.end(DisconnectedError("lost"))
     assert await bench.rest() == [b"a"]
