@@ -91,6 +91,7 @@ class HAClient(Client):
 
     Raises:
         UsageError: Neither or both of `servers` and `server_chooser`, or a value that cannot be.
+        StoreLocked: A store belongs to another client.
     """
 
     def __init__(  # noqa: PLR0913  # the extension points of seed S4, all by keyword
@@ -120,6 +121,10 @@ class HAClient(Client):
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
         exit_timeout: float | None = EXIT_TIMEOUT_S,
     ) -> None:
+        if isinstance(servers, str):
+            raise UsageError(
+                "servers is a list of connection strings: servers=[...], even for one of them"
+            )
         if bool(servers) == (server_chooser is not None):
             raise UsageError("give either servers=[...] or a server_chooser")
         self._ha_core = HACore(

@@ -10,7 +10,7 @@ from haclient.errors import TimedOut, UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.transport.core import Core
-from haclient.transport.publisher import Payload
+from haclient.transport.payload import Payload
 from haclient.transport.settings import TIMEOUT_S
 from haclient.transport.syncing import on_disk
 
@@ -53,6 +53,7 @@ class PublishingClient:
             DisconnectedError: There is no store and no connection; or the store is at its cap and
                 no ack can come.
             StoreFull: The store has no room; nothing was stored.
+            UsageError: `data` is neither bytes nor text, or the topic cannot be written.
         """
         if expiration is None and not correlation_id and not sow_key:
             return self._publish(topic, data)  # the coroutine itself: one await less per message

@@ -33,7 +33,8 @@ from haclient.transport.events import Events
 from haclient.transport.exceptions import open_nursery
 from haclient.transport.leaving import drain, let_go
 from haclient.transport.log_on import check_client_name, log_on
-from haclient.transport.publisher import Payload, Publisher
+from haclient.transport.payload import Payload
+from haclient.transport.publisher import Publisher
 from haclient.transport.settings import TIMEOUT_S, Settings
 from haclient.transport.upkeep import Upkeep, open_all
 from haclient.transport.writer import Writer
@@ -78,9 +79,7 @@ class Core:
         self._closed = trio.Event()
         self._uri: Uri | None = None
         self._lost_because: HAClientError | None = None
-        stores = (settings.publish_store, settings.bookmark_store)
-        self._stores = [store for store in stores if store is not None]
-        open_all(self._stores, self.name)
+        self._stores = open_all(settings.publish_store, settings.bookmark_store, self.name)
         self._upkeep = Upkeep(settings.bookmark_store, self._stores)
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())

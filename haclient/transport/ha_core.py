@@ -46,7 +46,7 @@ from haclient.transport.commander import Fields, drop_queued
 from haclient.transport.connection import Connection
 from haclient.transport.core import Core
 from haclient.transport.dispatch import Delivery
-from haclient.transport.publisher import Payload
+from haclient.transport.payload import Payload
 from haclient.transport.reentry import best_first
 from haclient.transport.settings import Settings
 from haclient_stores.publish_log import PublishLog

@@ -18,7 +18,7 @@ wait for the disk, so that `publish` returns only what survives a power loss.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 import trio
 
@@ -28,16 +28,14 @@ from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
+from haclient.transport.payload import Payload, as_bytes, check_payload
 from haclient.transport.syncing import sync_accepted
 from haclient.transport.watermark import Watermark
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog, PublishStore
 from haclient_stores.null_publish import NullPublishStore
 
-__all__ = ["DEFAULT_MAX_UNPERSISTED_BYTES", "Payload", "Publisher"]
-
-Payload: TypeAlias = bytes | bytearray | memoryview | str
-"""What can be published: bytes as they are, text as UTF-8."""
+__all__ = ["DEFAULT_MAX_UNPERSISTED_BYTES", "Publisher"]
 
 DEFAULT_MAX_UNPERSISTED_BYTES: Final = 512 * 1024 * 1024
 """Unpersisted bytes at which `publish` waits for acks and `publish_nowait` raises (HA18)."""
@@ -205,13 +203,18 @@ class Publisher:
 
         Raises:
             StoreFull: There is no room; nothing was stored.
+            UsageError: The body is neither text nor bytes.
         """
         log = self.log
         if log is None:
             raise UsageError("append needs a publish store")
         if isinstance(body, str):
             body = body.encode()
-        sequence = log.append(head, _TAIL, body)
+        try:
+            sequence = log.append(head, _TAIL, body)
+        except TypeError:
+            check_payload(body)
+            raise
         if log.unsent_bytes >= self.gate.look_at:
             self._look(log)
         elif self.gate.parked and self.writer is not None:
@@ -241,7 +244,7 @@ class Publisher:
         if gate.attention:
             await self.make_room()
         if log is None:
-            self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
+            self.send_unstored(publish_frame_without_store(topic, as_bytes(body)))
             return None
         if isinstance(body, str):
             body = body.encode()
@@ -249,6 +252,9 @@ class Publisher:
             sequence = log.append(self._heads.get(topic) or self._head(topic), _TAIL, body)
         except StoreFull as full:
             sequence = await self._append_later(full, self._head(topic), body)
+        except TypeError:
+            check_payload(body)
+            raise
         if log.unsent_bytes >= gate.look_at:
             self._look(log)
         elif gate.parked and self.writer is not None:
@@ -279,7 +285,7 @@ class Publisher:
             return await self.append_durably(head, body)
         frame = publish_frame_without_store(
             topic,
-            _bytes(body),
+            as_bytes(body),
             command=command,
             expiration=expiration,
             correlation_id=correlation_id,
@@ -326,7 +332,7 @@ class Publisher:
         if self._synced:
             raise UsageError("publish_nowait cannot wait for the disk: durability is fsync")
         if self.log is None:
-            self.send_unstored(publish_frame_without_store(topic, _bytes(body)))
+            self.send_unstored(publish_frame_without_store(topic, as_bytes(body)))
             return None
         try:
             return self.append(self._heads.get(topic) or self._head(topic), body)
@@ -438,7 +444,3 @@ def _as_log(store: PublishStore | None) -> FrameLog | None:
 def _read_frame(frame: bytes) -> Message:
     """A stored frame as the message that it was."""
     return MessageDecoder(expand_sow=False).decode(*FrameReader().feed(frame))[0]
-
-
-def _bytes(body: Payload) -> bytes:
-    return body.encode() if isinstance(body, str) else bytes(body)

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias, cast
 
 import trio
 
-from haclient.errors import StoreFull
+from haclient.errors import StoreFull, UsageError
 from haclient.transport.syncing import group_sync
 from haclient_stores.adapters import PointFeed, TimedAdapter
 from haclient_stores.interfaces import BookmarkStore, PublishStore, SubscriptionLog
@@ -32,18 +32,33 @@ _logger = logging.getLogger(__name__)
 Task: TypeAlias = Callable[[], Awaitable[None]]
 
 
-def open_all(stores: Sequence[BookmarkStore | PublishStore], client_name: str) -> None:
-    """Take the stores for one client, all of them or none.
+def open_all(
+    publish_store: PublishStore | None, bookmark_store: BookmarkStore | None, client_name: str
+) -> list[BookmarkStore | PublishStore]:
+    """Take the stores for one client, all of them or none; those that there are.
 
     Raises:
         StoreLocked: One belongs to another client; those before it are closed, which nobody else
             could do.
+        UsageError: One of them is something else, such as a path; likewise.
     """
+    given = (
+        ("publish_store", publish_store, "store", "FilePublishStore"),
+        ("bookmark_store", bookmark_store, "log", "LoggedBookmarkStore"),
+    )
+    taken: list[BookmarkStore | PublishStore] = []
     with ExitStack() as accepted:
-        for store in stores:
+        for argument, store, method, example in given:
+            if store is None:
+                continue
+            if not hasattr(store, method):
+                found = type(store).__name__
+                raise UsageError(f"{argument} is a store, such as {example}(path), not a {found}")
             store.open_for(client_name)
             accepted.callback(store.close)
+            taken.append(store)
         accepted.pop_all()
+    return taken
 
 
 class Upkeep:

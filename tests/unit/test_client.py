@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
 import pytest
 
 from haclient import Client, ConnectionState
 from haclient.errors import UsageError
+from haclient.ha import HAClient
+from haclient_stores.file_publish import FilePublishStore
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.memory_publish import MemoryPublishStore
 
@@ -32,6 +38,27 @@ def test_a_heartbeat_that_can_never_work_is_refused(
 ) -> None:
     with pytest.raises(UsageError):
         Client("c", heartbeat=heartbeat, idle_limit=idle_limit)
+
+
+@pytest.mark.parametrize("made", [Client, partial(HAClient, servers=["tcp://a:1/amps/json"])])
+@pytest.mark.parametrize("argument", ["publish_store", "bookmark_store"])
+def test_a_path_is_no_store(made: Callable[..., Client], argument: str) -> None:
+    with pytest.raises(UsageError, match=rf"{argument} is a store, .*Store\(path\), not a str"):
+        made("c", **{argument: "orders.bm"})
+
+
+def test_stores_that_were_exchanged_are_refused_and_let_go_of(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="publish_store is a store"):
+        Client("c", publish_store=MemoryBookmarkStore())  # type: ignore[arg-type]  # what is tested
+    path = tmp_path / "orders.pub"
+    with pytest.raises(UsageError, match="bookmark_store is a store"):
+        Client("c", publish_store=FilePublishStore(path), bookmark_store=str(path))  # type: ignore[arg-type]  # what is tested
+    FilePublishStore(path).close()
+
+
+def test_one_server_is_given_in_a_list_too() -> None:
+    with pytest.raises(UsageError, match="servers is a list of connection strings"):
+        HAClient("c", servers="tcp://a:1/amps/json")
 
 
 def test_a_policy_that_does_not_exist_is_refused() -> None:

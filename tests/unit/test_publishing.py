@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -32,6 +34,22 @@ async def test_a_topic_that_cannot_be_written_is_refused(topic: str) -> None:
     async with Client("c", publish_store=MemoryPublishStore()) as client:
         with pytest.raises(UsageError):
             await client.publish(topic, b"a")
+        assert client.unpersisted_count == 0
+
+
+@pytest.mark.row("CC6", "CC7")
+@pytest.mark.parametrize("data", [{"a": 1}, 5, None])
+@pytest.mark.parametrize("stored", [True, False])
+async def test_data_that_is_neither_bytes_nor_text_is_refused(data: Any, stored: bool) -> None:  # noqa: ANN401, FBT001  # what is tested
+    store = MemoryPublishStore() if stored else None
+    wanted = f"data is bytes, bytearray, memoryview or str, not {type(data).__name__}"
+    async with Client("c", publish_store=store) as client:
+        with pytest.raises(UsageError, match=wanted):
+            await client.publish("orders", data)
+        with pytest.raises(UsageError, match=wanted):
+            await client.delta_publish("orders", data)
+        with pytest.raises(UsageError, match=wanted):
+            client.publish_nowait("orders", data)
         assert client.unpersisted_count == 0
 
 
