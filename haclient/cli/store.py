@@ -34,10 +34,10 @@ def store() -> None:
     """Look at store files, check, prune and export them."""
 
 
-files_argument = click.argument(
-    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
-file_argument = click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+# Whether a file can be read is told when it is its turn: one that cannot must not stop the others.
+_a_path = click.Path(path_type=Path, readable=False)
+files_argument = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_a_path)
+file_argument = click.argument("file", metavar="FILE", type=_a_path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def _each(files: Iterable[Path], work: Callable[[Path, Callable[[int], None]], N
         try:
             with _progress(path) as progress:
                 work(path, progress.tell)
-        except HAClientError as error:
+        except (HAClientError, OSError) as error:  # such as a file that may not be read
             known = exit_code_of(error)
             worst = max(worst, ExitCode.FAILURE if known is None else known[0])
             complain(one_line(error))
@@ -119,7 +119,7 @@ def verify(request: _Files) -> int:
 @json_option
 @taking(_Files)
 def prune(request: _Files) -> int:
-    """Rewrite bookmark logs without what is finished; the form for cron (BS16).
+    """Rewrite bookmark logs without what is finished; the form for cron.
 
     Exit code 75: a client has one of the files in use. The others are pruned nevertheless.
     """

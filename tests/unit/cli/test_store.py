@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -96,6 +99,37 @@ def test_verify_tells_damage_by_its_offset_and_goes_on(
         f"haclient: error: {logged}: corrupt at byte 4096: "
         "sealed records do not match their checksum\n"
     )
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("command", ["verify", "show", "prune"])
+def test_what_may_not_be_read_does_not_stop_the_others(
+    command: str,
+    logged: Path,
+    ring: Path,
+    publish: Path,
+    capsys: LINES,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The superuser may read everything, so the refusals of the kernel are played here."""
+
+    def refusing(method: Callable[..., object]) -> Callable[..., object]:
+        def call(path: Path, *arguments: object) -> object:
+            if path in {logged, publish}:
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return method(path, *arguments)
+
+        return call
+
+    monkeypatch.setattr(os, "access", lambda path, _: path not in {str(logged), str(publish)})
+    monkeypatch.setattr(Path, "open", refusing(Path.open))
+    monkeypatch.setattr(Path, "iterdir", refusing(Path.iterdir))
+    assert run(["store", command, str(logged), str(publish), str(ring)]) == 1
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{ring}: ")
+    assert err.splitlines() == [
+        f"haclient: error: {path}: Permission denied" for path in (logged, publish)
+    ]
 
 
 @pytest.mark.row("BS16", "BS17", "CLI9")
