@@ -194,5 +194,5 @@ def broker() -> None:
 )
 @taking(_Request)
 def run_broker(request: _Request) -> int:
-    """Run one broker until SIGTERM (CLI5)."""
+    """Run one broker until SIGTERM."""
     return run_stoppable(partial(_serve, _config(request), request), _stopped)

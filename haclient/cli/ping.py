@@ -98,5 +98,5 @@ def stopped(_number: int) -> int:
 @json_option
 @taking(_Request)
 def ping(request: _Request) -> int:
-    """Log on to each of the servers and measure a round trip; fails if one of them does (CLI1)."""
+    """Log on to each of the servers and measure a round trip; fails if one of them does."""
     return run_stoppable(lambda: _ping_all(request), stopped)

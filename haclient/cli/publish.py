@@ -144,7 +144,7 @@ def _check(request: PublishRequest) -> None:
 @json_option
 @taking(PublishRequest)
 def publish(request: PublishRequest) -> int:
-    """Publish one message per line and wait until all of them are persisted (CLI1)."""
+    """Publish one message per line and wait until all of them are persisted."""
     _check(request)
     delimiter = parse_delimiter(request.delimiter)
     with closing(_open_store(request)) as store:

@@ -100,5 +100,5 @@ def stopped(_number: int) -> int:
 @json_option
 @taking(_Request)
 def sow(request: _Request) -> int:
-    """Print the records of a SOW topic, one per line (CLI1)."""
+    """Print the records of a SOW topic, one per line."""
     return run_stoppable(lambda: _query(request), stopped)

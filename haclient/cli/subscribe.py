@@ -192,7 +192,7 @@ def stopped(run: SubscribeRun, number: int) -> int:
 @json_option
 @taking(SubscribeRequest)
 def subscribe(request: SubscribeRequest) -> int:
-    """Print messages as they come, one per line (CLI1, CLI3)."""
+    """Print messages as they come, one per line."""
     start = request.start
     store = None if request.store is None else LoggedBookmarkStore(request.store)
     with closing(store) if store is not None else nullcontext():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 
 import click
@@ -44,6 +45,13 @@ def test_the_commands_are_offered_and_documented() -> None:
         result = CliRunner().invoke(command, ["--help"])
         assert result.exit_code == 0, words
         assert command.help, words
+
+
+def test_the_help_names_nothing_internal() -> None:
+    for words, command in offered(commands):
+        text = CliRunner().invoke(command, ["--help"]).output
+        assert re.findall(r"\([A-Z]{2,3}[0-9]+", text) == [], words
+    assert re.findall(r"\([A-Z]{2,3}[0-9]+", CliRunner().invoke(commands, ["--help"]).output) == []
 
 
 def test_every_option_explains_itself() -> None:
