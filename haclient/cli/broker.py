@@ -161,7 +161,7 @@ def broker() -> None:
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The directory of the log. Default: a new temporary one, which is named.",
+    help="The directory of the log. Default: a new temporary one, which is named and stays.",
 )
 @click.option("--name", default="broker", show_default=True, help="The instance's name.")
 @click.option(
