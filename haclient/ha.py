@@ -122,9 +122,7 @@ class HAClient(Client):
         exit_timeout: float | None = EXIT_TIMEOUT_S,
     ) -> None:
         if isinstance(servers, str):
-            raise UsageError(
-                "servers is a list of connection strings: servers=[...], even for one of them"
-            )
+            raise UsageError("servers is a list of connection strings: servers=[...]")
         if bool(servers) == (server_chooser is not None):
             raise UsageError("give either servers=[...] or a server_chooser")
         self._ha_core = HACore(
