@@ -43,6 +43,7 @@ from haclient_fake_server.faults import (
     Refuse,
     Restart,
     Slow,
+    check_fault,
 )
 from haclient_fake_server.memory_wires import MemorySwitch
 from haclient_fake_server.nodes import LocalBroker, ProcessBroker
@@ -165,8 +166,11 @@ class Cluster:
         """Let these things go wrong, in this order.
 
         Raises:
-            UsageError: A fault names who is not here.
+            UsageError: One of them is not a fault, and none is applied; or it names who is not
+                here.
         """
+        for fault in faults:
+            check_fault(fault)
         for fault in faults:
             match fault:
                 case Kill():

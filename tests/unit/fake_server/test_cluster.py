@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trio
@@ -134,6 +135,14 @@ async def test_a_fault_that_names_nobody_is_refused(fault: Fault, why: str) -> N
     async with Cluster("a", "b", on="memory", links={"a": ["b"]}) as cluster:
         with pytest.raises(UsageError, match=why):
             await cluster.apply(fault)
+
+
+@pytest.mark.parametrize("found", ["kill", None, {"fault": "kill", "name": "a"}])
+async def test_what_is_not_a_fault_is_refused_before_anything_goes_wrong(found: object) -> None:
+    async with Cluster("a", on="memory") as cluster:
+        with pytest.raises(UsageError, match=r"wanted a fault, one of Cut, .*, Restart$"):
+            await cluster.apply(Kill("a"), cast("Any", found))
+        assert cluster.is_running("a")
 
 
 async def test_questions_about_nobody_are_refused() -> None:
