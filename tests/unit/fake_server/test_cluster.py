@@ -164,6 +164,20 @@ def test_names_and_links_have_to_fit(
         Cluster(*names, links=links)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "given"),
+    [
+        (Cluster("a", "b", on="process", heartbeat_s=1.0), "heartbeat_s"),
+        (Cluster("a", "b", on="process", downgrade_after_s=1.0), "downgrade_after_s"),
+    ],
+)
+async def test_what_processes_cannot_be_told_is_named_as_it_was_given(
+    cluster: Cluster, given: str
+) -> None:
+    with pytest.raises(UsageError, match=f"cannot be told its {given}$"):
+        await cluster.__aenter__()
+
+
 async def test_a_broker_that_does_not_start_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "journal.00000001").write_bytes(b"not a journal")
