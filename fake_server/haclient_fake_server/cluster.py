@@ -21,7 +21,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias, get_args
 
 import trio
 
@@ -78,7 +78,7 @@ class Cluster:
         data_dir: Where the journals are; a temporary directory unless told otherwise.
 
     Raises:
-        UsageError: A name is used twice, is unknown, or is `client`.
+        UsageError: `on` is none of these; or a name is used twice, is unknown, or is `client`.
     """
 
     def __init__(  # noqa: PLR0913  # the parts of a cluster, all by keyword
@@ -92,6 +92,8 @@ class Cluster:
         config: BrokerConfig | None = None,
         data_dir: Path | None = None,
     ) -> None:
+        if on not in get_args(On):
+            raise UsageError(f"on={on!r}: wanted one of {', '.join(map(repr, get_args(On)))}")
         self.names = names or ("broker",)
         if links is None:
             links = {name: [each for each in self.names if each != name] for name in self.names}

@@ -178,6 +178,12 @@ async def test_what_processes_cannot_be_told_is_named_as_it_was_given(
         await cluster.__aenter__()
 
 
+@pytest.mark.parametrize("on", ["udp", None, ["tcp"]])
+def test_what_brokers_cannot_run_on_is_refused(on: object) -> None:
+    with pytest.raises(UsageError, match="wanted one of 'tcp', 'memory', 'process'$"):
+        Cluster("a", on=cast("Any", on))
+
+
 async def test_a_broker_that_does_not_start_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "journal.00000001").write_bytes(b"not a journal")
