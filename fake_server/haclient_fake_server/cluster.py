@@ -67,7 +67,7 @@ class Cluster:
     """Running brokers, for as long as the `async with` block.
 
     Args:
-        names: The brokers' instance names; a single one is called `broker`.
+        names: The brokers' instance names, one or more.
         on: What they are made of.
         links: By broker, those that it replicates to; without it, each to all others.
         mode: How they replicate.
@@ -78,7 +78,8 @@ class Cluster:
         data_dir: Where the journals are; a temporary directory unless told otherwise.
 
     Raises:
-        UsageError: `on` is none of these; or a name is used twice, is unknown, or is `client`.
+        UsageError: `on` is none of these; or there is no name, or one is used twice, is unknown, or
+            is `client`.
     """
 
     def __init__(  # noqa: PLR0913  # the parts of a cluster, all by keyword
@@ -94,7 +95,9 @@ class Cluster:
     ) -> None:
         if on not in get_args(On):
             raise UsageError(f"on={on!r}: wanted one of {', '.join(map(repr, get_args(On)))}")
-        self.names = names or ("broker",)
+        if not names or not all(map(_is_name, names)):
+            raise UsageError(f"a cluster of {names}: wanted names, as in Cluster('east', 'west')")
+        self.names = names
         if links is None:
             links = {name: [each for each in self.names if each != name] for name in self.names}
         known = {*self.names} - {CLIENT}
@@ -313,6 +316,10 @@ class Cluster:
         """A cut falls once, on whichever wire its place is reached first."""
         for wire in self._wires.values():
             wire.disarm(cut)
+
+
+def _is_name(found: object) -> bool:
+    return isinstance(found, str) and bool(found)
 
 
 async def run_cluster(

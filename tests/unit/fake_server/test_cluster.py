@@ -34,7 +34,7 @@ pytestmark = in_virtual_time
 
 @pytest.mark.row("FI7")
 async def test_a_single_broker_is_a_cluster_of_one() -> None:
-    async with Cluster(on="memory") as cluster:
+    async with Cluster("broker", on="memory") as cluster:
         assert cluster.uris == [cluster.uri] == ["mem://broker:9007/amps/json"]
         async with Journey(cluster.uris) as journey:
             await journey.publish(10)
@@ -146,7 +146,7 @@ async def test_what_is_not_a_fault_is_refused_before_anything_goes_wrong(found: 
 
 
 async def test_questions_about_nobody_are_refused() -> None:
-    async with Cluster(on="memory") as cluster:
+    async with Cluster("broker", on="memory") as cluster:
         with pytest.raises(UsageError, match="nobody dials from 'broker'"):
             cluster.wire("broker", CLIENT)
         with pytest.raises(UsageError, match="'broker' is not a process"):
@@ -180,8 +180,14 @@ async def test_what_processes_cannot_be_told_is_named_as_it_was_given(
 
 @pytest.mark.parametrize("on", ["udp", None, ["tcp"]])
 def test_what_brokers_cannot_run_on_is_refused(on: object) -> None:
-    with pytest.raises(UsageError, match="wanted one of 'tcp', 'memory', 'process'$"):
+    with pytest.raises(UsageError, match=r"wanted one of 'tcp', 'memory', 'process'$"):
         Cluster("a", on=cast("Any", on))
+
+
+@pytest.mark.parametrize("names", [(), ("",), (["a", "b"],), ("a", None)])
+def test_brokers_have_names(names: tuple[object, ...]) -> None:
+    with pytest.raises(UsageError, match=r"wanted names, as in Cluster\('east', 'west'\)$"):
+        Cluster(*cast("Any", names))
 
 
 async def test_a_broker_that_does_not_start_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -195,6 +201,6 @@ async def test_a_broker_that_does_not_start_leaves_nothing_behind(tmp_path: Path
 
 async def test_a_cluster_that_has_ended_has_no_hand_in_the_next_one() -> None:
     before = network().admit, network().connected
-    async with Cluster(on="memory"):
+    async with Cluster("broker", on="memory"):
         assert (network().admit, network().connected) != before
     assert (network().admit, network().connected) == before
