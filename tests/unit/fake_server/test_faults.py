@@ -89,7 +89,7 @@ def test_what_cannot_be_is_refused() -> None:
     [
         (Cut, {"how": "explode"}, "how='explode': wanted one of 'reset', 'end', 'silence'"),
         (Cut, {"direction": "left"}, "direction='left': wanted one of 'up', 'down'"),
-        (Cut, {"before_ack": "presisted"}, "before_ack='presisted': wanted one of .*'persisted'"),
+        (Cut, {"before_ack": "durable"}, "before_ack='durable': wanted one of .*'persisted'"),
         (Cut, {"after_ack": None}, "after_ack=None: wanted one of '', '[*]', 'received'"),
         (Cut, {"at_byte": "1"}, "at_byte='1': wanted a whole number, or None"),
         (Cut, {"in_frame": 1.5}, "in_frame=1.5: wanted a whole number, or None"),
