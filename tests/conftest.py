@@ -5,6 +5,7 @@ from haclient_fake_server.pytest_plugin import (
     amps_broker_process,
     amps_cluster,
     amps_memory_broker,
+    amps_under_trio,
 )
 from support.house_rules import (
     pytest_addoption,
@@ -20,6 +21,7 @@ __all__ = [
     "amps_broker_process",
     "amps_cluster",
     "amps_memory_broker",
+    "amps_under_trio",
     "pytest_addoption",
     "pytest_collection_finish",
     "pytest_sessionfinish",

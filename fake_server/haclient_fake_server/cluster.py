@@ -21,7 +21,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias, get_args
 
 import trio
 
@@ -43,6 +43,7 @@ from haclient_fake_server.faults import (
     Refuse,
     Restart,
     Slow,
+    check_fault,
 )
 from haclient_fake_server.memory_wires import MemorySwitch
 from haclient_fake_server.nodes import LocalBroker, ProcessBroker
@@ -66,7 +67,7 @@ class Cluster:
     """Running brokers, for as long as the `async with` block.
 
     Args:
-        names: The brokers' instance names; a single one is called `broker`.
+        names: The brokers' instance names, one or more.
         on: What they are made of.
         links: By broker, those that it replicates to; without it, each to all others.
         mode: How they replicate.
@@ -77,7 +78,8 @@ class Cluster:
         data_dir: Where the journals are; a temporary directory unless told otherwise.
 
     Raises:
-        UsageError: A name is used twice, is unknown, or is `client`.
+        UsageError: `on` is none of these; or there is no name, or one is used twice, is unknown, or
+            is `client`.
     """
 
     def __init__(  # noqa: PLR0913  # the parts of a cluster, all by keyword
@@ -91,7 +93,11 @@ class Cluster:
         config: BrokerConfig | None = None,
         data_dir: Path | None = None,
     ) -> None:
-        self.names = names or ("broker",)
+        if on not in get_args(On):
+            raise UsageError(f"on={on!r}: wanted one of {', '.join(map(repr, get_args(On)))}")
+        if not names or not all(map(_is_name, names)):
+            raise UsageError(f"a cluster of {names}: wanted names, as in Cluster('east', 'west')")
+        self.names = names
         if links is None:
             links = {name: [each for each in self.names if each != name] for name in self.names}
         known = {*self.names} - {CLIENT}
@@ -165,8 +171,11 @@ class Cluster:
         """Let these things go wrong, in this order.
 
         Raises:
-            UsageError: A fault names who is not here.
+            UsageError: One of them is not a fault, and none is applied; or it names who is not
+                here.
         """
+        for fault in faults:
+            check_fault(fault)
         for fault in faults:
             match fault:
                 case Kill():
@@ -307,6 +316,10 @@ class Cluster:
         """A cut falls once, on whichever wire its place is reached first."""
         for wire in self._wires.values():
             wire.disarm(cut)
+
+
+def _is_name(found: object) -> bool:
+    return isinstance(found, str) and bool(found)
 
 
 async def run_cluster(

@@ -17,15 +17,18 @@ name of everybody who is not a broker is `CLIENT`.
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
 from haclient.errors import UsageError
+from haclient.protocol.acks import AckType
 
 __all__ = [
     "BOTH",
     "CLIENT",
+    "FAULTS",
+    "LINK_FAULTS",
     "Cut",
     "Direction",
     "Fault",
@@ -37,6 +40,7 @@ __all__ = [
     "Refuse",
     "Restart",
     "Slow",
+    "check_fault",
     "from_json",
     "to_json",
 ]
@@ -73,7 +77,7 @@ class Cut:
         target: Only connections to this broker; empty for all.
 
     Raises:
-        UsageError: There is more than one place, or it cannot be.
+        UsageError: There is more than one place, it cannot be, or a word is none of those above.
     """
 
     how: How = "reset"
@@ -87,6 +91,12 @@ class Cut:
 
     def __post_init__(self) -> None:
         """Refuse nonsense."""
+        _check_word("how", self.how, get_args(How))
+        _check_word("direction", self.direction, get_args(Direction))
+        for name in ("before_ack", "after_ack"):
+            _check_word(name, getattr(self, name), ("", "*", *AckType))
+        for name in ("at_byte", "in_frame"):
+            _check_whole(name, getattr(self, name))
         places = [self.at_byte is not None, self.in_frame is not None]
         places += [bool(self.before_ack), bool(self.after_ack)]
         if sum(places) > 1:
@@ -128,8 +138,8 @@ class Slow:
 
     def __post_init__(self) -> None:
         """Refuse nonsense."""
-        if not 0 <= self.latency_s < float("inf"):
-            raise UsageError(f"latency_s={self.latency_s}: wanted seconds, 0 or more")
+        _check_seconds("latency_s", self.latency_s)
+        _check_whole("piece_bytes", self.piece_bytes)
         if self.piece_bytes is not None and self.piece_bytes < 1:
             raise UsageError(f"piece_bytes={self.piece_bytes}: wanted 1 or more, or None")
 
@@ -210,9 +220,24 @@ LinkFault: TypeAlias = Cut | Slow | Refuse
 Fault: TypeAlias = LinkFault | Partition | Heal | Kill | Restart
 """Everything that can go wrong."""
 
-_KINDS: Final[dict[str, type[Fault]]] = {
-    kind.__name__.lower(): kind for kind in (Cut, Slow, Refuse, Partition, Heal, Kill, Restart)
-}
+LINK_FAULTS: Final[tuple[type[LinkFault], ...]] = (Cut, Slow, Refuse)
+"""The classes of what can be done to the connections of one wire."""
+
+FAULTS: Final[tuple[type[Fault], ...]] = (*LINK_FAULTS, Partition, Heal, Kill, Restart)
+"""The classes of everything that can go wrong."""
+
+_KINDS: Final[dict[str, type[Fault]]] = {kind.__name__.lower(): kind for kind in FAULTS}
+
+
+def check_fault(found: object, wanted: tuple[type[Fault], ...] = FAULTS) -> None:
+    """Refuse what is not one of these faults, before any of it is carried out.
+
+    Raises:
+        UsageError: It is not.
+    """
+    if not isinstance(found, wanted):
+        names = ", ".join(kind.__name__ for kind in wanted)
+        raise UsageError(f"cannot apply {found!r}: wanted a fault, one of {names}")
 
 
 def to_json(fault: Fault) -> str:
@@ -242,3 +267,19 @@ def from_json(text: str | bytes) -> Fault:
         return msgspec.convert(told, kind)
     except msgspec.MsgspecError as error:
         raise UsageError(f"not a fault: {text!r}: {error}") from error
+
+
+def _check_word(name: str, found: object, wanted: tuple[str, ...]) -> None:
+    if found not in wanted:
+        words = ", ".join(repr(str(word)) for word in wanted)
+        raise UsageError(f"{name}={found!r}: wanted one of {words}")
+
+
+def _check_whole(name: str, found: object) -> None:
+    if found is not None and not isinstance(found, int):
+        raise UsageError(f"{name}={found!r}: wanted a whole number, or None")
+
+
+def _check_seconds(name: str, found: object) -> None:
+    if not isinstance(found, int | float) or not 0 <= found < float("inf"):
+        raise UsageError(f"{name}={found!r}: wanted seconds, 0 or more")

@@ -137,6 +137,9 @@ def arguments_of(config: BrokerConfig) -> list[str]:
     )
     names = [field.name for field in fields(config)]
     mute = [name for name in names if getattr(config, name) != getattr(plain, name)]
+    if "replicate_to" in mute:
+        mute.remove("replicate_to")
+        mute += _mute_of_replication(config.replicate_to)
     if mute:
         raise UsageError(f"a broker that is a process cannot be told its {', '.join(mute)}")
     arguments = ["--name", plain.name]
@@ -147,3 +150,13 @@ def arguments_of(config: BrokerConfig) -> list[str]:
     for to in plain.replicate_to:
         arguments += ["--replicate-to", f"{to.uri},{to.mode}"]
     return arguments
+
+
+def _mute_of_replication(targets: tuple[ReplicateTo, ...]) -> list[str]:
+    """What is not the usual value in any of them: users gave that, and know it by its name."""
+    plain = [(each, ReplicateTo(each.uri, each.mode)) for each in targets]
+    return [
+        field.name
+        for field in fields(ReplicateTo)
+        if any(getattr(each, field.name) != getattr(usual, field.name) for each, usual in plain)
+    ]

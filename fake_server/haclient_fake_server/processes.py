@@ -118,13 +118,14 @@ class BrokerProcess:
             self._process.wait(LIMIT_S)
 
     def stop(self) -> int:
-        """SIGTERM, and wait for the end; the exit code.
+        """SIGTERM, and wait for the end; the exit code. A paused one goes on first, to hear it.
 
         Raises:
             UsageError: It does not run.
             TimedOut: It still runs after a minute.
         """
         process = self._running()
+        process.send_signal(signal.SIGCONT)
         process.terminate()
         try:
             return process.wait(LIMIT_S)

@@ -10,17 +10,18 @@ imports nothing of ours: a test run that uses no fixture pays nothing.
 | `amps_cluster` | clusters: `await amps_cluster("east", "west")` | an async test under trio |
 | `amps_broker_process` | a `BrokerProcess`, to kill, pause and start again | nothing |
 
-Async fixtures need pytest-trio (or another plugin that runs them under trio). Brokers listen on
-free ports of the loopback interface, keep their data in a temporary directory, and end with the
-test.
+Async fixtures need pytest-trio (or anyio's plugin with its trio backend), and fail in one line
+where the test is not run by it. Brokers listen on free ports of the loopback interface, keep their
+data in a temporary directory, and end with the test.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import pytest
 
@@ -35,7 +36,11 @@ __all__ = [
     "amps_broker_process",
     "amps_cluster",
     "amps_memory_broker",
+    "amps_under_trio",
 ]
+
+ASYNC: Final = frozenset({"amps_broker", "amps_cluster", "amps_memory_broker"})
+"""The fixtures that have to be run under trio."""
 
 
 class ClusterFactory(Protocol):
@@ -56,7 +61,28 @@ class ClusterFactory(Protocol):
 
 
 @pytest.fixture
-async def amps_cluster() -> AsyncGenerator[ClusterFactory]:
+def amps_under_trio(request: pytest.FixtureRequest) -> None:
+    """For the other fixtures: fails, in one clear line, where async ones cannot be run."""
+    plugins = request.config.pluginmanager.get_plugins()
+    has_trio = any(getattr(each, "__name__", "") == "pytest_trio.plugin" for each in plugins)
+    test: object = getattr(request.node, "obj", None)
+    test = getattr(getattr(test, "hypothesis", None), "inner_test", test)
+    is_ours = has_trio and request.node.get_closest_marker("trio") is not None
+    is_anyios = "anyio_backend" in request.fixturenames  # it runs async fixtures as well
+    if inspect.iscoroutinefunction(test) and (is_ours or is_anyios):
+        return
+    wanted = next((name for name in request.fixturenames if name in ASYNC), "amps_cluster")
+    pytest.fail(
+        f"{wanted} needs pytest-trio and an async test, marked @pytest.mark.trio or run with "
+        "trio_mode = true",
+        pytrace=False,
+    )
+
+
+@pytest.fixture
+async def amps_cluster(
+    amps_under_trio: None,  # noqa: ARG001 - set up before, for its error
+) -> AsyncGenerator[ClusterFactory]:
     """Clusters of brokers that replicate to each other; call it with their names, and await."""
     import trio  # noqa: PLC0415 - loading the plugin must cost nothing
 

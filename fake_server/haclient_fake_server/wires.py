@@ -16,7 +16,17 @@ from typing import Protocol
 import trio
 
 from haclient_fake_server.cutting import Lane
-from haclient_fake_server.faults import BOTH, Cut, Direction, How, LinkFault, Refuse, Slow
+from haclient_fake_server.faults import (
+    BOTH,
+    LINK_FAULTS,
+    Cut,
+    Direction,
+    How,
+    LinkFault,
+    Refuse,
+    Slow,
+    check_fault,
+)
 
 __all__ = ["Carried", "Wire"]
 
@@ -74,7 +84,12 @@ class Wire:
     # -- for tests ------------------------------------------------------------
 
     def apply(self, fault: LinkFault) -> None:
-        """Let it go wrong; whose connections they are is not looked at here."""
+        """Let it go wrong; whose connections they are is not looked at here.
+
+        Raises:
+            UsageError: It is nothing that a wire can suffer.
+        """
+        check_fault(fault, LINK_FAULTS)
         match fault:
             case Cut(is_now=True):
                 for connection in self._open():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trio
@@ -33,7 +34,7 @@ pytestmark = in_virtual_time
 
 @pytest.mark.row("FI7")
 async def test_a_single_broker_is_a_cluster_of_one() -> None:
-    async with Cluster(on="memory") as cluster:
+    async with Cluster("broker", on="memory") as cluster:
         assert cluster.uris == [cluster.uri] == ["mem://broker:9007/amps/json"]
         async with Journey(cluster.uris) as journey:
             await journey.publish(10)
@@ -136,8 +137,16 @@ async def test_a_fault_that_names_nobody_is_refused(fault: Fault, why: str) -> N
             await cluster.apply(fault)
 
 
+@pytest.mark.parametrize("found", ["kill", None, {"fault": "kill", "name": "a"}])
+async def test_what_is_not_a_fault_is_refused_before_anything_goes_wrong(found: object) -> None:
+    async with Cluster("a", on="memory") as cluster:
+        with pytest.raises(UsageError, match=r"wanted a fault, one of Cut, .*, Restart$"):
+            await cluster.apply(Kill("a"), cast("Any", found))
+        assert cluster.is_running("a")
+
+
 async def test_questions_about_nobody_are_refused() -> None:
-    async with Cluster(on="memory") as cluster:
+    async with Cluster("broker", on="memory") as cluster:
         with pytest.raises(UsageError, match="nobody dials from 'broker'"):
             cluster.wire("broker", CLIENT)
         with pytest.raises(UsageError, match="'broker' is not a process"):
@@ -155,6 +164,32 @@ def test_names_and_links_have_to_fit(
         Cluster(*names, links=links)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "given"),
+    [
+        (Cluster("a", "b", on="process", heartbeat_s=1.0), "heartbeat_s"),
+        (Cluster("a", "b", on="process", downgrade_after_s=1.0), "downgrade_after_s"),
+    ],
+)
+async def test_what_processes_cannot_be_told_is_named_as_it_was_given(
+    cluster: Cluster, given: str
+) -> None:
+    with pytest.raises(UsageError, match=f"cannot be told its {given}$"):
+        await cluster.__aenter__()
+
+
+@pytest.mark.parametrize("on", ["udp", None, ["tcp"]])
+def test_what_brokers_cannot_run_on_is_refused(on: object) -> None:
+    with pytest.raises(UsageError, match=r"wanted one of 'tcp', 'memory', 'process'$"):
+        Cluster("a", on=cast("Any", on))
+
+
+@pytest.mark.parametrize("names", [(), ("",), (["a", "b"],), ("a", None)])
+def test_brokers_have_names(names: tuple[object, ...]) -> None:
+    with pytest.raises(UsageError, match=r"wanted names, as in Cluster\('east', 'west'\)$"):
+        Cluster(*cast("Any", names))
+
+
 async def test_a_broker_that_does_not_start_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "journal.00000001").write_bytes(b"not a journal")
@@ -166,6 +201,6 @@ async def test_a_broker_that_does_not_start_leaves_nothing_behind(tmp_path: Path
 
 async def test_a_cluster_that_has_ended_has_no_hand_in_the_next_one() -> None:
     before = network().admit, network().connected
-    async with Cluster(on="memory"):
+    async with Cluster("broker", on="memory"):
         assert (network().admit, network().connected) != before
     assert (network().admit, network().connected) == before

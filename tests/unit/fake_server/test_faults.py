@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from haclient.errors import UsageError
@@ -12,6 +14,7 @@ from haclient_fake_server.faults import (
     Refuse,
     Restart,
     Slow,
+    check_fault,
     from_json,
     to_json,
 )
@@ -79,3 +82,35 @@ def test_what_cannot_be_is_refused() -> None:
         Slow(latency_s=-1)
     with pytest.raises(UsageError, match="wanted 1 or more"):
         Slow(piece_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "why"),
+    [
+        (Cut, {"how": "explode"}, "how='explode': wanted one of 'reset', 'end', 'silence'"),
+        (Cut, {"direction": "left"}, "direction='left': wanted one of 'up', 'down'"),
+        (Cut, {"before_ack": "durable"}, "before_ack='durable': wanted one of .*'persisted'"),
+        (Cut, {"after_ack": None}, "after_ack=None: wanted one of '', '[*]', 'received'"),
+        (Cut, {"at_byte": "1"}, "at_byte='1': wanted a whole number, or None"),
+        (Cut, {"in_frame": 1.5}, "in_frame=1.5: wanted a whole number, or None"),
+        (Slow, {"latency_s": "x"}, "latency_s='x': wanted seconds, 0 or more"),
+        (Slow, {"latency_s": float("nan")}, "latency_s=nan: wanted seconds, 0 or more"),
+        (Slow, {"piece_bytes": "x"}, "piece_bytes='x': wanted a whole number, or None"),
+    ],
+)
+def test_a_wrong_word_or_type_is_refused_where_it_is_written(
+    kind: type[Fault], wrong: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(UsageError, match=f"^{why}"):
+        kind(**wrong)
+
+
+@pytest.mark.parametrize("kind", ["received", "parsed", "processed", "completed", "stats"])
+def test_every_ack_is_a_place(kind: str) -> None:
+    assert not Cut(before_ack=kind).is_now
+
+
+@pytest.mark.parametrize("found", ["kill", None, {"fault": "kill"}, Kill])
+def test_what_is_not_a_fault_is_refused_by_what_was_wanted(found: object) -> None:
+    with pytest.raises(UsageError, match=r"wanted a fault, one of Cut, Slow, .*, Kill, Restart$"):
+        check_fault(found)

@@ -63,7 +63,18 @@ def test_a_configuration_becomes_arguments_and_these_the_same_configuration(
         (replace(FULL, fsync=FsyncPolicy.BATCH, ack_interval_s=0.1), "ack_interval_s, fsync"),
         (replace(FULL, log_topics=(), replicate_to=()), "log_topics"),
         (replace(FULL, log_topics=(LogTopic("a", "json"),)), "log_topics"),
-        (replace(FULL, replicate_to=(ReplicateTo("tcp://h:1", heartbeat_s=1.0),)), "replicate_to"),
+        (replace(FULL, replicate_to=(ReplicateTo("tcp://h:1", heartbeat_s=1.0),)), "heartbeat_s"),
+        (
+            replace(
+                FULL,
+                fsync=FsyncPolicy.BATCH,
+                replicate_to=(
+                    ReplicateTo("tcp://h:1", "async", 5.0),
+                    ReplicateTo("tcp://h:2", heartbeat_s=1.0),
+                ),
+            ),
+            "fsync, downgrade_after_s, heartbeat_s",
+        ),
     ],
 )
 def test_what_the_command_line_has_no_words_for_is_refused(config: BrokerConfig, mute: str) -> None:

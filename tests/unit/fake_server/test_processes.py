@@ -47,6 +47,12 @@ def test_it_is_paused_and_goes_on() -> None:
     assert not broker.is_running
 
 
+def test_a_paused_one_is_stopped_in_good_order() -> None:
+    with BrokerProcess() as broker:
+        broker.pause()
+        assert broker.stop() == 0
+
+
 def test_it_cannot_be_started_twice() -> None:
     with BrokerProcess() as broker, pytest.raises(UsageError, match="runs already"):
         broker.start()

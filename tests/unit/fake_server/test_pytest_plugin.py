@@ -107,6 +107,76 @@ async def test_a_client(amps_broker):
     assert "1 passed" in done.stdout, done.stdout
 
 
+TRIO = ("-p", "pytest_trio.plugin")
+MARKED, UNMARKED = "@pytest.mark.trio\nasync def", "async def"
+SYNC, MARKED_SYNC = "def", "@pytest.mark.trio\ndef"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "options"),
+    [((MARKED, UNMARKED, SYNC), ()), ((UNMARKED, SYNC, MARKED_SYNC), TRIO)],
+)
+def test_what_an_async_fixture_needs_is_said_in_one_line(
+    tmp_path: Path, kinds: tuple[str, ...], options: tuple[str, ...]
+) -> None:
+    names = ["amps_broker", "amps_memory_broker", "amps_cluster"]
+    source = "import pytest\n"
+    for number, kind in enumerate(kinds):
+        for name in names:
+            source += f"{kind} test_{name}_{number}({name}): pass\n"
+    done = run(tmp_path, source, *options)
+    assert f"{len(names) * len(kinds)} errors" in done.stdout, done.stdout
+    for name in names:
+        said = f"{name} needs pytest-trio and an async test, marked @pytest.mark.trio or run with"
+        assert done.stdout.count(f"\n{said} trio_mode = true\n") == len(kinds), done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_a_test_of_anyio_is_left_to_it(tmp_path: Path) -> None:
+    source = """
+import pytest
+
+@pytest.fixture
+def anyio_backend():
+    return "trio"
+
+async def test_it(anyio_backend, amps_under_trio): pass
+def test_sync(anyio_backend, amps_under_trio): pass
+"""
+    done = run(tmp_path, source)
+    assert done.stdout.count("needs pytest-trio and an async test") == 1, done.stdout
+    assert "ERROR test_it.py::test_sync" in done.stdout, done.stdout
+    assert "async def functions are not natively supported" in done.stdout, done.stdout
+
+
+def test_hypothesis_and_methods_get_a_broker_under_pytest_trio(tmp_path: Path) -> None:
+    source = """
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies
+
+@pytest.mark.trio
+@settings(max_examples=2, suppress_health_check=list(HealthCheck), deadline=None)
+@given(number=strategies.integers())
+async def test_a_property(amps_cluster, number):
+    assert await amps_cluster("a", on="memory")
+
+@pytest.mark.trio
+class TestIt:
+    async def test_a_method(self, amps_memory_broker):
+        assert amps_memory_broker.uri
+
+@pytest.fixture
+async def own(amps_broker):
+    return amps_broker.uri
+
+@pytest.mark.trio
+async def test_a_fixture_of_their_own(own):
+    assert own
+"""
+    done = run(tmp_path, source, *TRIO)
+    assert "3 passed" in done.stdout, done.stdout
+
+
 def test_it_is_registered_for_users() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["entry-points"]["pytest11"] == {"haclient": PLUGIN}

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 import trio
 
-from haclient_fake_server.faults import Cut, How, Refuse, Slow
+from haclient.errors import UsageError
+from haclient_fake_server.faults import Cut, How, Kill, Refuse, Slow
 from haclient_fake_server.wires import Wire
 
 
@@ -101,3 +104,9 @@ def test_connections_that_nobody_has_any_more_are_forgotten(
     assert wire.connections == 0
     wire.apply(Cut())
     assert connection.lost == []
+
+
+@pytest.mark.parametrize("found", ["cut", None, Kill("east")])
+def test_what_a_wire_cannot_suffer_is_refused(wire: Wire, found: object) -> None:
+    with pytest.raises(UsageError, match=r"wanted a fault, one of Cut, Slow, Refuse$"):
+        wire.apply(cast("Any", found))
