@@ -48,11 +48,13 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         client_name_field: Where a record has the name of the tracked client.
         sub_id_field: Where it has the subscription.
         bookmark_field: Where it has the recovery point.
+        server_field: Where it has the server in whose order that is.
+        heard_field: Where it has up to when servers were heard, in microseconds since 1970.
         on_error: Called with the error when a point cannot be published (RP8); a warning in the
             log by default.
     """
 
-    def __init__(  # the names of the fields, all by keyword
+    def __init__(  # noqa: PLR0913  # the names of the fields, all by keyword
         self,
         client: Client,
         *,
@@ -60,34 +62,41 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         client_name_field: str = "clientName",
         sub_id_field: str = "subId",
         bookmark_field: str = "bookmark",
+        server_field: str = "server",
+        heard_field: str = "heardUs",
         on_error: Callable[[HAClientError], object] | None = None,
     ) -> None:
         self._client = client
         self._topic = topic
-        self._fields = client_name_field, sub_id_field, bookmark_field
+        self._fields = client_name_field, sub_id_field, bookmark_field, server_field, heard_field
         self._on_error = on_error or _warn
         self._tracked = ""
         self._known: set[str] = set()
-        self._pending: dict[str, str] = {}
+        self._pending: dict[str, RecoveryPoint] = {}
         self._failing = False
 
     # -- records: override these two for another message type ---------------------------------
 
     def encode(self, client_name: str, point: RecoveryPoint) -> bytes:
         """A record of the topic (RP4)."""
-        values = client_name, point.sub_id, point.bookmark
+        values = client_name, point.sub_id, point.bookmark, point.server, point.heard_us
         return msgspec.json.encode(dict(zip(self._fields, values, strict=True)))
 
     def decode(self, data: bytes) -> tuple[str, RecoveryPoint] | None:
-        """The client name and the point of a record; None for one that is something else."""
+        """The client name and the point of a record; None for one that is something else.
+
+        A record without a server or a time is one of another program; its point is still good.
+        """
         try:
             record = msgspec.json.decode(data, type=dict[str, object])
         except msgspec.MsgspecError:
             return None
-        name, sub_id, bookmark = (record.get(field) for field in self._fields)
-        if isinstance(name, str) and isinstance(sub_id, str) and isinstance(bookmark, str):
-            return name, RecoveryPoint(sub_id, bookmark)
-        return None
+        name, sub_id, bookmark, server, heard_us = (record.get(field) for field in self._fields)
+        if not (isinstance(name, str) and isinstance(sub_id, str) and isinstance(bookmark, str)):
+            return None
+        server = server if isinstance(server, str) else ""
+        heard_us = heard_us if type(heard_us) is int else 0
+        return name, RecoveryPoint(sub_id, bookmark, server, heard_us)
 
     # -- the interface ------------------------------------------------------------------------
 
@@ -118,7 +127,7 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         if not self._tracked:
             raise UsageError("updates come after `recover`, which says whose points they are")
         self._known.add(point.sub_id)
-        self._pending[point.sub_id] = point.bookmark
+        self._pending[point.sub_id] = point
         self._publish()
 
     @override
@@ -132,8 +141,8 @@ class SOWRecoveryPointAdapter(TimedAdapter):
 
     def _publish(self) -> None:
         while self._pending:
-            sub_id, bookmark = next(iter(self._pending.items()))
-            data = self.encode(self._tracked, RecoveryPoint(sub_id, bookmark))
+            sub_id, point = next(iter(self._pending.items()))
+            data = self.encode(self._tracked, point)
             try:
                 self._client.publish_nowait(self._topic, data)
             except (DisconnectedError, WouldBlock, StoreFull) as error:

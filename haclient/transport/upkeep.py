@@ -76,7 +76,7 @@ class Upkeep:
         self._stores = stores
         self._feed: PointFeed | None = None
         if self._store is not None and self._store.adapter is not None:
-            self._feed = PointFeed(self._store.subscriptions, self._store.adapter)
+            self._feed = PointFeed(self._store.recovery_points, self._store.adapter)
 
     async def recover(self, client_name: str) -> None:
         """Hand the store what its adapter has kept; before the first subscribe (RP6).
@@ -155,7 +155,7 @@ class Upkeep:
         try:
             if self._feed is not None and store.adapter is not None:
                 try:
-                    self._feed.tell()
+                    self._feed.tell(last=True)
                 finally:  # it may raise what went wrong before; what has gathered is written now
                     with trio.move_on_after(_CLOSE_S, shield=True) as closing:
                         await store.adapter.close()

@@ -298,8 +298,9 @@ class RingSubscription(SubscriptionTracker):
             self._write()
 
     @override
-    def seed(self, newest: dict[int, int]) -> None:
-        super().seed(newest)
+    def seed(self, newest: dict[int, int], standing: Standing) -> None:
+        super().seed(newest, standing)
+        self._kept = standing.copy()
         self.save()
 
     def forget(self) -> None:

@@ -35,10 +35,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from typing_extensions import override
 
-from haclient_stores.adapters import positions
+from haclient_stores.adapters import RecoveryPoint, positions
 from haclient_stores.bookmarks import BookmarkList
 from haclient_stores.errors import UsageError
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.tracked_store import standing_of
 from haclient_stores.tracking import DUPLICATE, SubscriptionTracker
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         for sub_id, bookmark in self._read(_READ_POINTS):
             found = positions(BookmarkList.parse(bookmark))
             newest = {self._publishers.index(each): q for each, q in found.items()}
-            self.subscription(sub_id).seed(newest)
+            self.subscription(sub_id).seed(newest, standing_of(RecoveryPoint(sub_id, bookmark)))
         for sub_id, publisher, sequence in self._read(_READ_DONE):
             handle = self.subscription(sub_id)
             place = self._publishers.index(int(publisher)), int(sequence)

@@ -43,7 +43,7 @@ class Noted(RecoveryPointAdapter):
 
 def test_only_what_has_moved_is_told() -> None:
     store, adapter = MemoryBookmarkStore(), Noted()
-    feed = PointFeed(store.subscriptions, adapter)
+    feed = PointFeed(store.recovery_points, adapter)
     store.log("a", "1|1|")
     store.log("b", "1|1|")
     feed.tell()
@@ -65,7 +65,7 @@ def test_only_what_has_moved_is_told() -> None:
 
 def test_what_the_adapter_has_given_is_not_told_back() -> None:
     store, adapter = MemoryBookmarkStore(), Noted()
-    feed = PointFeed(store.subscriptions, adapter)
+    feed = PointFeed(store.recovery_points, adapter)
     points = [RecoveryPoint("a", "1|7|")]
     store.seed(points)
     feed.told(points)
@@ -75,7 +75,7 @@ def test_what_the_adapter_has_given_is_not_told_back() -> None:
 
 def test_what_the_adapter_did_not_take_is_told_again() -> None:
     store, adapter = MemoryBookmarkStore(), Noted()
-    feed = PointFeed(store.subscriptions, adapter)
+    feed = PointFeed(store.recovery_points, adapter)
     store.discard("a", store.log("a", "1|1|"))
     adapter.refuses = True
     with pytest.raises(StoreError, match="refused"):
@@ -89,7 +89,7 @@ def test_what_the_adapter_did_not_take_is_told_again() -> None:
 def test_where_a_subscription_began_is_no_place_that_it_has_got_to(start: str) -> None:
     store, adapter = MemoryBookmarkStore(), Noted()
     store.subscription("a").begin(acked=False, start=start, entered_us=1)
-    PointFeed(store.subscriptions, adapter).tell()
+    PointFeed(store.recovery_points, adapter).tell()
     assert adapter.told == []
 
 
