@@ -128,6 +128,19 @@ def test_the_start_of_an_entry_at_now_is_its_time(steps: tuple[str, ...], expect
     assert forms(log, "B", last=last, overlap_us=OVERLAP_US) == (expected,)
 
 
+@pytest.mark.row("BS9", "HA17")
+def test_where_a_log_ended_is_no_place_in_the_order_of_the_next_server() -> None:
+    """Entered at NOW, nothing came; the entry at B was accepted and lost before anything came."""
+    log, _ = entered("@A", start="0|1|", entered_us=5_000_000)
+    log.completed("7|9|")
+    log.heard(HEARD_US)
+    assert forms(log, "A", last="", overlap_us=OVERLAP_US) == ("7|9|",)
+    log.begin(acked=False, start=None)
+    log.entered("B")
+    wanted = ("7|9|,19700101T000005Z", "19700101T000005Z")
+    assert forms(log, "B", last="", overlap_us=OVERLAP_US) == wanted
+
+
 @pytest.mark.parametrize("last", ["", "nonsense", "0|1|", "20240131T120000Z", "1|2|,3|4|"])
 def test_what_names_no_message_is_no_place_to_begin(last: str) -> None:
     log, _ = entered("@A", "+1|1|", ".", "@B")
