@@ -46,7 +46,7 @@ class Slot:
         server: The address of the server that it was entered at last.
         heard_us: Up to when servers were heard, with everything until then discarded.
         complete: Whether that server has sent all that it had, and it was discarded.
-        in_order: Whether nothing has arrived from any other server.
+        in_order: Whether the resume vector is a place in the order of that server.
     """
 
     generation: int

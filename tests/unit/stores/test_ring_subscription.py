@@ -113,8 +113,12 @@ def test_the_next_process_stands_where_this_one_did() -> None:
     log.discard(log.log("1|2|"))
     assert log.in_order
     again.restore(newest(pages))
-    assert again.standing == Standing("b:1", {1: 2}, complete=False, heard_us=1_000)
-    assert not again.in_order, "when it came is not known any more"
+    assert again.standing == Standing("b:1", {}, complete=False, heard_us=1_000)
+    assert again.in_order
+    log.entered("c:1")
+    again.restore(newest(pages))
+    assert again.standing == Standing("c:1", {1: 2}, complete=False, heard_us=1_000)
+    assert not again.in_order
     log.begin(acked=False, start="0")
     assert newest(pages).server == ""
 
