@@ -18,7 +18,7 @@ from haclient_stores.pruning import Pruned, prune
 from haclient_stores.ring_bookmark import RingBookmarkStore
 from haclient_stores.ring_publish import RingPublishStore
 from haclient_stores.sizing import StoreSize, publish_store_size
-from haclient_stores.sqlite_adapter import SqliteRecoveryPointAdapter
+from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
 from haclient_stores.transactional import TransactionalRecoveryPoint
 from haclient_stores.watching import OldUndiscarded, UndiscardedWatch
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 from haclient.testing import check_recovery_point_adapter
 from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter
 from haclient_stores.conflating import ConflatingRecoveryPointAdapter
-from haclient_stores.sqlite_adapter import SqliteRecoveryPointAdapter
+from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
 
 pytestmark = pytest.mark.row("RP1")
 
