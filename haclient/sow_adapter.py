@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
+import trio
 from typing_extensions import override
 
 from haclient.client import Client
@@ -149,9 +150,10 @@ class SOWRecoveryPointAdapter(TimedAdapter):
                 if not self._failing:  # once, not ten times a second
                     self._on_error(error)
                 self._failing = True
+                self._pending[sub_id] = self._pending.pop(sub_id)  # the others are not to wait for it
                 return
-            self._failing = False
             del self._pending[sub_id]
+        self._failing = False
 
     @override
     async def prune(self) -> None:
@@ -166,11 +168,32 @@ class SOWRecoveryPointAdapter(TimedAdapter):
     async def close(self) -> None:
         if not self._tracked:
             return
-        self._publish()
-        try:
-            await self._client.publish_flush(timeout=_CLOSE_S)
-        except (DisconnectedError, TimedOut) as error:
-            self._on_error(error)
+        lost: DisconnectedError | None = None
+        with trio.move_on_after(_CLOSE_S) as limit:
+            try:
+                await self._publish_all()
+            except DisconnectedError as error:
+                lost = error
+        if self._pending or limit.cancelled_caught:
+            self._on_error(
+                TimedOut(
+                    f"recovery points were not published: {len(self._pending)}, or not "
+                    f"acknowledged in {_CLOSE_S:g} s; what came since the last one comes again"
+                )
+            )
+        elif lost is not None:
+            self._on_error(lost)
+
+    async def _publish_all(self) -> None:
+        """Publish what is pending; each flush makes room for more, until there is none for any."""
+        refused = 0
+        while refused <= len(self._pending):
+            left = len(self._pending)
+            self._publish()
+            await self._client.publish_flush()
+            if not self._pending:
+                return
+            refused = 0 if len(self._pending) < left else refused + 1
 
 
 def _warn(error: HAClientError) -> None:
