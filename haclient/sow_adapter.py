@@ -150,7 +150,9 @@ class SOWRecoveryPointAdapter(TimedAdapter):
                 if not self._failing:  # once, not ten times a second
                     self._on_error(error)
                 self._failing = True
-                self._pending[sub_id] = self._pending.pop(sub_id)  # the others are not to wait for it
+                self._pending[sub_id] = self._pending.pop(
+                    sub_id
+                )  # the others are not to wait for it
                 return
             del self._pending[sub_id]
         self._failing = False

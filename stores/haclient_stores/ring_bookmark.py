@@ -52,8 +52,8 @@ from haclient_stores.tracked_store import TrackedBookmarkStore
 if TYPE_CHECKING:
     from haclient_stores.adapters import RecoveryPointAdapter
     from haclient_stores.home import Durability
-    from haclient_stores.tracking import SubscriptionTracker
     from haclient_stores.standing import Standing
+    from haclient_stores.tracking import SubscriptionTracker
     from haclient_stores.watching import UndiscardedWatch
 
 __all__ = ["RING_MAGIC", "RingBookmarkStore", "newest_slot"]

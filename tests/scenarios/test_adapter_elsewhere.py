@@ -65,10 +65,8 @@ class Kept(RecoveryPointAdapter):
 
 
 @asynccontextmanager
-async def adapter_of(
-    kind: str, uri: str, kept: Kept
-) -> AsyncGenerator[RecoveryPointAdapter]:
-    if kind == "kept":
+async def adapter_of(kind: str, uri: str, kept: Kept) -> AsyncGenerator[RecoveryPointAdapter]:
+    if kind != "sow":
         yield kept
         return
     points = HAClient("points", servers=[uri], publish_store=MemoryPublishStore())
@@ -95,22 +93,24 @@ async def consume(
     got: list[str] = []
     enough = trio.Event()
     store = MemoryBookmarkStore(adapter)
-    async with HAClient("tracked", servers=[uri], bookmark_store=store) as client:
-        async with trio.open_nursery() as nursery:
 
-            async def read() -> None:
-                async with client.bookmark_stream("orders", sub_id="s", bookmark=bookmark) as them:
-                    async for message in them:
-                        got.append(message.text)
-                        message.discard()
-                        if len(got) == count:
-                            enough.set()
+    async def read(client: HAClient) -> None:
+        async with client.bookmark_stream("orders", sub_id="s", bookmark=bookmark) as messages:
+            async for message in messages:
+                got.append(message.text)
+                message.discard()
+                if len(got) == count:
+                    enough.set()
 
-            nursery.start_soon(read)
-            with trio.move_on_after(20):
-                await enough.wait()
-            await trio.sleep(and_for_s)
-            nursery.cancel_scope.cancel()
+    async with (
+        HAClient("tracked", servers=[uri], bookmark_store=store) as client,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(read, client)
+        with trio.move_on_after(20):
+            await enough.wait()
+        await trio.sleep(and_for_s)
+        nursery.cancel_scope.cancel()
     return got
 
 
@@ -128,21 +128,23 @@ async def test_a_process_with_nothing_but_the_points_misses_nothing_elsewhere(
         await trio.sleep(60)
         await cluster.apply(Partition("east", "west"))
         await publish(west, "q", "q1")
-        async with adapter_of("sow" if kind == "sow" else "kept", third.uri, kept) as adapter:
-            async with trio.open_nursery() as nursery:
-                first: list[str] = []
+        first: list[str] = []
 
-                async def run_first() -> None:
-                    first.extend(await consume(east, adapter, 1, bookmark=start))
+        async def run_first(adapter: RecoveryPointAdapter) -> None:
+            first.extend(await consume(east, adapter, 1, bookmark=start))
 
-                nursery.start_soon(run_first)
-                await trio.sleep(2)
-                await publish(east, "p", "p1")
-                await trio.sleep(2)
-                assert kind != "kept" or kept.points["s"].heard_us
+        async with (
+            adapter_of(kind, third.uri, kept) as adapter,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(run_first, adapter)
+            await trio.sleep(2)
+            await publish(east, "p", "p1")
+            await trio.sleep(2)
+            assert kind != "kept" or kept.points["s"].heard_us
         assert first == ["p1"]
         await cluster.apply(Heal())
         await trio.sleep(1)
-        async with adapter_of("sow" if kind == "sow" else "kept", third.uri, kept) as adapter:
+        async with adapter_of(kind, third.uri, kept) as adapter:
             second = await consume(west, adapter, 1)
         assert second == ["q1"]
