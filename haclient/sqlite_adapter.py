@@ -44,7 +44,7 @@ _SAVE: Final = (
 _FORGET: Final = "delete from {table} where client_name = ? and sub_id = ?"
 _FORGET_ALL: Final = "delete from {table} where client_name = ?"
 _HINTS: Final = {  # by SQLite's primary result codes
-    5: f"another program has had it locked for {_LOCKED_S:g} s: have it finish, or use another file",
+    5: f"another program has it locked for over {_LOCKED_S:g} s: end that, or use another file",
     8: "let this user write to the file and to its directory",
     13: "make room on the disk",
     14: "give the path of a file, in a directory that is there and that this user may write to",

@@ -140,7 +140,7 @@ async def _prunes(make: _Make) -> None:
 async def _update(make: _Make, *points: RecoveryPoint) -> None:
     def update(adapter: RecoveryPointAdapter) -> None:
         for point in points:
-            waits: object = adapter.update(point)  # type: ignore[func-returns-value]  # if it keeps to it
+            waits: object = adapter.update(point)
             expect(waits, None, "what update returns, which never waits")
 
     await _do(make, _ONE, update)

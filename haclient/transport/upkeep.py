@@ -91,14 +91,7 @@ class Upkeep:
         if store is None or store.adapter is None or feed is None:
             return
         try:
-            points: list[RecoveryPoint] | None = None
-            with trio.move_on_after(_RECOVER_S):
-                points = list(await store.adapter.recover(client_name))
-            if points is None:
-                raise TimedOut(
-                    f"{type(store.adapter).__name__} gave no recovery points in {_RECOVER_S:g} s: "
-                    "see that its server or database answers, or begin without the adapter"
-                )
+            points = await _kept(store.adapter, client_name)
             store.seed(points)
         except BaseException:
             self._feed = None  # what it has may be newer than what the store knows
@@ -185,6 +178,15 @@ class Upkeep:
                 type(adapter).__name__,
                 _CLOSE_S,
             )
+
+
+async def _kept(adapter: RecoveryPointAdapter, client_name: str) -> list[RecoveryPoint]:
+    with trio.move_on_after(_RECOVER_S):
+        return list(await adapter.recover(client_name))
+    raise TimedOut(
+        f"{type(adapter).__name__} gave no recovery points in {_RECOVER_S:g} s: see that its "
+        "server or database answers, or begin without the adapter"
+    )
 
 
 def _ours(store: BookmarkStore | None) -> TrackedBookmarkStore[SubscriptionLog] | None:

@@ -12,10 +12,10 @@ Without the time, on another server, only the start of the log is surely safe. A
 always safe, too. So a time that has moved is told with the next bookmark, when it has moved by
 some seconds, and at the end.
 
-**Order of calls.** The client calls `recover` once, before the first subscribe, and hands the points to the
-store. Then it looks about ten times a second which points have moved and calls `update` for those:
-a discard itself never waits for an adapter. When it leaves it tells the last points and calls
-`close`. `update`, `purge` and `poll` only enqueue.
+**Order of calls.** The client calls `recover` once, before the first subscribe, and hands the
+points to the store. Then it looks about ten times a second which points have moved and calls
+`update` for those: a discard itself never waits for an adapter. When it leaves it tells the last
+points and calls `close`. `update`, `purge` and `poll` only enqueue.
 """
 
 from __future__ import annotations

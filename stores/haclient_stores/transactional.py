@@ -41,7 +41,6 @@ another one while the client goes on, if the driver allows that; `trim` and `pur
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -55,7 +54,7 @@ from haclient_stores.tracked_store import point_of, standing_of
 from haclient_stores.tracking import DUPLICATE, SubscriptionTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from haclient_stores.entries import Publishers
     from haclient_stores.watching import UndiscardedWatch
@@ -86,31 +85,32 @@ _COLUMNS: Final = {  # which tables of an earlier shape do not have
 }
 _READ_POINTS: Final = (
     "select sub_id, bookmark, start, entered_us, server, heard_us, generation "
-    f"from {_POINTS} where client_name = ?"
+    "from haclient_recovery_points where client_name = ?"
 )
 _READ_DONE: Final = (
-    f"select sub_id, publisher, sequence, generation from {_DONE} where client_name = ?"
+    "select sub_id, publisher, sequence, generation from haclient_done where client_name = ?"
 )
 _SAVE_DONE: Final = (
-    f"insert into {_DONE} (client_name, sub_id, publisher, sequence, generation) "
+    "insert into haclient_done (client_name, sub_id, publisher, sequence, generation) "
     "values (?, ?, ?, ?, ?) on conflict do nothing"
 )
 _SAVE_POINT: Final = (
-    f"insert into {_POINTS} "
+    "insert into haclient_recovery_points "
     "(client_name, sub_id, bookmark, start, entered_us, server, heard_us, generation) "
     "values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (client_name, sub_id) do update set "
     "bookmark = excluded.bookmark, start = excluded.start, entered_us = excluded.entered_us, "
     "server = excluded.server, heard_us = excluded.heard_us, generation = excluded.generation"
 )
 _TRIM: Final = (
-    f"delete from {_DONE} where client_name = ? and sub_id = ? and publisher = ? and sequence <= ?"
+    "delete from haclient_done "
+    "where client_name = ? and sub_id = ? and publisher = ? and sequence <= ?"
 )
 _FORGET_EARLIER: Final = (
-    f"delete from {_DONE} where client_name = ? and sub_id = ? and generation <> ?"
+    "delete from haclient_done where client_name = ? and sub_id = ? and generation <> ?"
 )
 _FORGET: Final = (
-    f"delete from {_DONE} where client_name = ? and sub_id = ?",
-    f"delete from {_POINTS} where client_name = ? and sub_id = ?",
+    "delete from haclient_done where client_name = ? and sub_id = ?",
+    "delete from haclient_recovery_points where client_name = ? and sub_id = ?",
 )
 
 
@@ -260,7 +260,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
                     self._create(table)
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self) -> Generator[None]:
         """One of our own; a failed one would refuse everything after it, with some drivers."""
         try:
             yield
@@ -287,9 +287,9 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
     def _read(self, statement: str) -> list[tuple[Any, ...]]:
         cursor = self._connection.cursor()
         cursor.execute(statement.replace("?", self._placeholder), (self._client_name,))
-        rows = cursor.fetchall()
+        rows: list[tuple[Any, ...] | dict[str, Any]] = cursor.fetchall()  # as the user wants rows
         cursor.close()
-        return [tuple(row.values()) if isinstance(row, Mapping) else tuple(row) for row in rows]
+        return [tuple(row.values() if isinstance(row, dict) else row) for row in rows]
 
     @override
     def open_for(self, client_name: str) -> None:

@@ -290,8 +290,10 @@ def test_a_driver_with_other_marks_and_strict_transactions(
         with connection.transaction():
             store.trim("s")
         assert not connection.database.in_transaction
+    store = TransactionalRecoveryPoint(connection, placeholder="%s")
+    store.open_for("me")
     store.purge()
-    assert connection.database.execute("select * from haclient_done").fetchall() == []
+    assert connection.database.execute("select * from haclient_recovery_points").fetchall() == []
     assert connection.closed_cursors > 400
 
 
@@ -469,15 +471,20 @@ def test_purge_after_an_explicit_start(connection: sqlite3.Connection) -> None:
 
 def test_tables_of_an_earlier_shape_get_the_columns(connection: sqlite3.Connection) -> None:
     for statement in (
-        "create table haclient_recovery_points (client_name text not null, sub_id text not null, "
-        "bookmark text not null, primary key (client_name, sub_id))",
-        "create table haclient_done (client_name text not null, sub_id text not null, "
-        "publisher text not null, sequence text not null, "
-        "primary key (client_name, sub_id, publisher, sequence))",
+        (
+            "create table haclient_recovery_points (client_name text not null, "
+            "sub_id text not null, bookmark text not null, primary key (client_name, sub_id))"
+        ),
+        (
+            "create table haclient_done (client_name text not null, sub_id text not null, "
+            "publisher text not null, sequence text not null, "
+            "primary key (client_name, sub_id, publisher, sequence))"
+        ),
         "insert into haclient_recovery_points values ('me', 's', '7|1|')",
-        f"insert into haclient_done values ('me', 's', '{7:020d}', '{3:020d}')",
     ):
         connection.execute(statement)
+    row = "me", "s", f"{7:020d}", f"{3:020d}"
+    connection.execute("insert into haclient_done values (?, ?, ?, ?)", row)
     connection.commit()
     store = opened(connection)
     assert [store.is_discarded("s", f"7|{n}|") for n in (1, 2, 3)] == [True, False, True]
