@@ -27,13 +27,14 @@ __all__ = ["SqliteRecoveryPointAdapter"]
 
 _logger = logging.getLogger(__name__)
 _RETRY_S: Final = 1.0
-_LOCKED_S: Final = 3.0  # so long another program may have the database locked
+_LOCKED_S: Final = 4.0  # so long another program may have the database locked
 _CLOSE_S: Final = 9.0  # a write that waits, one more, and some time; the client gives it ten
 _CREATE: Final = (
     "create table if not exists {table} (client_name text not null, sub_id text not null, "
     "bookmark text not null, server text not null default '', "
     "heard_us integer not null default 0, primary key (client_name, sub_id))"
 )
+_EXPECTED: Final = {"client_name": True, "sub_id": True, "bookmark": False}  # which is in the key
 _ADDED: Final = {"server": "text not null default ''", "heard_us": "integer not null default 0"}
 _READ: Final = "select sub_id, bookmark, server, heard_us from {table} where client_name = ?"
 _SAVE: Final = (
@@ -116,14 +117,16 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute(_CREATE.format(table=self._table))
-        columns = {row[1] for row in connection.execute(f"pragma table_info({self._table})")}
-        if not columns >= {"client_name", "sub_id", "bookmark"}:
+        rows = connection.execute(f"pragma table_info({self._table})").fetchall()
+        in_key = {str(row[1]): bool(row[5]) for row in rows}
+        if not _EXPECTED.items() <= in_key.items():
             raise StoreError(
                 f"{self._path}: the table {self._table} is something else, with the columns "
-                f"{', '.join(sorted(columns))}: give another one with table="
+                f"{', '.join(in_key)} and not client_name and sub_id as its key: "
+                "give another one with table="
             )
         for column, kind in _ADDED.items():
-            if column not in columns:
+            if column not in in_key:
                 connection.execute(f"alter table {self._table} add column {column} {kind}")
 
     @override
@@ -138,7 +141,7 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
 
         def read(connection: sqlite3.Connection) -> None:
             rows = connection.execute(_READ.format(table=self._table), (client_name,))
-            points.extend(RecoveryPoint(*row) for row in rows)
+            points.extend(_point(*row) for row in rows)
 
         await trio.to_thread.run_sync(partial(self._transact, read), abandon_on_cancel=True)
         return points
@@ -249,6 +252,12 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
                     f"{_CLOSE_S:g} s; {_HINTS[_BUSY]}"
                 )
         self._raise_error()
+
+
+def _point(sub_id: object, bookmark: object, server: object, heard_us: object) -> RecoveryPoint:
+    """A row; SQLite has values of any type in any column."""
+    known_us = heard_us if isinstance(heard_us, int) else 0
+    return RecoveryPoint(str(sub_id), str(bookmark), str(server or ""), known_us)
 
 
 def _look(connection: sqlite3.Connection) -> None:

@@ -155,11 +155,29 @@ async def test_a_table_that_knew_no_servers_gets_the_columns(path: Path) -> None
     assert await kept(path) == {"s": RecoveryPoint("s", "1|8|", "east:9007", 5)}
 
 
-async def test_a_table_that_is_something_else_is_refused(path: Path) -> None:
-    changed(path, "create table recovery_points (place text)")
-    with pytest.raises(StoreError, match="is something else, with the columns place: give another"):
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "create table recovery_points (place text)",
+        "create table recovery_points (client_name, sub_id, bookmark)",
+        "create view recovery_points as select 1 as client_name, 2 as sub_id, 3 as bookmark",
+    ],
+)
+async def test_a_table_that_is_something_else_is_refused(path: Path, statement: str) -> None:
+    changed(path, statement)
+    with pytest.raises(StoreError, match=r"is something else, with the columns .*: give another"):
         await kept(path)
     assert await kept(path, "mine") == {}
+
+
+async def test_values_of_other_types_are_no_end_of_the_client(path: Path) -> None:
+    changed(
+        path,
+        "create table recovery_points (client_name, sub_id, bookmark, server, heard_us, "
+        "primary key (client_name, sub_id))",
+        "insert into recovery_points values ('me', 5, 7, null, 'soon')",
+    )
+    assert await kept(path) == {"5": RecoveryPoint("5", "7")}
 
 
 def test_a_file_that_is_no_database_is_left_as_it_is(path: Path) -> None:
