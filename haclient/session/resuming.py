@@ -20,6 +20,9 @@ that this server has is known. Not complete, the last bookmark that it has sent 
 the entry began at a safe place, and from there to this bookmark everything has come. Without one,
 what was asked for before is asked for again.
 
+**Taken over** from an adapter that does not know in whose order a list is, progress stands nowhere:
+every server is another one. From a store of the application's own it is trusted.
+
 What was received and is owed again (`again` in the tracker) of a publisher who is not named may be
 anywhere where the order does not cover it; the store then answers with the start.
 """

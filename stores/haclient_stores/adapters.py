@@ -130,15 +130,20 @@ class PointFeed:
         """
         for point in list(self._points()):
             told = self._told.get(point.sub_id) or RecoveryPoint(point.sub_id, "")
-            if point.bookmark == told.bookmark:
-                later_us = point.heard_us - told.heard_us
-                if not point.bookmark or later_us < (1 if last else HEARD_EVERY_US):
-                    continue
-            if point.bookmark:
+            if not point.bookmark:  # purged, or begun anew at an explicit start
+                if told.bookmark:
+                    self._adapter.purge(point.sub_id)
+            elif _moved(point, told, HEARD_EVERY_US if not last else 1):
                 self._adapter.update(point)
-            else:  # purged, or begun anew at an explicit start
-                self._adapter.purge(point.sub_id)
+            else:
+                continue
             self._told[point.sub_id] = point  # not if it raised: then it is told again
+
+
+def _moved(point: RecoveryPoint, told: RecoveryPoint, by_us: int) -> bool:
+    """Whether to tell it; a time that is lower than before belongs to a start anew."""
+    same = (point.bookmark, point.server) == (told.bookmark, told.server)
+    return not (same and 0 <= point.heard_us - told.heard_us < by_us)
 
 
 def positions(point: BookmarkList) -> dict[int, int]:

@@ -109,6 +109,7 @@ def test_a_point_says_whose_order_it_is_and_up_to_when_nothing_is_missing() -> N
     assert adapter.points == [
         RecoveryPoint("a", "1|1|", "east:9007"),
         RecoveryPoint("a", "1|2|", "east:9007", 10_000_000),
+        RecoveryPoint("a", "1|2|", "", 10_000_000),
         RecoveryPoint("a", "1|3|,2|1|", "west:9007", 12_000_000),
     ]
 
@@ -139,6 +140,26 @@ def test_a_time_alone_is_told_every_few_seconds_and_at_the_end() -> None:
     feed.tell(last=True)
     feed.tell(last=True)
     assert [point.heard_us for point in adapter.points[13:]] == [62_000_000]
+
+
+@pytest.mark.row("BS9")
+def test_what_was_told_before_a_start_anew_does_not_count_for_the_same_bookmark() -> None:
+    """All of it is owed again, also what servers had at that time."""
+    store, adapter = MemoryBookmarkStore(), Noted()
+    feed = PointFeed(store.recovery_points, adapter)
+    log = store.subscription("a")
+    for server in ("east:9007", "east:9007", "west:9007"):
+        log.begin(acked=False, start="0")
+        log.entered(server)
+        log.discard(log.log("1|1|"))
+        if not adapter.points:
+            log.heard(10_000_000)
+        feed.tell()
+    assert adapter.points == [
+        RecoveryPoint("a", "1|1|", "east:9007", 10_000_000),
+        RecoveryPoint("a", "1|1|", "east:9007"),
+        RecoveryPoint("a", "1|1|", "west:9007"),
+    ]
 
 
 @pytest.mark.row("SM4")
