@@ -6,7 +6,7 @@ subscriber has finished P's on the one when it ends; the list of its recovery po
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -24,6 +24,7 @@ from haclient_stores.conflating import ConflatingRecoveryPointAdapter
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
+from support.points import KeptPoints
 
 pytestmark = [in_virtual_time, pytest.mark.row("RP6", "BS9", "HA17")]
 
@@ -33,39 +34,16 @@ CONFIG = BrokerConfig(
 )
 
 
-class Kept(RecoveryPointAdapter):
-    """Keeps points in a dict; `bare` keeps of each what an older one would: the list alone."""
-
-    def __init__(self, *, bare: bool = False) -> None:
-        self.points: dict[str, RecoveryPoint] = {}
-        self.updates = 0
-        self._bare = bare
-
-    @override
-    async def recover(self, client_name: str) -> Iterable[RecoveryPoint]:
-        return list(self.points.values())
+class Bare(KeptPoints):
+    """Keeps of each point what an older one would: the list alone."""
 
     @override
     def update(self, point: RecoveryPoint) -> None:
-        self.updates += 1
-        bare = RecoveryPoint(point.sub_id, point.bookmark)
-        self.points[point.sub_id] = bare if self._bare else point
-
-    @override
-    def purge(self, sub_id: str | None = None) -> None:
-        self.points.clear()
-
-    @override
-    async def prune(self) -> None:
-        return
-
-    @override
-    async def close(self) -> None:
-        return
+        super().update(RecoveryPoint(point.sub_id, point.bookmark))
 
 
 @asynccontextmanager
-async def adapter_of(kind: str, uri: str, kept: Kept) -> AsyncGenerator[RecoveryPointAdapter]:
+async def adapter_of(kind: str, uri: str, kept: KeptPoints) -> AsyncGenerator[RecoveryPointAdapter]:
     if kind != "sow":
         yield kept
         return
@@ -119,7 +97,7 @@ async def consume(
 async def test_a_process_with_nothing_but_the_points_misses_nothing_elsewhere(
     kind: str, start: StartPoint
 ) -> None:
-    kept = Kept(bare=kind == "bare")
+    kept = Bare() if kind == "bare" else KeptPoints()
     async with (
         Cluster("points", on="memory", config=CONFIG) as third,
         Cluster("east", "west", on="memory", mode="async", config=CONFIG) as cluster,
