@@ -108,8 +108,11 @@ def entered(*steps: str, start: str = "0", entered_us: int = 0) -> tuple[Subscri
         (("@A", "+1|1|", ".", "@B", "?2|1|"), "B", "0"),
         (("@A", "+1|1|", ".", "@B", "?2|1|", "."), "B", "0"),
         (("@A", "+1|1|", "+2|1|", ".", "@B", "?2|2|", "."), "B", "1|1|,2|1|"),
-        # Complete: all that B has is known.
+        # Complete: all that B had is known. What comes later may stand before what is named, if B
+        # did not have that yet.
         (("@A", "+1|1|", ".", "@B", "=1|1|", "."), "B", "1|1|"),
+        (("@A", "+1|2|", ".", "@B", "=1|1|", "."), "B", "1|1|"),
+        (("@A", "+1|1|", ".", "@B", "."), "B", f"1|1|,{ANCHOR}"),
         (("@A", "+1|1|", "@B", "=1|1|", "."), "A", f"1|1|,{ANCHOR}"),
     ],
 )
