@@ -17,8 +17,8 @@ later: an entry that was lost before it was complete changes nothing.
 
 **On the same server** before anything new of it is finished the last bookmark that it has sent goes
 with the list: the entry began at a safe place, and from there to this bookmark everything has come.
-Without one, what was asked for before is asked for again. That its replay was complete does not make
-the list safe: the server may get what the list names later than something else.
+Without one, what was asked for before is asked for again. That its replay was complete does not
+make the list safe: the server may get what the list names later than something else.
 
 **Taken over** from an adapter that does not know in whose order a list is, progress stands nowhere:
 every server is another one. From a store of the application's own it is trusted.

@@ -1,20 +1,24 @@
 """Two servers with logs in different orders, and processes that begin with kept points alone.
 
-Whatever comes between, losses, other servers, or processes that end with messages in hand: at the end
+Whatever comes between, losses, other servers, processes that end with messages in hand: at the end
 everything has been discarded by somebody. Replication takes less time than the overlap.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+import sqlite3
+from dataclasses import dataclass, replace
 
 import pytest
+from typing_extensions import override
 
 from haclient.session.resuming import forms
+from haclient_stores import transactional
 from haclient_stores.adapters import PointFeed, RecoveryPoint
 from haclient_stores.bookmarks import Bookmark, BookmarkList, Timestamp
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.transactional import TransactionalRecoveryPoint
 from support.points import KeptPoints
 
 pytestmark = pytest.mark.row("RP6", "BS9", "HA17")
@@ -80,10 +84,15 @@ class World:
 
     # -- the process --------------------------------------------------------------------------
 
+    def opened(self) -> MemoryBookmarkStore:
+        """The store of the next process."""
+        store = MemoryBookmarkStore()
+        store.seed(self.adapter.points.values())
+        return store
+
     def begin(self) -> None:
         """A process that has nothing but what was kept."""
-        self.store = MemoryBookmarkStore()
-        self.store.seed(self.adapter.points.values())
+        self.store = self.opened()
         self.feed = PointFeed(self.store.recovery_points, self.adapter)
         self.feed.told(self.adapter.points.values())
         self.log = self.store.subscription("s")
@@ -155,9 +164,59 @@ class World:
         return published - self.discarded
 
 
+class SavingWorld(World):
+    """One whose processes save each message in a database before they discard it."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.database = sqlite3.connect(":memory:")
+        super().__init__(rng, KeptPoints())
+
+    @override
+    def opened(self) -> MemoryBookmarkStore:
+        store = TransactionalRecoveryPoint(self.database)
+        store.open_for("me")
+        self.save = store.save
+        return store
+
+    @override
+    def deliver(self, count: int) -> None:
+        known = len(self.held)
+        super().deliver(count)
+        again = [mark for _, mark in self.held[known:] if mark in self.discarded]
+        assert again == [], "each message has its effect once"
+
+    @override
+    def discard(self, count: int) -> None:
+        self.rng.shuffle(self.held)
+        for number, mark in self.held[:count]:
+            with self.database:
+                self.save(Delivered("s", mark))
+            self.discarded.add(mark)
+            self.log.discard(number)
+        del self.held[:count]
+        if self.rng.random() < 0.1 and self.held:
+            with self.database:
+                self.save(Delivered("s", self.held[0][1]))
+            self.discarded.add(self.held[0][1])
+            self.begin()
+
+    @override
+    def finish(self) -> None:
+        super().finish()
+        super().finish()  # the first may have been killed
+        self.database.close()
+
+
+@dataclass(frozen=True)
+class Delivered:
+    sub_id: str
+    bookmark: str
+
+
 class Bare(KeptPoints):
     """Takes every list for one in the order of every server, as it was once."""
 
+    @override
     def update(self, point: RecoveryPoint) -> None:
         super().update(replace(point, heard_us=2**50))
 
@@ -178,3 +237,14 @@ def test_nobody_misses_anything() -> None:
 def test_lists_alone_would_not_do() -> None:
     """The world is one in which it matters."""
     assert any(missed_by(Bare(), seed) for seed in range(SEEDS))
+
+
+@pytest.mark.row("BS23", "BS24")
+def test_nobody_misses_or_repeats_anything_with_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactional, "_TRIM_EVERY", 3)
+    for seed in range(SEEDS // 4):
+        world = SavingWorld(random.Random(seed))
+        for _ in range(STEPS):
+            world.step()
+        world.finish()
+        assert world.missed == set(), f"seed {seed}"
