@@ -145,13 +145,10 @@ def test_a_point_is_never_ahead_of_what_was_discarded(
         for point in points:
             newest = {b.publisher_id: b.sequence for b in BookmarkList.parse(point.bookmark)}  # type: ignore[union-attr]  # no times in it
             assert all(newest[each] >= before[each] for each in before)
-            for publisher, sequence in newest.items():
-                below = {(publisher, n) for n in range(before.get(publisher, 0) + 1, sequence + 1)}
-                assert below <= discarded
-            by_then = arrived.get(point.heard_us, ())
-            for publisher, sequence in enumerate(by_then, 1):
-                first = newest.get(publisher, 0) + 1
-                assert {(publisher, n) for n in range(first, sequence + 1)} <= discarded
+            for each, last in newest.items():
+                assert {(each, n) for n in range(before.get(each, 0) + 1, last + 1)} <= discarded
+            for each, last in enumerate(arrived.get(point.heard_us, ()), 1):
+                assert {(each, n) for n in range(newest.get(each, 0) + 1, last + 1)} <= discarded
             moved += newest != before
             before = newest
     assert moved > RUNS / 2
