@@ -14,9 +14,16 @@ from support.process import python_environment
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("benchmarks") is None, reason="benchmarks are not part of the wheel"
-)
+# Seconds on a quiet machine; the servers that a group starts outlive it if it is killed.
+LIMIT_S = 500
+
+pytestmark = [
+    pytest.mark.timeout(LIMIT_S + 20),
+    pytest.mark.skipif(
+        importlib.util.find_spec("benchmarks") is None,
+        reason="benchmarks are not part of the wheel",
+    ),
+]
 
 
 def run(results: Path, *groups: str) -> str:
@@ -27,7 +34,7 @@ def run(results: Path, *groups: str) -> str:
         env=python_environment(),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
