@@ -27,7 +27,7 @@ pytestmark = [
 
 
 def run(results: Path, *groups: str) -> str:
-    # Measured by coverage, clients and servers would not keep up with the rates that they are given.
+    # Measured by coverage, clients and servers would not keep up with the rates they are given.
     environment = {
         name: value
         for name, value in python_environment().items()
