@@ -115,7 +115,7 @@ def run_and_kill(program: str, path: Path, seed: int, *, lines: int) -> list[str
 
 
 def kills(request: pytest.FixtureRequest) -> int:
-    return max(RUNS, request.config.getoption("--kills"))
+    return max(RUNS, int(request.config.getoption("--kills")))
 
 
 @pytest.mark.timeout(3600)
