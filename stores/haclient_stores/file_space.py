@@ -21,8 +21,8 @@ from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageErr
 from haclient_stores.file_recovery import read_segment
 from haclient_stores.file_segment import (
     HEADER_BYTES,
+    MARGIN_BYTES,
     SEGMENT_MAGIC,
-    TABLE,
     FileSegment,
     seal_frames,
 )
@@ -53,6 +53,7 @@ class FileSpace(Space):
     """
 
     begin = HEADER_BYTES
+    margin = MARGIN_BYTES
 
     def __init__(
         self, disk: Disk, control: File, *, segment_bytes: int, kept: int = _SPARE_SEGMENTS
@@ -106,7 +107,8 @@ class FileSpace(Space):
                 raise
             segment = self._reused(unused, first)
         view = segment.view
-        view[TABLE : HEADER_BYTES + SLOT_BYTES] = bytes(HEADER_BYTES + SLOT_BYTES - TABLE)
+        view[HEADER_BYTES : HEADER_BYTES + SLOT_BYTES] = bytes(SLOT_BYTES)
+        view[size - framing.SEAL_BYTES :] = bytes(framing.SEAL_BYTES)
         identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, size, first)
         with self._lock:
             framing.write_word(view, framing.FIRST_WORD, 0)
@@ -219,9 +221,9 @@ class FileSpace(Space):
     # -- what is kept on disk -----------------------------------------------------------------
 
     @override
-    def seal(self, segment: Segment, end: int, next_sequence: int) -> bool:
+    def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
         self.check_usable()
-        return seal_frames(segment, end, next_sequence)
+        seal_frames(segment, end, next_sequence)
 
     @override
     def note(self, window: PublishWindow, *, numbering: bool) -> None:

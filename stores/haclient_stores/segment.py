@@ -104,7 +104,6 @@ class Segment:
             active one only the log knows it.
         next_sequence: The sequence behind the last frame; like `end`.
         mark_offsets, mark_sequences: Known frame boundaries and the sequence that starts there.
-        full: It takes no more marks.
         released: The space has it back; whoever still holds it must look elsewhere.
     """
 
@@ -112,7 +111,6 @@ class Segment:
         "begin",
         "end",
         "first",
-        "full",
         "mark_offsets",
         "mark_sequences",
         "next_sequence",
@@ -128,7 +126,6 @@ class Segment:
         self.next_sequence = first
         self.mark_offsets = [begin]
         self.mark_sequences = [first]
-        self.full = False
         self.released = False
 
     @property
@@ -140,6 +137,11 @@ class Segment:
     def writable(self) -> Writable:
         """The same memory, in the form that is fastest to write."""
         return self.view
+
+    @property
+    def frame_limit(self) -> int:
+        """Frames, and the zero behind the last, do not reach beyond this offset."""
+        return self.size
 
     def mark(self, end: int, next_sequence: int) -> None:
         """Note a frame boundary."""
@@ -163,9 +165,11 @@ class Space(Protocol):
 
     Attributes:
         begin: Offset of the first frame in each segment.
+        margin: Bytes at the end of a new segment that frames must not take.
     """
 
     begin: int
+    margin: int
 
     @abstractmethod
     def create(self, first: int, size: int) -> Segment:
@@ -187,8 +191,8 @@ class Space(Protocol):
         ...
 
     @abstractmethod
-    def seal(self, segment: Segment, end: int, next_sequence: int) -> bool:
-        """Frames from `segment.end` to `end` are complete; False when this was the last seal."""
+    def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
+        """Frames from `segment.end` to `end` are complete."""
         ...
 
     @abstractmethod

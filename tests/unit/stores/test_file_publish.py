@@ -156,7 +156,7 @@ def test_growth_may_be_refused(tmp_path: Path) -> None:
         resize_handler=lambda size: size <= 2 * MIN_SEGMENT_BYTES,
     )
     assert isinstance(put_until_full(store, KIB), StoreFull)
-    assert store.unpersisted_count == 32
+    assert store.unpersisted_count == 2 * 28
     store.close()
 
 

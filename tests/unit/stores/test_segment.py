@@ -43,7 +43,7 @@ def test_each_sequence_is_found_from_the_nearest_mark(marked: list[int]) -> None
 def test_a_mark_moves_the_end() -> None:
     segment = Bytes(first=10, begin=4, size=1000)
     assert (segment.end, segment.next_sequence) == (4, 10)
-    assert not segment.full
+    assert segment.frame_limit == segment.size
     assert not segment.released
     segment.mark(100, 14)
     assert (segment.end, segment.next_sequence) == (100, 14)
