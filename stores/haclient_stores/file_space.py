@@ -290,11 +290,25 @@ class FileSpace(Space):
         with contextlib.closing(self._disk.open(segment.path)) as file:
             file.fsync()
 
+    def remove_all(self, segments: list[Segment]) -> None:
+        """Remove every file but the control page, whose numbers reach the disk first.
+
+        Whichever of the files a crash leaves: its frames are known to be persisted.
+        """
+        self._control_file.fsync()
+        for segment in self._all(segments):
+            segment.let_go()
+            self._disk.remove(segment.path)
+        self._spare.clear()
+        self._stale.clear()
+
+    def _all(self, segments: list[Segment]) -> list[FileSegment]:
+        return [*self._spare, *self._stale, *map(_file_segment, segments)]
+
     def close(self, segments: list[Segment]) -> None:
         """Unmap everything, the segments in use too."""
         self._closed = True
-        used = [_file_segment(segment) for segment in segments]
-        for segment in [*self._spare, *self._stale, *used]:
+        for segment in self._all(segments):
             segment.let_go()
         self._control_region.close()
         self._control_file.close()

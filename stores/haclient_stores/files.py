@@ -391,6 +391,8 @@ class RealDisk(Disk):
 
     @override
     def make_directory(self, path: Path) -> None:
+        if path.exists() and not path.is_dir():
+            raise StoreError(f"{path}: is a file, where a directory is wanted")
         missing = [each for each in (path, *path.parents) if not each.exists()]
         with _translated(path, "create the directory"):
             path.mkdir(parents=True, exist_ok=True)

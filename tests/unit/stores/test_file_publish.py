@@ -144,7 +144,7 @@ def opened_and_closed(path: Path) -> FilePublishStore:
 
 def test_a_path_that_cannot_be_a_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="cannot create the directory"):
+    with pytest.raises(StoreError, match="file: is a file, where a directory is wanted"):
         FilePublishStore(tmp_path / "file")
 
 

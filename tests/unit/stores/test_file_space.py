@@ -529,8 +529,7 @@ def test_frames_that_arrive_while_the_last_seal_is_written_are_sealed_too(tmp_pa
         assert store._active is not None
         limit = store._active.frame_limit
         store.checkpoint()
-        if store._limit < limit:
-            store._limit = limit  # an append had looked at it before
+        store._limit = max(store._limit, limit)  # an append had looked at it before
     store.sync()
     disk = WatchedDisk(boot=b"second boot.....")
     again = opened(killed(store, tmp_path / "q"), disk, segment_bytes=4 * SMALL)

@@ -6,6 +6,7 @@ import pytest
 
 from haclient_stores.directory import Directory
 from haclient_stores.file_segment import HEADER_BYTES
+from haclient_stores.home import Keeping
 from haclient_stores.hybrid_space import HybridSegment, HybridSpace
 from haclient_stores.segment import MIN_SEGMENT_BYTES, Segment
 from support.frames import frame_of
@@ -17,7 +18,7 @@ SMALL = MIN_SEGMENT_BYTES
 
 
 def made(events: list[Event] | None = None) -> HybridSpace:
-    directory = Directory(RecordingDisk(events), Path("/stores/p"), segment_bytes=SMALL)
+    directory = Directory(Path("/stores/p"), RecordingDisk(events), Keeping(), segment_bytes=SMALL)
     return HybridSpace(directory.files, segment_bytes=SMALL, memory_bytes=2 * SMALL)
 
 

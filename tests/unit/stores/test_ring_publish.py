@@ -106,6 +106,10 @@ def test_what_can_never_work_is_refused() -> None:
         RingPublishStore(None, MIN_RING_BYTES - 1)
     with pytest.raises(UsageError, match="when_full is wait or raise"):
         RingPublishStore(None, CAPACITY, "drop")  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(UsageError, match="capacity_bytes is a whole number of bytes, not '1M'"):
+        RingPublishStore(None, "1M")  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(UsageError, match="a ring in memory cannot have the durability 'fsync'"):
+        RingPublishStore(None, CAPACITY, durability="fsync")
     store = RingPublishStore(None, CAPACITY)
     with pytest.raises(UsageError, match="does not fit into the 32768 of a segment"):
         put(store, bytes(MIN_SEGMENT_BYTES))
