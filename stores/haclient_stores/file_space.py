@@ -350,8 +350,6 @@ class FileSpace(Space):
                 raise StoreCorrupt(segment.path, 24, "it repeats the sequences of another segment")
             kept.append(segment)
             self._dirty.append(segment)
-        for read in kept[:-1]:  # the last one is about to be continued
-            self.park(read)
         return kept
 
     def _recovered(self, path: Path) -> FileSegment | None:
@@ -365,6 +363,8 @@ class FileSpace(Space):
             raise
         if segment is None:
             file.close()
+        else:  # there may be more of them than may be open
+            segment.let_go()
         return segment
 
     def _keep_unused(self, file: File, size: int) -> None:

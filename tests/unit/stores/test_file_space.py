@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 import threading
 from pathlib import Path
@@ -106,6 +107,23 @@ def test_a_long_backlog_keeps_few_files_open(tmp_path: Path) -> None:
     assert kept(again) == list(range(1001, 1601))
     assert disk.open_files <= 12
     again.close()
+
+
+@pytest.mark.row("PS11")
+def test_a_backlog_of_more_files_than_may_be_open_is_read_back(tmp_path: Path) -> None:
+    store = opened(tmp_path / "p")
+    fill(store, 60 * IN_SEGMENT, KIB)
+    store.close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = {int(entry.name) for entry in Path("/dev/fd").iterdir()}
+    unused = [number for number in range(len(used) + 100) if number not in used]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (unused[40], hard))
+    try:
+        again = opened(tmp_path / "p")
+        assert len(kept(again)) == 60 * IN_SEGMENT
+        again.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_segments_of_another_size_are_read_and_used_up(tmp_path: Path) -> None:
