@@ -103,9 +103,10 @@ class Limits:
                 "a segment of this store: give it more capacity_bytes"
             )
         if total > self.max_bytes:
+            setting = "capacity_bytes" if self.fixed else "max_bytes"
             raise StoreFull(
                 f"{waiting} messages wait for their persisted acks and fill the store "
-                f"(max_bytes={self.max_bytes}): wait for acks, which a sync destination that is "
+                f"({setting}={self.max_bytes}): wait for acks, which a sync destination that is "
                 "down holds back, or allow more",
                 wait=self.wait,
             )

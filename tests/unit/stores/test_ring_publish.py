@@ -68,6 +68,7 @@ def test_a_ring_that_raises_does_not_ask_to_wait() -> None:
     error = put_until_full(store, KIB)
     assert isinstance(error, StoreFull)
     assert not error.wait
+    assert f"(capacity_bytes={CAPACITY})" in str(error)
     assert (store.when_full, store.capacity_bytes) == ("raise", CAPACITY)
 
 
