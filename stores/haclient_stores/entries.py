@@ -1,4 +1,4 @@
-"""The parts of a subscription's record: publishers, chunks of entries, aliases, holes. Pure."""
+"""The parts of a subscription's record: publishers, chunks of entries, aliases. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from haclient_stores.bookmarks import Bookmark, BookmarkList
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["LARGEST", "MIXED", "Alias", "Chunk", "Holes", "Publishers"]
+__all__ = ["LARGEST", "MIXED", "Alias", "Chunk", "Publishers"]
 
 LARGEST: Final = 2**64 - 1
 _DIGITS: Final = 64  # more than a sequence can have, zeros in front included
@@ -84,6 +84,13 @@ class Publishers:
         if index < 0:
             index = self.index_of_text(publisher)
         return (index, int(sequence)) if index >= 0 else (-1, 0)
+
+    def position(self, bookmark: str) -> tuple[int, int] | None:
+        """Publisher index and sequence of a bookmark that names a message; else None."""
+        publisher, sequence = self.parse(bookmark)
+        if not 0 < sequence <= LARGEST or not self.ids[publisher]:
+            return None
+        return publisher, sequence
 
     @staticmethod
     def all_new(seen: dict[int, int], publishers: list[int], sequences: list[int]) -> bool:
@@ -192,35 +199,3 @@ class Alias:
     old: int
     publisher: int
     sequence: int
-
-
-class Holes:
-    """Numbers that stand for no entry, as ascending ranges; they only grow at the end.
-
-    Attributes:
-        count: How many numbers there are.
-    """
-
-    __slots__ = ("_ranges", "count")
-
-    def __init__(self) -> None:
-        self._ranges: list[tuple[int, int]] = []
-        self.count = 0
-
-    def add(self, begin: int, end: int) -> None:
-        """The numbers from `begin` to before `end`, above all others."""
-        self.count += end - begin
-        if self._ranges and self._ranges[-1][1] == begin:
-            begin = self._ranges.pop()[0]
-        self._ranges.append((begin, end))
-
-    def __contains__(self, number: int) -> bool:
-        index = bisect_right(self._ranges, (number, LARGEST)) - 1
-        return index >= 0 and number < self._ranges[index][1]
-
-    def skip(self, number: int) -> int:
-        """The end of the range that begins at `number`, which is dropped; else `number`."""
-        if self._ranges and self._ranges[0][0] == number:
-            begin, number = self._ranges.pop(0)
-            self.count -= number - begin
-        return number

@@ -29,7 +29,7 @@ from haclient_stores.prune_policy import LogUsage, PrunePolicy, PruneSchedule
 from haclient_stores.record_file import BLOCK_BYTES, GROW_BYTES
 from haclient_stores.records import LogReader, name_records, publisher_record
 from haclient_stores.segment import PAGE_BYTES
-from haclient_stores.snapshots import Condenser, frozen, snapshot
+from haclient_stores.snapshots import frozen, snapshot
 from haclient_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.tracking import SubscriptionTracker
 
@@ -126,14 +126,12 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
             self._log = OpenLog(file, self._publishers, self._resize_handler)
             return
         reader = LogReader(self._publishers)
-        condenser = Condenser(reader)
         done = PAGE_BYTES
 
         def take(words: array[int]) -> None:
             reader.read(words)
             if reader.unknown is not None:
                 raise StoreCorrupt(self._path, 0, f"a record of unknown kind {reader.unknown}")
-            condenser.condense()
             if on_progress is not None:
                 nonlocal done
                 done += 8 * len(words)

@@ -226,7 +226,7 @@ class LoggedSubscription(SubscriptionLog):
         kind = Kind.PERSISTED_WHILE_PAUSED if paused else Kind.PERSISTED
         with self._log.gate.standstill():
             for item in bookmark.split(","):
-                place = tracker.position(item)
+                place = self._log.publishers.position(item)
                 if place is not None:
                     tracker.persisted_at(*place)
                     self._log.introduce()
@@ -237,7 +237,7 @@ class LoggedSubscription(SubscriptionLog):
         tracker = self.tracker
         with self._log.gate.standstill():
             tracker.completed(bookmark)
-            place = tracker.position(bookmark)
+            place = self._log.publishers.position(bookmark)
             if place is None:
                 self._move(Kind.COMPLETED_SOMEWHERE, 1)
             else:

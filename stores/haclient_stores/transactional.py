@@ -123,7 +123,7 @@ class _Subscription(SubscriptionTracker):
             return numbers
         found = list(numbers)
         for index, bookmark in enumerate(bookmarks):
-            place = self.position(bookmark)
+            place = self._publishers.position(bookmark)
             if place in self.done and found[index] > 0:
                 self.done.discard(place)
                 self.discard(found[index])  # it stands in the order of arrival, as any other
@@ -132,7 +132,7 @@ class _Subscription(SubscriptionTracker):
 
     @override
     def is_discarded(self, bookmark: str) -> bool:
-        return self.position(bookmark) in self.done or super().is_discarded(bookmark)
+        return self._publishers.position(bookmark) in self.done or super().is_discarded(bookmark)
 
 
 class TransactionalRecoveryPoint(MemoryBookmarkStore):
@@ -209,7 +209,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         Raises:
             UsageError: The message has no bookmark, or the store has no client yet.
         """
-        place = self.subscription(message.sub_id).position(message.bookmark)
+        place = self._publishers.position(message.bookmark)
         if place is None or not self._client_name:
             raise UsageError(
                 f"cannot save {message.bookmark!r}: it is a message of a bookmark subscription, of "
