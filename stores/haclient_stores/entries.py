@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import repeat
-from operator import le
+from itertools import islice, repeat
+from operator import le, lt
 from typing import TYPE_CHECKING, Final
 
 from haclient_stores.bookmarks import Bookmark, BookmarkList
@@ -93,13 +93,18 @@ class Publishers:
         return publisher, sequence
 
     @staticmethod
-    def all_new(seen: dict[int, int], publishers: list[int], sequences: list[int]) -> bool:
+    def all_new(
+        seen: dict[int, int], publisher: int, sequences: list[int], publishers: list[int]
+    ) -> bool:
         """Whether each message is above the highest seen of its publisher, and those before it."""
+        if not publishers:
+            rising = all(map(lt, sequences, islice(sequences, 1, None)))
+            return rising and sequences[0] > seen.get(publisher, 0)
         newest: dict[int, int] = {}
-        for publisher, sequence in zip(publishers, sequences, strict=True):
-            if sequence <= (newest.get(publisher) or seen.get(publisher, 0)):
+        for each, sequence in zip(publishers, sequences, strict=True):
+            if sequence <= (newest.get(each) or seen.get(each, 0)):
                 return False
-            newest[publisher] = sequence
+            newest[each] = sequence
         return True
 
     @staticmethod

@@ -10,7 +10,6 @@ from typing_extensions import override
 from haclient_stores.entries import Alias, Chunk
 from haclient_stores.errors import StoreFull
 from haclient_stores.gate import Gate
-from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.records import (
     Kind,
     begun_flags,
@@ -20,6 +19,7 @@ from haclient_stores.records import (
     start_records,
     word,
 )
+from haclient_stores.tracked_store import Tracked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ class OpenLog:
             self.introduced += 1
 
 
-class LoggedSubscription(SubscriptionLog):
+class LoggedSubscription(Tracked):
     """The handle of one subscription: its tracker, and what it does written down."""
 
     __slots__ = ("_discard_word", "_gate", "_index", "_log", "_try_discard", "tracker")
@@ -244,14 +244,14 @@ class LoggedSubscription(SubscriptionLog):
                 self._log.introduce()
                 self._move(Kind.COMPLETED, place[1], place[0])
 
-    def purge(self) -> None:
-        """Forget the subscription, also in the log."""
+    @override
+    def forget(self) -> None:
         with self._log.gate.standstill():
             self.tracker.purge()
             self._move(Kind.PURGED, 1)
 
+    @override
     def seed(self, newest: dict[int, int]) -> None:
-        """Begin where another process has got to."""
         with self._log.gate.standstill():
             self.tracker.seed(newest)
             self._log.introduce()

@@ -43,15 +43,6 @@ class MemoryBookmarkStore(TrackedBookmarkStore[SubscriptionTracker]):
         return handle
 
     @override
-    def _seed(self, sub_id: str, newest: dict[int, int]) -> None:
-        self.subscription(sub_id).seed(newest)
-
-    @override
-    def purge(self, sub_id: str | None = None) -> None:
-        for name in list(self._subscriptions) if sub_id is None else [sub_id]:
-            self.subscription(name).purge()
-
-    @override
     def prune(self) -> None:
         """Memory holds nothing that is finished."""
 

@@ -302,7 +302,7 @@ class RingSubscription(SubscriptionTracker):
         super().seed(newest)
         self.save()
 
+    @override
     def forget(self) -> None:
-        """`purge`, also on disk."""
-        self.purge()
+        super().forget()
         self.save()

@@ -7,7 +7,7 @@ This is the first half; memory, logged and ring stores add the second.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from typing_extensions import override
 
@@ -26,9 +26,24 @@ if TYPE_CHECKING:
     from haclient_stores.tracking import SubscriptionTracker
     from haclient_stores.watching import UndiscardedWatch
 
-__all__ = ["TrackedBookmarkStore"]
+__all__ = ["Tracked", "TrackedBookmarkStore"]
 
-_Handle = TypeVar("_Handle", bound=SubscriptionLog)
+
+class Tracked(SubscriptionLog, Protocol):
+    """The handle of a subscription that has a tracker."""
+
+    @abstractmethod
+    def seed(self, newest: dict[int, int]) -> None:
+        """Begin where another process has got to."""
+        ...
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Know nothing, also where it is kept."""
+        ...
+
+
+_Handle = TypeVar("_Handle", bound=Tracked)
 
 
 class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
@@ -79,9 +94,10 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
     def _tracker(self, handle: _Handle) -> SubscriptionTracker:
         """What a handle is about."""
 
-    @abstractmethod
-    def _seed(self, sub_id: str, newest: dict[int, int]) -> None:
-        """Begin where another process has got to."""
+    @override
+    def purge(self, sub_id: str | None = None) -> None:
+        for name in list(self._subscriptions) if sub_id is None else [sub_id]:
+            self.subscription(name).forget()
 
     # -- one call for each message --------------------------------------------------------------
 
@@ -171,7 +187,7 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
             own = {} if handle is None else self._tracker(handle).applied()
             ahead = all(newest.get(publisher, 0) >= own[publisher] for publisher in own)
             if newest and ahead and newest != own:
-                self._seed(point.sub_id, newest)
+                self.subscription(point.sub_id).seed(newest)
 
     def _positions(self, point: RecoveryPoint) -> dict[int, int]:
         found = positions(BookmarkList.parse(point.bookmark))

@@ -32,8 +32,7 @@ import logging
 from array import array
 from bisect import bisect_left
 from collections import deque
-from itertools import islice, repeat
-from operator import lt
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -141,12 +140,7 @@ class SubscriptionTracker(Resumption):
         if parsed is None:
             return self._log_each(bookmarks)
         publisher, sequences, publishers = parsed
-        if publishers:
-            new = Publishers.all_new(self.seen, publishers, sequences)
-        else:
-            new = sequences[0] > self.seen.get(publisher, 0) and all(
-                map(lt, sequences, islice(sequences, 1, None))
-            )
+        new = Publishers.all_new(self.seen, publisher, sequences, publishers)
         if not new or max(sequences) > LARGEST:
             known = Publishers.all_known(self.seen, publisher, sequences, publishers)
             if known and not self.again.expects_any(publishers or repeat(publisher), sequences):
@@ -431,6 +425,10 @@ class SubscriptionTracker(Resumption):
         self.purge()
         self.seen.update(newest)
         self.finished.recover(newest)
+
+    def forget(self) -> None:
+        """`purge`, also where it is kept."""
+        self.purge()
 
     def skip_numbers(self, following: int) -> None:
         """The numbers before `following` are not used."""

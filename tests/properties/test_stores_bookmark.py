@@ -24,7 +24,7 @@ from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.ring_bookmark import RingBookmarkStore
-from haclient_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
 from support.bookmark_world import Message, World
 
 pytestmark = pytest.mark.row("BS2", "BS3", "BS4", "BS6", "BS9", "BS10", "BS11", "BS15", "BS19")
@@ -43,7 +43,7 @@ class Kept:
         self.store = self.opened()
         self.world: World
 
-    def opened(self) -> TrackedBookmarkStore[SubscriptionLog]:
+    def opened(self) -> TrackedBookmarkStore[Tracked]:
         path = self.directory / str(self.generation)
         kinds: dict[str, Callable[[], object]] = {
             "memory": MemoryBookmarkStore,

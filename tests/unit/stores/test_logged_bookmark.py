@@ -63,22 +63,6 @@ def test_a_record_takes_sixteen_bytes(path: Path) -> None:
     store.close()
 
 
-@pytest.mark.row("BS21")
-def test_a_file_belongs_to_one_process_and_one_client(path: Path) -> None:
-    store = LoggedBookmarkStore(path)
-    store.open_for("me")
-    store.open_for("me")
-    with pytest.raises(StoreLocked, match="in use by another process") as caught:
-        LoggedBookmarkStore(path)
-    assert caught.value.owner == "me"
-    store.close()
-    store = LoggedBookmarkStore(path)
-    assert store.client_name == "me"
-    with pytest.raises(StoreLocked, match="belongs to the client 'me'"):
-        store.open_for("you")
-    store.close()
-
-
 @pytest.mark.row("BS16")
 def test_prune_keeps_what_matters_and_the_file_is_small(path: Path) -> None:
     store = LoggedBookmarkStore(path)
