@@ -160,7 +160,10 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
         return explain(sub_id, self._known(sub_id), self._publishers, self._survival)
 
     def entries(self, sub_id: str) -> Iterator[tuple[int, Bookmark, bool]]:
-        """Number, bookmark and whether discarded, of all messages that are not finished."""
+        """Number, bookmark and whether discarded, of all messages that are not finished.
+
+        Of many that were discarded behind an undiscarded one the last of each publisher may do.
+        """
         tracker, ids = self._known(sub_id), self._publishers.ids
         point = positions(tracker.recovery_point())
         for number, publisher, sequence, discarded in tracker.entries():
