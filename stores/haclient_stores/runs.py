@@ -30,10 +30,10 @@ class Runs:
     __slots__ = ("_begin", "_begins", "_ends", "count", "end", "scattered")
 
     def __init__(self) -> None:
-        self.count = 0
-        self.end = _NONE
+        self.count: int = 0
+        self.end: int = _NONE
         self.scattered: set[int] = set()
-        self._begin = _NONE  # of the growing run
+        self._begin: int = _NONE  # of the growing run
         self._ends: dict[int, int] = {}  # of the runs below it, by where they begin; rising
         self._begins: list[int] = []  # the same begins, and some that are gone
 
