@@ -104,7 +104,7 @@ class Runs:
         points = ((number, number + 1) for number in self.scattered)
         runs = sorted([*self._ends.items(), *growing, *points])
         self.scattered.clear()
-        self._ends = ends = {}
+        ends = self._ends = dict[int, int]()
         first, last = runs[0]
         for begin, end in runs:
             if begin > last:
