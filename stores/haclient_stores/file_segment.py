@@ -28,6 +28,7 @@ __all__ = [
     "frames_below",
     "seal_at",
     "seal_frames",
+    "write_again",
 ]
 
 SEGMENT_MAGIC: Final = b"HAPUBSEG"
@@ -44,9 +45,10 @@ class FileSegment(Segment):
         path: The file.
         synced: Its header on disk may vouch for frames, so it must not be overwritten before the
             header says otherwise there.
+        lasting: Frames up to this offset were covered by a sync.
     """
 
-    __slots__ = ("_disk", "_file", "_region", "path", "synced")
+    __slots__ = ("_disk", "_file", "_region", "lasting", "path", "synced")
 
     def __init__(self, disk: Disk, path: Path, *, first: int, size: int) -> None:
         super().__init__(first=first, begin=HEADER_BYTES, size=size)
@@ -55,6 +57,7 @@ class FileSegment(Segment):
         self._region: Region | None = None
         self.path = path
         self.synced = False
+        self.lasting = HEADER_BYTES
 
     @property
     @override
@@ -113,3 +116,27 @@ def seal_frames(segment: Segment, end: int, next_sequence: int) -> None:
     crc = framing.seal_checksum(view[segment.end : end], segment.next_sequence, next_sequence)
     at = seal_at(segment, len(segment.mark_offsets) - 1)
     framing.write_seal(view, at, framing.Seal(end, crc, next_sequence))
+
+
+def write_again(segment: FileSegment, file: File) -> None:
+    """Make every page dirty that holds anything no sync has covered.
+
+    After an error of `fsync` the kernel takes for written what it could not write, and the next
+    `fsync` leaves it out. Only bytes are touched that do not change as long as the segment is in
+    use, because an append may be under way.
+    """
+    region = file.map(0, segment.size)
+    view = region.view
+    in_header = framing.IDENTITY_BYTES - 1
+    frames = range(segment.lasting // PAGE_BYTES * PAGE_BYTES, segment.end, PAGE_BYTES)
+    lowest = seal_at(segment, len(segment.mark_offsets) - 2)
+    seals = [
+        min(last_of_page, segment.size - 1)
+        for last_of_page in range(
+            lowest | PAGE_BYTES - 1, segment.size + PAGE_BYTES - 1, PAGE_BYTES
+        )
+        if lowest < segment.size
+    ]
+    for at in (in_header, *frames, *seals):
+        view[at : at + 1] = bytes(view[at : at + 1])
+    region.close()

@@ -25,6 +25,7 @@ from haclient_stores.file_segment import (
     SEGMENT_MAGIC,
     FileSegment,
     seal_frames,
+    write_again,
 )
 from haclient_stores.segment import PAGE_BYTES, SLOT_BYTES, Segment, Space
 from haclient_stores.window import PublishWindow
@@ -65,7 +66,8 @@ class FileSpace(Space):
         self._control_file = control
         self._control_region = control.map(0, PAGE_BYTES)
         self._control = self._control_region.view
-        self._control_dirty = False
+        # An earlier process may have been killed before its first sync, or have failed in it.
+        self._control_dirty = self._new_names = self._doubtful = True
         self._closed = False
         self._boot_id = disk.boot_id()
         self._process = disk.process_id()
@@ -74,7 +76,6 @@ class FileSpace(Space):
         self._stale: list[FileSegment] = []  # unused, but the disk does not know it yet
         self._parked: deque[FileSegment] = deque()
         self._dirty: list[FileSegment] = []
-        self._new_names = False
         self._next_name = 1
         self._fixed = False
         self._reserved = 0
@@ -129,8 +130,10 @@ class FileSpace(Space):
         with self._lock:
             if size != self._segment_bytes or not self._stale:
                 return None
-            segment = self._stale.pop()
+            segment = self._stale[-1]
         self._sync_unused(segment)
+        with self._lock:  # a sync in another thread may have come first
+            (self._stale if segment in self._stale else self._spare).remove(segment)
         return segment
 
     def _made(self, first: int, size: int) -> FileSegment:
@@ -232,7 +235,8 @@ class FileSpace(Space):
         last = max(window.last_sequence, self._reserved)
         framing.write_word(self._control, framing.SECOND_WORD, last)
         framing.write_word(self._control, framing.THIRD_WORD, int(window.reconciled))
-        self._control_dirty = self._control_dirty or numbering
+        if numbering:
+            self._control_dirty = True
 
     def reserve(self, sequence: int) -> None:
         """Numbers up to this may be in use without a file: after a kill the next is above it."""
@@ -249,15 +253,17 @@ class FileSpace(Space):
             stale = list(self._stale)
             new_names, self._new_names = self._new_names, False
             control_dirty, self._control_dirty = self._control_dirty, False
+        doubtful, self._doubtful = self._doubtful, True
         try:
             for segment in dirty:
-                self._sync_file(segment)
+                self._sync_file(segment, doubtful=doubtful)
             for segment in stale:
                 self._sync_unused(segment)
             with self._lock:
                 self._spare += [one for one in stale if one in self._stale]
                 self._stale = [one for one in self._stale if one not in stale]
             if control_dirty:
+                self._control[:1] = bytes(self._control[:1])  # dirty again, as in write_again
                 self._control_file.fsync()
             if new_names:
                 self._disk.fsync_dir(self._directory)
@@ -265,11 +271,12 @@ class FileSpace(Space):
             self._control_dirty = self._control_dirty or control_dirty
             self._new_names = self._new_names or new_names
             raise
+        self._doubtful = False
         finished = dirty[:-1]  # the last one made may have been written to meanwhile
         with self._lock:
             self._dirty = [one for one in self._dirty if one not in finished]
 
-    def _sync_file(self, segment: FileSegment) -> None:
+    def _sync_file(self, segment: FileSegment, *, doubtful: bool) -> None:
         try:
             file = self._disk.open(segment.path)
         except StoreError:
@@ -277,17 +284,24 @@ class FileSpace(Space):
                 return
             raise
         with contextlib.closing(file):
-            end = segment.end
+            with self._lock:
+                end = segment.end
+                if doubtful and not segment.released:
+                    write_again(segment, file)
             segment.synced = True
             file.fsync()
             word = bytearray(16)
             framing.write_word(memoryview(word), 0, end)
             with self._lock:
+                segment.lasting = end
                 if not segment.released:
                     file.pwrite(word, framing.FIRST_WORD)
 
     def _sync_unused(self, segment: FileSegment) -> None:
         with contextlib.closing(self._disk.open(segment.path)) as file:
+            with self._lock:
+                if segment in self._stale:  # it may be in use again
+                    file.pwrite(bytes(8), 0)  # once more: see write_again
             file.fsync()
 
     def remove_all(self, segments: list[Segment]) -> None:
@@ -327,7 +341,7 @@ class FileSpace(Space):
                 if not name.endswith(_SUFFIX):
                     continue
                 number = name.removesuffix(_SUFFIX)
-                if number.isdigit():
+                if number.isdecimal():
                     self._next_name = max(self._next_name, int(number) + 1)
                 segment = self._recovered(self._directory / name)
                 if segment is not None:
@@ -369,7 +383,9 @@ class FileSpace(Space):
 
     def _keep_unused(self, file: File, size: int) -> None:
         if size == self._segment_bytes and len(self._spare) < self._kept:
-            file.fsync()  # on the disk it may still be in use, and must not be overwritten then
+            # On the disk it may still be in use, and must not be overwritten then.
+            file.pwrite(bytes(8), 0)
+            file.fsync()
             self._spare.append(FileSegment(self._disk, file.path, first=0, size=size))
         else:
             self._disk.remove(file.path)

@@ -13,10 +13,21 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from haclient_stores.errors import StoreError
 from haclient_stores.publish_log import PublishLog
 from support.frames import frame_of, put, take_all
 from support.publish_model import KINDS, PublishModel
-from support.recording import THIRD_BOOT, Crash, Event, Image, RecordingDisk, kills, power_cuts
+from support.recording import (
+    THIRD_BOOT,
+    Crash,
+    Event,
+    Image,
+    RecordingDisk,
+    Synced,
+    SyncLost,
+    kills,
+    power_cuts,
+)
 
 pytestmark = [pytest.mark.row("PS11", "PS13", "PS21", "PS22")]
 
@@ -95,6 +106,23 @@ def walk(
     return done
 
 
+def failing(disk: RecordingDisk, number: int, use: Callable[[], None]) -> None:
+    """The sync of one file fails, counted from 0, and the kernel takes it for written."""
+    left = [number]
+
+    def fail(event: Event) -> None:
+        if isinstance(event, Synced):
+            left[0] -= 1
+            if left[0] < 0:
+                disk.before = None
+                disk.happens(SyncLost(event.inode))
+                raise StoreError("the disk has failed")
+
+    disk.before = fail
+    with pytest.raises(StoreError, match="the disk has failed"):
+        use()
+
+
 def ackable(store: PublishLog) -> tuple[int, int]:
     return store.last_persisted, store.last_sequence
 
@@ -166,6 +194,57 @@ def test_whatever_a_crash_leaves_has_what_was_promised_and_nothing_else(
             check(kind, done, crash)
             count += 1
     assert count > 200 * walks
+
+
+@pytest.mark.row("PS20")
+@pytest.mark.parametrize("end", ["goes on", "is closed", "is killed"])
+@pytest.mark.parametrize("number", [0, 1])  # a segment, the control page
+@pytest.mark.parametrize("kind", FILES)
+def test_what_a_failed_sync_has_lost_is_written_again_by_the_next(
+    kind: str, number: int, end: str
+) -> None:
+    """An error of the disk is reported once; then the kernel leaves these pages out."""
+    events: list[Event] = []
+    disk = RecordingDisk(events)
+    make = KINDS[kind].make
+    store = make(disk)
+    store.reconcile(seen=0, persisted=0, clock_us=1000)
+    first = put(store, bytes(9000))
+    failing(disk, number, store.close if end == "is closed" else store.sync)
+    if end != "goes on":
+        disk.release_locks()
+        store = make(disk)
+    last = put(store, bytes(5000))
+    store.sync()
+    disk.note("synced")
+    for crash in power_cuts(events):
+        if crash.notes:
+            again = make(crash.disk())
+            assert [number for number, _ in again.replay()] == [first, last]
+            assert again.last_sequence >= store.last_sequence
+            again.close()
+
+
+@pytest.mark.row("PS20")
+@pytest.mark.parametrize("kind", FILES)
+def test_a_sync_vouches_for_the_names_that_a_killed_process_has_made(kind: str) -> None:
+    events: list[Event] = []
+    disk = RecordingDisk(events)
+    store = KINDS[kind].make(disk)
+    store.reconcile(seen=0, persisted=0, clock_us=1000)
+    put(store)
+    store.checkpoint()  # of a hybrid store nothing else would be left
+    disk.release_locks()
+    again = KINDS[kind].make(disk)
+    kept = list(again.replay())
+    again.sync()
+    disk.note("synced")
+    assert len(kept) == 1
+    for crash in power_cuts(events):
+        if crash.notes:
+            found = KINDS[kind].make(crash.disk())
+            assert list(found.replay()) == kept
+            found.close()
 
 
 @pytest.mark.parametrize("kind", FILES)

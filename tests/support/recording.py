@@ -47,6 +47,7 @@ __all__ = [
     "Removed",
     "Renamed",
     "Resized",
+    "SyncLost",
     "Synced",
     "Write",
     "kills",
@@ -91,6 +92,13 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
+class SyncLost:
+    """A sync has failed, and the kernel takes for written what it could not write."""
+
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
 class Created:
     """A name leads to a new, empty file."""
 
@@ -127,7 +135,9 @@ class Note:
     value: object
 
 
-Event: TypeAlias = Write | Resized | Synced | Created | Renamed | Removed | NamesSynced | Note
+Event: TypeAlias = (
+    Write | Resized | Synced | SyncLost | Created | Renamed | Removed | NamesSynced | Note
+)
 
 
 # -- the disk -----------------------------------------------------------------------------------
@@ -188,6 +198,11 @@ class RecordingDisk(Disk):
             self.before(event)
         if self.events is not None:
             self.events.append(event)
+
+    def release_locks(self) -> None:
+        """The process is killed, and another one goes on with the same files."""
+        for inode in self._names.values():
+            inode.holder = None
 
     def image(self) -> Image:
         """The files as a process leaves them that is killed now."""
@@ -467,8 +482,15 @@ class _Content:
         self.versions.setdefault(_SIZE, []).append(b"%d" % size)
 
     def sync(self) -> None:
-        self.disk[:] = self.now
+        self.disk[:] = self.left({page: each[-1] for page, each in self.versions.items()})
         self.versions.clear()
+
+    def lose_sync(self) -> None:
+        """Pages count as written; a file system that fails to note a length stops altogether."""
+        lengths = self.versions.pop(_SIZE, None)
+        self.versions.clear()
+        if lengths is not None:
+            self.versions[_SIZE] = lengths
 
     def left(self, written: dict[int, bytes]) -> bytes:
         """The file on disk when these pages of it had been written back."""
@@ -502,6 +524,8 @@ class _Machine:
                 self.contents[inode].resize(size)
             case Synced(inode=inode):
                 self.contents[inode].sync()
+            case SyncLost(inode=inode):
+                self.contents[inode].lose_sync()
             case NamesSynced(path=path):
                 self._sync_names(path)
             case Note(value=value):
@@ -586,7 +610,7 @@ def kills(
                 yield Crash(machine.cached(), machine.notes, index - 1, boot)
                 machine.contents[event.inode].now[:] = before
         machine.apply(event)
-        if not isinstance(event, Synced | NamesSynced):
+        if not isinstance(event, Synced | SyncLost | NamesSynced):
             yield Crash(machine.cached(), machine.notes, index, boot)
 
 
