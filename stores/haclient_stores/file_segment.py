@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from haclient_stores import framing
+from haclient_stores.rewriting import write_again
 from haclient_stores.segment import PAGE_BYTES, Segment
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ __all__ = [
     "frames_below",
     "seal_at",
     "seal_frames",
-    "write_again",
+    "write_unsynced_again",
 ]
 
 SEGMENT_MAGIC: Final = b"HAPUBSEG"
@@ -118,25 +119,12 @@ def seal_frames(segment: Segment, end: int, next_sequence: int) -> None:
     framing.write_seal(view, at, framing.Seal(end, crc, next_sequence))
 
 
-def write_again(segment: FileSegment, file: File) -> None:
-    """Make every page dirty that holds anything no sync has covered.
+def write_unsynced_again(segment: FileSegment, file: File) -> None:
+    """Write again what no sync has covered: see `rewriting`.
 
-    After an error of `fsync` the kernel takes for written what it could not write, and the next
-    `fsync` leaves it out. Only bytes are touched that do not change as long as the segment is in
-    use, because an append may be under way.
+    Only bytes that do not change as long as the segment is in use: an append may be under way.
     """
-    region = file.map(0, segment.size)
-    view = region.view
-    in_header = framing.IDENTITY_BYTES - 1
-    frames = range(segment.lasting // PAGE_BYTES * PAGE_BYTES, segment.end, PAGE_BYTES)
-    lowest = seal_at(segment, len(segment.mark_offsets) - 2)
-    seals = [
-        min(last_of_page, segment.size - 1)
-        for last_of_page in range(
-            lowest | PAGE_BYTES - 1, segment.size + PAGE_BYTES - 1, PAGE_BYTES
-        )
-        if lowest < segment.size
-    ]
-    for at in (in_header, *frames, *seals):
-        view[at : at + 1] = bytes(view[at : at + 1])
-    region.close()
+    sealed = seal_at(segment, len(segment.mark_offsets) - 2)
+    write_again(file, framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)  # all of its page
+    write_again(file, segment.lasting, segment.end)
+    write_again(file, sealed, segment.size)

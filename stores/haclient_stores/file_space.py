@@ -25,8 +25,9 @@ from haclient_stores.file_segment import (
     SEGMENT_MAGIC,
     FileSegment,
     seal_frames,
-    write_again,
+    write_unsynced_again,
 )
+from haclient_stores.rewriting import write_again
 from haclient_stores.segment import PAGE_BYTES, SLOT_BYTES, Segment, Space
 from haclient_stores.window import PublishWindow
 
@@ -263,7 +264,7 @@ class FileSpace(Space):
                 self._spare += [one for one in stale if one in self._stale]
                 self._stale = [one for one in self._stale if one not in stale]
             if control_dirty:
-                self._control[:1] = bytes(self._control[:1])  # dirty again, as in write_again
+                write_again(self._control_file, 0, 1)
                 self._control_file.fsync()
             if new_names:
                 self._disk.fsync_dir(self._directory)
@@ -287,7 +288,7 @@ class FileSpace(Space):
             with self._lock:
                 end = segment.end
                 if doubtful and not segment.released:
-                    write_again(segment, file)
+                    write_unsynced_again(segment, file)
             segment.synced = True
             file.fsync()
             word = bytearray(16)
@@ -301,7 +302,7 @@ class FileSpace(Space):
         with contextlib.closing(self._disk.open(segment.path)) as file:
             with self._lock:
                 if segment in self._stale:  # it may be in use again
-                    file.pwrite(bytes(8), 0)  # once more: see write_again
+                    file.pwrite(bytes(8), 0)  # once more: see rewriting
             file.fsync()
 
     def remove_all(self, segments: list[Segment]) -> None:

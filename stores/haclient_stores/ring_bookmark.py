@@ -42,7 +42,8 @@ from haclient_stores import framing
 from haclient_stores.bookmark_file import BookmarkFileStore
 from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
 from haclient_stores.explaining import Survival
-from haclient_stores.ring_subscription import RingSubscription, Slot
+from haclient_stores.rewriting import write_again
+from haclient_stores.ring_subscription import ZEROS_AT, RingSubscription, Slot
 from haclient_stores.segment import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
             raise UsageError(f"subscriptions is 1 to {_MOST_SUBSCRIPTIONS}, not {subscriptions!r}")
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._synced = 0
+        self._doubtful = True  # an earlier process may have failed in a sync: see rewriting
         try:
             self._open(subscriptions)
         except BaseException:
@@ -204,7 +206,16 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         """
         self._check_usable()
         written = self._written()
+        if self._doubtful:
+            zeros = range(
+                ZEROS_AT, self._file.size(), PAGE_BYTES
+            )  # in each slot: they never change
+            for at in (framing.IDENTITY_BYTES - 1, *zeros[1:]):
+                write_again(self._file, at, at + 1)
+            self._disk.fsync_dir(self._path.parent)
+        self._doubtful = True
         self._file.fsync()
+        self._doubtful = False
         self._synced = written
 
     @override

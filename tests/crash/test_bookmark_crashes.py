@@ -15,7 +15,15 @@ from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.ring_bookmark import RingBookmarkStore
 from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
-from support.recording import FIRST_BOOT, Crash, Event, RecordingDisk, kills, power_cuts
+from support.recording import (
+    FIRST_BOOT,
+    Crash,
+    Event,
+    RecordingDisk,
+    failing_sync,
+    kills,
+    power_cuts,
+)
 
 PATH = Path("/disk/s.bm")
 MESSAGES = [f"{1 + n % 2}|{n}|" for n in range(1, 13)]
@@ -129,6 +137,29 @@ def test_a_power_cut_at_any_write_keeps_what_was_synced(
         events: list[Event] = []
         work(opened, RecordingDisk(events), seed, messages=MESSAGES if long else MESSAGES[:4])
         check_all(opened, power_cuts(events, seed=seed), at_least=30)
+
+
+@BOTH
+@pytest.mark.parametrize("reopened", [False, True])
+def test_what_a_failed_sync_has_lost_is_written_again_by_the_next(
+    opened: Callable[[Disk], Store], *, reopened: bool
+) -> None:
+    """An error of the disk is reported once; then the kernel leaves these pages out."""
+    events: list[Event] = []
+    disk = RecordingDisk(events)
+    store = opened(disk)
+    log = store.subscription("s")
+    log.begin(acked=False, start=None)
+    for number, message in zip(log.log_batch(MESSAGES[:4]), MESSAGES, strict=False):
+        discard(disk, log, number, message)
+    with failing_sync(disk):
+        store.sync()
+    if reopened:
+        disk.release_locks()
+        store = opened(disk)
+    store.sync()
+    disk.note(("synced", ""))
+    check_all(opened, (each for each in power_cuts(events) if each.notes), at_least=2)
 
 
 @BOTH

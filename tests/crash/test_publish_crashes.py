@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from haclient_stores.errors import StoreError
 from haclient_stores.publish_log import PublishLog
 from support.frames import frame_of, put, take_all
 from support.publish_model import KINDS, PublishModel
@@ -23,8 +22,7 @@ from support.recording import (
     Event,
     Image,
     RecordingDisk,
-    Synced,
-    SyncLost,
+    failing_sync,
     kills,
     power_cuts,
 )
@@ -104,23 +102,6 @@ def walk(
                 continue
         done.step(disk, model)
     return done
-
-
-def failing(disk: RecordingDisk, number: int, use: Callable[[], None]) -> None:
-    """The sync of one file fails, counted from 0, and the kernel takes it for written."""
-    left = [number]
-
-    def fail(event: Event) -> None:
-        if isinstance(event, Synced):
-            left[0] -= 1
-            if left[0] < 0:
-                disk.before = None
-                disk.happens(SyncLost(event.inode))
-                raise StoreError("the disk has failed")
-
-    disk.before = fail
-    with pytest.raises(StoreError, match="the disk has failed"):
-        use()
 
 
 def ackable(store: PublishLog) -> tuple[int, int]:
@@ -210,7 +191,8 @@ def test_what_a_failed_sync_has_lost_is_written_again_by_the_next(
     store = make(disk)
     store.reconcile(seen=0, persisted=0, clock_us=1000)
     first = put(store, bytes(9000))
-    failing(disk, number, store.close if end == "is closed" else store.sync)
+    with failing_sync(disk, number):
+        (store.close if end == "is closed" else store.sync)()
     if end != "goes on":
         disk.release_locks()
         store = make(disk)

@@ -19,12 +19,13 @@ compare. `Crash.image` is the base for a second crash, of the reopened store.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import mmap
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final, TypeAlias, TypeVar, cast
@@ -50,6 +51,7 @@ __all__ = [
     "SyncLost",
     "Synced",
     "Write",
+    "failing_sync",
     "kills",
     "power_cuts",
 ]
@@ -283,6 +285,28 @@ class RecordingDisk(Disk):
     @override
     def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
         """Nobody forks in here."""
+
+
+@contextlib.contextmanager
+def failing_sync(disk: RecordingDisk, number: int = 0) -> Generator[None]:
+    """The sync of a file fails, counted from 0, and the kernel takes its pages for written."""
+    left = [number]
+
+    def fail(event: Event) -> None:
+        if isinstance(event, Synced):
+            left[0] -= 1
+            if left[0] < 0:
+                disk.before = None
+                disk.happens(SyncLost(event.inode))
+                raise StoreError("the disk has failed")
+
+    disk.before = fail
+    try:
+        yield
+    except StoreError as error:
+        assert str(error) == "the disk has failed"
+    else:
+        raise AssertionError("no sync has failed")
 
 
 class _RecordedFile(File):
