@@ -159,10 +159,16 @@ class FileSpace(Space):
             StoreFull: The disk has no room for them.
         """
         self._fixed = True
-        while (len(self._spare) + 1) * self._segment_bytes <= size:
-            segment = self._made(0, self._segment_bytes)
-            segment.let_go()
-            self._spare.append(segment)
+        found = len(self._spare)
+        try:
+            while (len(self._spare) + 1) * self._segment_bytes <= size:
+                segment = self._made(0, self._segment_bytes)
+                segment.let_go()
+                self._spare.append(segment)
+        except StoreError:  # do not leave a full disk behind
+            for segment in self._spare[found:]:
+                self._disk.remove(segment.path)
+            raise
 
     @override
     def release(self, segment: Segment) -> None:
