@@ -64,7 +64,9 @@ class FileSpace(Space):
         self._control_file = control
         self._control_region = control.map(0, PAGE_BYTES)
         self._control = self._control_region.view
-        self._control_dirty = False
+        # What a killed process has changed may not be on the disk, whoever reads it from the cache.
+        self._control_dirty = True
+        self._new_names = True
         self._closed = False
         self._boot_id = disk.boot_id()
         self._process = disk.process_id()
@@ -73,7 +75,6 @@ class FileSpace(Space):
         self._stale: list[FileSegment] = []  # unused, but the disk does not know it yet
         self._parked: deque[FileSegment] = deque()
         self._dirty: list[FileSegment] = []
-        self._new_names = False
         self._next_name = 1
         self._fixed = False
         self._reserved = 0

@@ -118,6 +118,7 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
         self._process = self._disk.process_id()
         self._closed = False
         self._synced = 0
+        self._name_synced = False  # a killed process may have made it, and not have come so far
         self._file = open_owned(self._disk, self._path)
         try:
             self._open(subscriptions)
@@ -151,7 +152,6 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
         if identity is None:
             made = framing.Identity(RING_MAGIC, PAGE_BYTES, size)
             framing.write_identity(self._pages[:PAGE_BYTES], made, self._disk.boot_id())
-            self._disk.fsync_dir(self._path.parent)
             return
         for index in range(self.capacity):
             at = PAGE_BYTES * (1 + 2 * index)
@@ -238,6 +238,9 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
         self._check_usable()
         written = self._written()
         self._file.fsync()
+        if not self._name_synced:
+            self._disk.fsync_dir(self._path.parent)
+            self._name_synced = True
         self._synced = written
 
     @override
