@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import logging
 
 import pytest
 
 from haclient_stores import record_file
-from support.bookmark_walk import OPEN, check, crashes, walked
-from support.recording import Crash, Event, Killed, RecordingDisk, kills, power_cuts
+from support.bookmark_walk import OPEN, check, check_next_process, crashes, walked
+from support.recording import Crash, Event, kills
 
 pytestmark = [pytest.mark.row("BS14", "BS15", "BS16"), pytest.mark.timeout(7200)]
 
@@ -43,29 +41,7 @@ def test_whatever_a_crash_leaves_has_what_was_promised_and_nothing_else(
 
 @pytest.mark.parametrize("kind", OPEN)
 def test_what_a_killed_process_left_in_the_page_cache_is_synced_by_the_next(kind: str) -> None:
-    """The file's name too, wherever the first process was killed: in making it, or in a prune."""
-    for count in itertools.count():
-        events: list[Event] = []
-        disk = RecordingDisk(events)
-        disk.kill_after(count)
-        finished = False
-        with contextlib.suppress(Killed):
-            store = OPEN[kind](disk)
-            store.log("s", "1|1|")
-            store.sync()
-            store.prune()
-            finished = True
-        disk.restart()
-        store = OPEN[kind](disk)
-        store.discard("s", store.log("s", "1|1|"))
-        store.sync()
-        for crash in power_cuts(events, after=len(events)):
-            again = OPEN[kind](crash.disk())
-            assert again.is_discarded("s", "1|1|")
-            again.close()
-        if finished:
-            assert count > 10
-            return
+    assert sum(1 for _ in check_next_process(kind)) > 10
 
 
 @pytest.mark.parametrize("kind", OPEN)

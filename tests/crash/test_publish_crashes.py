@@ -6,18 +6,15 @@ that a killed process or a stop of power could have left, and compared with what
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import logging
 import random
 from dataclasses import replace
 
 import pytest
 
-from support.frames import frame_of, put
 from support.publish_model import KINDS
-from support.publish_walk import check_power, crashes, found_in, walked
-from support.recording import THIRD_BOOT, Event, Killed, RecordingDisk, kills, power_cuts
+from support.publish_walk import check_next_process, check_power, crashes, found_in, walked
+from support.recording import THIRD_BOOT, Event, kills, power_cuts
 
 pytestmark = [pytest.mark.row("PS11", "PS13", "PS21", "PS22"), pytest.mark.timeout(7200)]
 
@@ -50,30 +47,7 @@ def test_whatever_a_crash_leaves_has_what_was_promised_and_nothing_else(
 
 @pytest.mark.parametrize("kind", STEPS)
 def test_what_a_killed_process_left_in_the_page_cache_is_synced_by_the_next(kind: str) -> None:
-    """Names and numbers too, wherever the first process was killed."""
-    for count in itertools.count():
-        events: list[Event] = []
-        disk = RecordingDisk(events)
-        disk.kill_after(count)
-        finished = False
-        with contextlib.suppress(Killed):
-            store = KINDS[kind].make(disk)
-            store.reconcile(seen=0, persisted=0, clock_us=1000)
-            put(store)
-            store.reconcile(seen=2000, persisted=1000, clock_us=1000)
-            finished = True
-        disk.restart()
-        store = KINDS[kind].make(disk)
-        number = put(store)
-        store.sync()
-        for crash in power_cuts(events, after=len(events)):
-            again = KINDS[kind].make(crash.disk())
-            assert (number, frame_of(number, b"body")) in set(again.replay())
-            assert again.last_sequence >= number
-            again.close()
-        if finished:
-            assert count > 10
-            return
+    assert sum(1 for _ in check_next_process(kind)) > 10
 
 
 @pytest.mark.parametrize("kind", STEPS)

@@ -7,6 +7,7 @@ discards the next process has to know of, and which it may know of.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -30,7 +31,16 @@ from support.recording import (
     power_cuts,
 )
 
-__all__ = ["OPEN", "PATH", "BookmarkWalk", "State", "check", "crashes", "walked"]
+__all__ = [
+    "OPEN",
+    "PATH",
+    "BookmarkWalk",
+    "State",
+    "check",
+    "check_next_process",
+    "crashes",
+    "walked",
+]
 
 PATH = Path("/disk/s.bm")
 LIVE = "9|1|"
@@ -249,3 +259,32 @@ def crashes(events: list[Event], *, seed: int = 0, base: Image | None = None) ->
     """Every kill and every stop of power."""
     yield from kills(events, base=base)
     yield from power_cuts(events, seed=seed, base=base)
+
+
+def check_next_process(kind: str) -> Iterator[None]:
+    """What one process left in the page cache, the file's name too, is synced by the next.
+
+    The first one is killed after its first event, then after its second, and so on.
+    """
+    finished = False
+    for count in itertools.count():
+        if finished:
+            return
+        events: list[Event] = []
+        disk = RecordingDisk(events)
+        disk.kill_after(count)
+        with contextlib.suppress(Killed):
+            store = OPEN[kind](disk)
+            store.log("s", "1|1|")
+            store.sync()
+            store.prune()
+            finished = True
+        disk.restart()
+        store = OPEN[kind](disk)
+        store.discard("s", store.log("s", "1|1|"))
+        store.sync()
+        for crash in power_cuts(events, after=len(events)):
+            again = OPEN[kind](crash.disk())
+            assert again.is_discarded("s", "1|1|")
+            again.close()
+        yield

@@ -6,6 +6,8 @@ with its check: it opens the store on what is left and compares that with what w
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,7 +19,15 @@ from support.frames import frame_of, put, take_all
 from support.publish_model import KINDS, PublishModel
 from support.recording import Crash, Event, Image, Killed, RecordingDisk, kills, power_cuts
 
-__all__ = ["Check", "PublishWalk", "check_power", "crashes", "found_in", "walked"]
+__all__ = [
+    "Check",
+    "PublishWalk",
+    "check_next_process",
+    "check_power",
+    "crashes",
+    "found_in",
+    "walked",
+]
 
 _SIZES = [0, 30, 5000, 9000, 14_000]
 _MOVES = ["publish"] * 8 + ["send", "send", "ack", "ack", "sync", "log on"]
@@ -98,10 +108,8 @@ class PublishWalk:
     def killed_while(self, act: Callable[[], None]) -> None:
         """The process is killed within this or just after it, and the next one goes on."""
         self.disk.kill_after(self.rng.randint(0, self.rng.choice([8, 40])))
-        try:
+        with contextlib.suppress(Killed):
             act()
-        except Killed:
-            pass
         self.disk.restart()
         self.open()
         found = frozenset(found_in(self.store, self))
@@ -202,3 +210,33 @@ def crashes(events: list[Event], base: Image | None = None) -> Iterator[tuple[Cr
         yield crash, check_kill
     for crash in power_cuts(events, base=base):
         yield crash, check_power
+
+
+def check_next_process(kind: str) -> Iterator[None]:
+    """What one process left in the page cache, names and numbers too, is synced by the next.
+
+    The first one is killed after its first event, then after its second, and so on.
+    """
+    finished = False
+    for count in itertools.count():
+        if finished:
+            return
+        events: list[Event] = []
+        disk = RecordingDisk(events)
+        disk.kill_after(count)
+        with contextlib.suppress(Killed):
+            store = KINDS[kind].make(disk)
+            store.reconcile(seen=0, persisted=0, clock_us=1000)
+            put(store)
+            store.reconcile(seen=2000, persisted=1000, clock_us=1000)
+            finished = True
+        disk.restart()
+        store = KINDS[kind].make(disk)
+        number = put(store)
+        store.sync()
+        for crash in power_cuts(events, after=len(events)):
+            again = KINDS[kind].make(crash.disk())
+            assert (number, frame_of(number, b"body")) in set(again.replay())
+            assert again.last_sequence >= number
+            again.close()
+        yield
