@@ -294,4 +294,4 @@ def test_every_store_does_what_the_model_says(
 
 
 TestWindow = WindowMachine.TestCase
-TestWindow.settings = settings(max_examples=100, deadline=None)
+TestWindow.settings = settings(max_examples=50, deadline=None)
