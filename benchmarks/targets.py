@@ -70,7 +70,7 @@ TARGETS = (
     _at_most("seconds to recover a million publishes", "", 0.8),
     _at_most("log and discard, logged over memory", "", 1.0),
     _at_most("seconds to prune ten million records", "", 30),
-    _at_most("MiB that a prune adds to the process", "", 32),
+    _at_most("MiB that a prune adds to the process", "", 64),
     _at_most("fail-over, logged on", "", 5),
     _at_most("fail-over, first ack", "", 15),
     _at_most("fail-over, backlog acked, memory", "", 200),
