@@ -9,8 +9,9 @@ the two kinds of crash follow:
 * `power_cuts(events)`: the machine stops. What was synced is there; of each page that was written
   since, the disk has the old or the new content, as it happened to be written back. Every subset of
   up to `ALL_SUBSETS_OF` such pages is tried; of more pages a seeded sample, in which a page may
-  also have a content in between. The length of a file counts as a page. Of the creations, renames
-  and removals that no directory sync has covered, a prefix is there. The boot id is another one.
+  also have a content in between, or be torn at a sector. The length of a file counts as a page. Of
+  the creations, renames and removals that no directory sync has covered, a prefix is there. The boot
+  id is another one.
 
 Use: run a store on `RecordingDisk(events)`, and call `disk.note(value)` whenever the store has made
 a promise. Each `Crash` says which notes were there; open the store again on `crash.disk()` and
@@ -60,6 +61,8 @@ FIRST_BOOT: Final = b"the first boot.."
 NEXT_BOOT: Final = b"the next boot..."
 THIRD_BOOT: Final = b"the third boot.."
 _PAGE: Final = 4096
+_SECTOR: Final = 512  # is written whole, in any case
+_TORN: Final = 0.2  # of the pages in a sample
 _SIZE: Final = -1  # stands for the length of a file among its pages
 _T = TypeVar("_T")
 
@@ -572,13 +575,18 @@ class _Machine:
     def sample(
         self, pages: Iterable[tuple[int, int]], rng: random.Random
     ) -> dict[tuple[int, int], bytes]:
-        """Each of these pages in one of the contents that it has had."""
+        """Each of these pages in one of the contents that it has had, or torn between two."""
         found: dict[tuple[int, int], bytes] = {}
         for inode, page in pages:
             versions = self.contents[inode].versions[page]
             index = rng.randint(-1, len(versions) - 1)
-            if index >= 0:
-                found[inode, page] = versions[index]
+            if index < 0:
+                continue
+            found[inode, page] = version = versions[index]
+            if page != _SIZE and rng.random() < _TORN:
+                old = versions[index - 1] if index else self.contents[inode].on_disk(page)
+                cut = _SECTOR * rng.randrange(1, _PAGE // _SECTOR)
+                found[inode, page] = version[:cut] + old.ljust(len(version), b"\0")[cut:]
         return found
 
 
