@@ -18,7 +18,7 @@ from support.recording import THIRD_BOOT, Event, kills, power_cuts
 
 pytestmark = [pytest.mark.row("PS11", "PS13", "PS21", "PS22"), pytest.mark.timeout(7200)]
 
-STEPS = {"file": 12, "ring": 12, "hybrid": 45}  # until each has used a segment a second time
+STEPS = {"file": 12, "ring": 12, "hybrid": 30}  # until each has used a segment a second time
 LONG_STEPS = 60
 
 

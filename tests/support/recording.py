@@ -10,8 +10,8 @@ the two kinds of crash follow:
   since, the disk has the old or the new content, as it happened to be written back. Every subset of
   up to `ALL_SUBSETS_OF` such pages is tried; of more pages a seeded sample, in which a page may
   also have a content in between, or be torn at a sector. The length of a file counts as a page. Of
-  the creations, renames and removals that no directory sync has covered, a prefix is there. The boot
-  id is another one.
+  the creations, renames and removals that no directory sync has covered, a prefix is there. The
+  boot id is another one.
 
 Use: run a store on `RecordingDisk(events)`, and call `disk.note(value)` whenever the store has made
 a promise. Each `Crash` says which notes were there; open the store again on `crash.disk()` and
