@@ -20,14 +20,14 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
-from haclient_stores import record_file, snapshots
+from haclient_stores import finished, record_file, runs, tracking
 from haclient_stores.adapters import RecoveryPoint, positions
 from haclient_stores.files import Disk
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.ring_bookmark import RingBookmarkStore
-from haclient_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
 from simulation.disk import SimulatedDisk
 from support.bookmark_world import Message, World
 
@@ -56,7 +56,7 @@ class Kept:
         self.synced: frozenset[Message] = frozenset()  # what a loss of power must leave
         self.since: set[Message] = set()  # what it may leave
 
-    def opened(self) -> TrackedBookmarkStore[SubscriptionLog]:
+    def opened(self) -> TrackedBookmarkStore[Tracked]:
         return KINDS[self.name](self.disk)  # type: ignore[return-value]  # each is one
 
     def crash(self) -> None:
@@ -245,15 +245,17 @@ class AllStores(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(36_000)
-@pytest.mark.parametrize("condensed_from", [65_536, 1])
+@pytest.mark.parametrize("few", [1024, 4])
 def test_all_bookmark_stores_agree_with_the_model(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    condensed_from: int,
+    few: int,
 ) -> None:
     caplog.set_level(logging.ERROR)  # torn tails are usual after a loss of power
-    monkeypatch.setattr(snapshots, "_MANY", condensed_from)
+    monkeypatch.setattr(tracking, "_MANY", few)
+    monkeypatch.setattr(runs, "_FEW", few // 2)
+    monkeypatch.setattr(finished, "_WAITING_CHUNKS", 2 * few)
     monkeypatch.setattr(record_file, "GROW_BYTES", record_file.BLOCK_BYTES)
     steps: int = request.config.getoption("--store-steps")
     AllStores.steps = 0

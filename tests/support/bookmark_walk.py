@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TypeAlias, cast
 
 from haclient_stores.files import Disk
-from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.ring_bookmark import RingBookmarkStore
-from haclient_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
 from support.bookmark_world import Message, World
 from support.recording import (
     FIRST_BOOT,
@@ -46,7 +45,7 @@ PATH = Path("/disk/s.bm")
 LIVE = "9|1|"
 """A message of another subscription that is never discarded."""
 
-Opened: TypeAlias = TrackedBookmarkStore[SubscriptionLog]
+Opened: TypeAlias = TrackedBookmarkStore[Tracked]
 OPEN: dict[str, Callable[[Disk], Opened]] = {
     "logged": lambda disk: cast("Opened", LoggedBookmarkStore(PATH, disk=disk)),
     "ring": lambda disk: cast("Opened", RingBookmarkStore(PATH, subscriptions=2, disk=disk)),
