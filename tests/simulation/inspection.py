@@ -55,9 +55,7 @@ def sizes(run: Run) -> dict[str, int]:
     for name, subscriber in run.subscribers.items():
         store = subscriber.store
         if store is not None and run.plan.finishes and not subscriber.plan.keeps:
-            trackers = [
-                store.subscription(each.sub_id).tracker for each in subscriber.subscriptions
-            ]
+            trackers = [store._known(each.sub_id) for each in subscriber.subscriptions]
             found[f"{name} entries"] = sum(1 for each in trackers for _ in each.entries())
     for name, broker in run.brokers.items():
         if broker.server is not None:

@@ -47,13 +47,14 @@ import trio.testing
 from trio._core import _run as scheduler  # its order is to come from the seed
 
 from haclient_stores.errors import StoreError, StoreLocked
-from haclient_stores.memory_publish import MemoryPublishStore
 from simulation import checkers
-from simulation.actors import Broker, Counts, Publisher, Reader, Subscriber, Surroundings
+from simulation.actors import Broker, Counts, Reader, Surroundings
 from simulation.history import Forgiven, History
 from simulation.inspection import log_of, sizes, sow_of
 from simulation.nodes import Node
 from simulation.plans import Plan, Step
+from simulation.publishing import Publisher
+from simulation.subscribing import Subscriber
 from simulation.wires import Wires
 
 __all__ = ["Outcome", "Run", "simulate"]
@@ -226,10 +227,11 @@ class Run:
     def do_intrude(self, step: Step) -> None:
         node = self.nodes[step.node]
         owner = self.publishers.get(step.node) or self.subscribers[step.node]
-        if owner.store is None or isinstance(owner.store, MemoryPublishStore) or node.life is None:
+        if node.life is None:
             return
         try:
-            owner.intrude(node.life.disk)
+            if not owner.intrude(node.life.disk):
+                return
         except StoreLocked:
             return
         except StoreError as error:
@@ -284,9 +286,10 @@ class Run:
             life.disk.arm(step.other, step.count)
 
     def do_clock(self, step: Step) -> None:
-        node = self.nodes[step.node]
-        limit_us = 1_500_000
-        node.skew_us = max(-limit_us, min(limit_us, node.skew_us + int(step.seconds * 1_000_000)))
+        self.nodes[step.node].set_clock(step.seconds)
+
+    def do_step_clock(self, step: Step) -> None:
+        self.nodes[step.node].stepped_us += int(step.seconds * 1_000_000)
 
     # -- the end --------------------------------------------------------------
 
@@ -323,12 +326,14 @@ class Run:
         return done and all(node.up for node in self.nodes.values())
 
     def _lost(self) -> Iterator[str]:
-        wants = {
+        return checkers.lost(self.history.facts, self._wants())
+
+    def _wants(self) -> checkers.Wants:
+        return {
             each.name: each.wants
             for subscriber in self.subscribers.values()
             for each in subscriber.subscriptions
         }
-        return checkers.lost(self.history.facts, wants)
 
     async def _finish(self) -> None:
         """Discard what is ever discarded, start all subscribers again, and see what comes."""
@@ -336,8 +341,12 @@ class Run:
         for subscriber in self.subscribers.values():
             if self.plan.finishes:
                 subscriber.discard(0)
-        await trio.sleep(_SETTLED_FOR_S)
+        with trio.move_on_after(LIVENESS_S):
+            await trio.sleep(_SETTLED_FOR_S)
+            while not all(subscriber.settled for subscriber in self.subscribers.values()):
+                await trio.sleep(_LOOK_S)
         for name, subscriber in self.subscribers.items():
+            subscriber.calm = self.plan.finishes and not subscriber.plan.keeps
             subscriber.look()
             self.nodes[name].crash(power=False, down_s=0.1)
         with trio.move_on_after(LIVENESS_S):
@@ -350,14 +359,12 @@ class Run:
 
     async def _inspect(self) -> None:
         """Compare the replicas, and look at what everybody holds at rest."""
-        failures = self.outcome.failures
-        facts = self.history.facts
+        failures, facts = self.outcome.failures, self.history.facts
         forgiven = frozenset(fact.message for fact in facts if isinstance(fact, Forgiven))
-        self.outcome.logs = {name: await log_of(name) for name in self.plan.brokers}
-        failures.extend(checkers.agreement(self.outcome.logs, forgiven))
+        self.outcome.logs = logs = {name: await log_of(name) for name in self.plan.brokers}
+        failures.extend(checkers.agreement(logs, forgiven))
         answers = {name: await sow_of(name) for name in self.plan.brokers}
-        if len({str(sorted(answer.items())) for answer in answers.values()}) > 1 and not forgiven:
-            failures.append(f"agreement: the states of the world differ: {answers}")
+        failures.extend(checkers.states(logs, answers))
         failures.extend(checkers.bounded(sizes(self), _LIMITS))
 
     def _judge(self) -> None:
@@ -365,13 +372,14 @@ class Run:
         for node in self.nodes.values():
             outcome.counts.crashes += node.crashes
             outcome.failures.extend(node.complaints)
-        for reader in self.readers.values():
-            outcome.failures.extend(reader.complaints)
+        for application in (*self.readers.values(), *self.subscribers.values()):
+            outcome.failures.extend(application.complaints)
         checks: tuple[Iterator[str], ...] = (
             self._lost(),
             checkers.repeated(facts),
             checkers.handed_out_twice(facts),
             checkers.order(facts),
+            checkers.holes(facts, self._wants()),
             checkers.recovery_points(facts),
             checkers.skipped(facts),
         )

@@ -11,11 +11,11 @@ from simulation.history import (
     Accepted,
     Delivered,
     Discarded,
+    DiscardsLost,
     Fact,
     Forgiven,
     MessageId,
     Point,
-    PowerLost,
     Resumed,
 )
 
@@ -56,7 +56,10 @@ def test_it_is_found(check: Check, facts: list[Fact]) -> None:
     ("check", "facts"),
     [
         (lost, [accepted(ONE), Forgiven(ONE), accepted(TWO, "other")]),
-        (checkers.repeated, [got(ONE), Discarded("s", ONE), PowerLost("s"), got(ONE, 2)]),
+        (
+            checkers.repeated,
+            [got(ONE), Discarded("s", ONE), DiscardsLost("s", frozenset({ONE})), got(ONE, 2)],
+        ),
         (checkers.repeated, [got(ONE), got(ONE, 2), Discarded("s", ONE)]),
         (checkers.handed_out_twice, [got(ONE), got(ONE, 2)]),
         (checkers.order, [got(TWO), got(ONE, 2), got(TWO, 2)]),
@@ -94,10 +97,10 @@ def test_what_is_beyond_the_promise_is_counted() -> None:
         got(ONE),
         got(ONE, 2),
         Discarded("s", ONE),
-        PowerLost("s"),
+        DiscardsLost("s", frozenset({ONE})),
         got(ONE, 3),
         Forgiven(TWO),
     ]
     beyond = checkers.count_beyond(facts)
-    assert (beyond.forgiven, beyond.repeated_after_power_loss) == (1, 1)
+    assert (beyond.forgiven, beyond.repeated_after_crash) == (1, 1)
     assert beyond.redelivered_undiscarded == 1
