@@ -140,11 +140,15 @@ class Pipe:
         """Whether `put` has something to say."""
         return self._flying_bytes < self.capacity_bytes or self.broken is not None
 
-    async def wait(self) -> None:
+    async def wait_change(self) -> None:
+        """Wait until something changes: a sender's room comes from the reader, not with time."""
+        await self._changed.park()
+
+    async def wait_arrival(self) -> None:
         """Wait until something changes or arrives."""
         due = self._flying[0][0] if self._flying and not self.held else 0.0
         with trio.move_on_at(due or float("inf")):
-            await self._changed.park()
+            await self.wait_change()
 
     def end(self) -> None:
         """Nothing more is sent: the reader gets what is in flight, then the end."""
@@ -186,13 +190,13 @@ class MemoryLink(Link):
     async def wait_readable(self) -> None:
         await trio.lowlevel.checkpoint()
         while not self._refuse_closed() and not self.receiving.readable():
-            await self.receiving.wait()
+            await self.receiving.wait_arrival()
 
     @override
     async def wait_writable(self) -> None:
         await trio.lowlevel.checkpoint()
         while not self._refuse_closed() and not self.sending.writable():
-            await self.sending.wait()
+            await self.sending.wait_change()
 
     def _refuse_closed(self) -> bool:
         if self.closed:

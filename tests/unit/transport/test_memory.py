@@ -61,6 +61,17 @@ async def test_a_full_pipe_takes_no_more_until_something_is_read() -> None:
     assert await receive(server) == b"def"
 
 
+async def test_a_sender_waits_in_peace_while_what_has_arrived_is_not_read() -> None:
+    client, server = link_pair(capacity_bytes=4)
+    client.sending.latency_s = 0.5
+    assert client.try_send(b"abcd") == 4
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.wait_writable)
+        with trio.fail_after(10):  # of virtual time, which stands still while a task spins
+            await trio.sleep(2)
+        assert await receive(server) == b"abcd"
+
+
 async def test_held_bytes_arrive_when_they_are_let_go() -> None:
     client, server = link_pair()
     client.sending.held = True
