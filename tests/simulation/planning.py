@@ -60,7 +60,7 @@ _BOOKMARK_STORES: Final[tuple[BookmarkStoreKind, ...]] = (
 _DURABILITIES: Final[tuple[DurabilityKind, ...]] = ("process", "process", "group", "fsync")
 _WHEN_FULL: Final[tuple[WhenFull, ...]] = ("", "", "wait", "raise")
 _PRUNES: Final[tuple[Prunes, ...]] = ("", "", "messages", "size", "idle")
-_BURSTS: Final = (1, 5, 10, 20, 40)
+_BURSTS: Final = (1, 4, 9, 16, 36)
 _DISK: Final = (
     ("allocate", errno.ENOSPC),
     ("pwrite", errno.ENOSPC),

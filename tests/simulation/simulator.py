@@ -46,6 +46,7 @@ import trio
 import trio.testing
 from trio._core import _run as scheduler  # its order is to come from the seed
 
+from haclient.transport import syncing
 from haclient_stores.errors import StoreError, StoreLocked
 from simulation import checkers
 from simulation.actors import Broker, Counts, Reader, Surroundings
@@ -55,6 +56,7 @@ from simulation.nodes import Node
 from simulation.plans import Plan, Step
 from simulation.publishing import Publisher
 from simulation.subscribing import Subscriber
+from simulation.surviving import BOOKMARK_GROUP_S
 from simulation.wires import Wires
 
 __all__ = ["Outcome", "Run", "simulate"]
@@ -116,15 +118,17 @@ def _deterministic(seed: int) -> Generator[None]:
         return result
 
     state, allowed = scheduler._r.getstate(), scheduler._ALLOW_DETERMINISTIC_SCHEDULING
-    threads = trio.to_thread.run_sync
+    threads, every_s = trio.to_thread.run_sync, syncing._BOOKMARKS_EVERY_S
     scheduler._r.seed(seed)
     vars(scheduler)["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
+    vars(syncing)["_BOOKMARKS_EVERY_S"] = BOOKMARK_GROUP_S
     trio.to_thread.run_sync = run_inline  # type: ignore[assignment]  # the same, but for threads
     try:
         yield
     finally:
         scheduler._r.setstate(state)
         vars(scheduler)["_ALLOW_DETERMINISTIC_SCHEDULING"] = allowed
+        vars(syncing)["_BOOKMARKS_EVERY_S"] = every_s
         trio.to_thread.run_sync = threads
 
 

@@ -25,10 +25,12 @@ __all__ = [
 ]
 
 EVERYTHING: Final = 2**63
-GROUP_S: Final = 0.02
+GROUP_S: Final = 0.1
 """How often a publish store is synced at durability `group`, in virtual seconds."""
 
-BOOKMARK_GROUP_S: Final = 0.005
+BOOKMARK_GROUP_S: Final = 0.1
+"""The same for a bookmark store: more seldom than by itself, or a run would be made of syncs."""
+
 HYBRID_MEMORY_BYTES: Final = 2 * 32 * 1024
 _GROUPS: Final = 2  # what was stored while a sync ran is in the next one
 
