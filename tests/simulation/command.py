@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+from simulation.hunting import LIMIT, Hunt, hunt_all
 from simulation.mutations import MUTATIONS, planted
 from simulation.planning import plan_of
 from simulation.plans import Plan
@@ -95,6 +96,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--trace", action="store_true", help="print all that happens in a seed")
     parser.add_argument("--steps", default="", help="keep these steps of the seed's script only")
+    parser.add_argument("--enough", type=int, default=3, help="seeds that find a planted bug (3)")
     parser.add_argument("--mutation", default="", choices=["", *MUTATIONS], help="plant a bug")
     parser.add_argument(
         "--mutations", action="store_true", help="plant each bug in turn; each has to be found"
@@ -184,13 +186,29 @@ def _repeat(options: argparse.Namespace) -> int:
     return int(bool(outcome.failures))
 
 
+def _failures(seed: int, mutation: str) -> tuple[str, ...]:
+    return run_seed(seed, mutation).failures
+
+
 def _check_mutations(options: argparse.Namespace) -> int:
-    """Each planted bug has to be found; print in how many of the seeds it was."""
-    missed = 0
-    for name, mutation in MUTATIONS.items():
-        failed = [each.seed for each in _summaries(options, name) if each.failures]
-        missed += not failed
-        first = f"first by {failed[0]}" if failed else "NOT FOUND"
-        _say(f"{name:28} {len(failed):4} of {options.seeds} seeds, {first:16} {mutation.what}")
-    _say(f"{len(MUTATIONS) - missed} of {len(MUTATIONS)} planted bugs found")
-    return int(missed > 0)
+    """Each planted bug has to be found; print in how many seeds it was, and by whom."""
+    names = [options.mutation] if options.mutation else list(MUTATIONS)
+    hunts: list[Hunt] = []
+    for found in hunt_all(
+        _failures, names, _seeds(options), enough=options.enough, jobs=options.jobs
+    ):
+        hunts.append(found)
+        _say(f"{found}")
+        _say(f"    {MUTATIONS[found.name].what}")
+    totals = {
+        "mutations": len(hunts),
+        "found": sum(1 for each in hunts if each.found),
+        "runs": sum(each.seeds for each in hunts),
+        "limits": sum(each.by[LIMIT] for each in hunts),
+        "broken": sorted({seed for each in hunts for seed in each.broken}),
+    }
+    if totals["broken"]:
+        _say(f"these seeds fail without a planted bug, too: {totals['broken']}")
+    text = "{found} of {mutations} planted bugs found in {runs} runs".format(**totals)
+    _say(json.dumps(totals) if options.json else text)
+    return int(totals["found"] != totals["mutations"] or bool(totals["broken"]))

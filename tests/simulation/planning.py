@@ -24,7 +24,7 @@ from simulation.plans import (
     SubscriberPlan,
     WhenFull,
 )
-from simulation.stories import late_publisher, with_stories
+from simulation.stories import told, with_stories
 
 __all__ = ["FAULTS", "plan_of"]
 
@@ -49,7 +49,6 @@ FAULTS: Final = (
 """Kinds of faults, as steps; `simulator` says what they mean."""
 
 _WEIGHTS: Final = {"kill_broker": 5.0, "reset": 2.0, "cut": 2.0, "end": 2.0}
-_LATE_SHARE: Final = 0.15
 _TOPICS: Final = ("orders", "orders", "state", "^(orders|state)$")
 _PUBLISH_STORES: Final[tuple[PublishStoreKind, ...]] = (
     *("file", "file", "file", "ring", "hybrid", "memory", "ring_memory"),
@@ -74,9 +73,8 @@ _DISK: Final = (
 
 def plan_of(seed: int) -> Plan:
     """The plan that belongs to a seed."""
-    late = Random(f"late {seed}")
-    if late.random() < _LATE_SHARE:
-        return late_publisher(seed, late)
+    if (story := told(seed)) is not None:
+        return story
     chance = Random(f"plan {seed}")
     brokers = ("b1", "b2", "b3")[: chance.choice((1, 2, 2, 2, 3))]
     replications, reachable = _replications(brokers, chance)

@@ -1,4 +1,9 @@
-"""Stories: steps that bring about what chance alone would rarely do."""
+"""Stories: what chance alone would rarely bring about.
+
+Some are steps among the others of a script. Others are whole plans, because what they are about
+needs few nodes, of a certain kind, and that nothing else heals what they did. Each is needed to
+find one of the bugs that `mutations` plants.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +20,28 @@ from simulation.plans import (
     SubscriberPlan,
 )
 
-__all__ = ["late_publisher", "with_stories"]
+__all__ = ["told", "with_stories"]
 
+_TOLD_SHARE: Final = 0.25
+_EVERYTHING: Final = "^(orders|state)$"
+_NARROW: Final = Links(latency_s=0.02, receive_bytes=700, capacity_bytes=2048)
 _WORK: Final = frozenset({"publish", "discard", "prune", "intrude", "query"})
+
+
+def told(seed: int) -> Plan | None:
+    """The plan of a seed that is one story; None if the seed belongs to no such."""
+    chance = Random(f"told {seed}")
+    if chance.random() >= _TOLD_SHARE:
+        return None
+    return chance.choice((_late_publisher, _late_publisher, _slow_reader, _recycled))(seed, chance)
 
 
 def with_stories(plan: Plan, steps: list[Step], chance: Random) -> list[Step]:
     """What chance alone would rarely bring about, each now and then."""
-    for story in (_newcomer, _split):
+    for story in (_newcomer, _split, _second_logon):
         if len(plan.brokers) > 1 and chance.random() < 0.3:
             at = chance.randrange(len(steps))
-            if (
-                chance.random() < 0.6
-            ):  # nothing else goes wrong, which might heal what the story did
+            if chance.random() < 0.6:  # nothing else goes wrong, which might heal it
                 at, steps = 0, [step for step in steps if step.kind in _WORK]
             steps[at:at] = story(plan, chance)
     return steps
@@ -53,18 +67,78 @@ def _newcomer(plan: Plan, chance: Random) -> list[Step]:
 
 def _split(plan: Plan, chance: Random) -> list[Step]:
     """Replicas are parted; a publisher dies, and so does the only one that has its messages."""
-    here, there = chance.sample(plan.brokers[:2], 2)
-    publisher = chance.choice(plan.publishers).name
+    forgetful = [each for each in plan.publishers[:-1] if each.store == "memory"]
+    publisher = chance.choice(forgetful or plan.publishers)
+    here, there = publisher.servers[:2]
     return [
         _step("partition", here, other=there, seconds=4.0),
-        _step("publish", publisher, count=5, after=0.1),
-        _step("kill", publisher, seconds=0.1, after=0.2),
-        _step("kill", "", seconds=2.0),
-        _step("publish", publisher, count=5, after=0.1),
+        _step("publish", publisher.name, count=5, after=0.1),
+        _step("kill", publisher.name, seconds=0.1, after=0.2),
+        _step("kill", here, seconds=2.0),
+        _step("publish", publisher.name, count=5, after=0.1),
     ]
 
 
-def late_publisher(seed: int, chance: Random) -> Plan:
+def _second_logon(plan: Plan, chance: Random) -> list[Step]:
+    """A publisher hears what a replica has seen, which then dies before the others have it, too."""
+    publisher = chance.choice(plan.publishers)
+    here, there = publisher.servers[:2]
+    return [
+        _step("partition", here, other=there, seconds=5.0),
+        _step("publish", publisher.name, count=5, after=0.1),
+        _step(chance.choice(("reset", "end")), publisher.name, after=0.3),
+        _step("kill", here, seconds=chance.choice((1.5, 3.0)), after=chance.uniform(0.3, 0.8)),
+        _step("publish", publisher.name, count=5, after=0.3),
+    ]
+
+
+def _slow_reader(seed: int, chance: Random) -> Plan:
+    """A subscriber that is always behind loses its link: it needs all that was not sent to it."""
+    plan = Plan(
+        seed=seed,
+        brokers=("b1",),
+        replications=(),
+        publishers=(PublisherPlan(name="p1", store="file", servers=("b1",), pad=400),),
+        subscribers=(
+            SubscriberPlan(
+                name="s1",
+                servers=("b1",),
+                topics=(_EVERYTHING,),
+                eager=chance.choice((0.9, 1.0)),
+                slow_s=chance.choice((0.0, 0.0, 0.01)),
+            ),
+        ),
+        links=Links(latency_s=0.01, receive_bytes=700, capacity_bytes=4096),
+    )
+    script = [_step("slow", "s1", seconds=0.1), _step("publish", "p1", count=5, after=0.5)]
+    for _ in range(chance.randint(2, 4)):
+        kind = chance.choice(("reset", "end", "kill"))
+        script += [
+            _step("publish", "p1", count=300, after=1.0),
+            _step(kind, "s1", after=chance.uniform(0.5, 3.0)),
+        ]
+    return _scripted(plan, [*script, _step("wait", "", after=5.0)])
+
+
+def _recycled(seed: int, chance: Random) -> Plan:
+    """A publisher dies, again and again, in a segment that it has filled before."""
+    plan = Plan(
+        seed=seed,
+        brokers=("b1",),
+        replications=(),
+        publishers=(PublisherPlan(name="p1", store="file", servers=("b1",), pad=400),),
+        subscribers=(SubscriberPlan(name="s1", servers=("b1",), topics=(_EVERYTHING,), eager=1.0),),
+        links=Links(latency_s=chance.choice((0.0, 0.01))),
+    )
+    script: list[Step] = []
+    for _ in range(chance.randint(2, 4)):
+        script += [_step("publish", "p1", count=chance.randint(10, 40), after=0.3)] * 8
+        kind = chance.choice(("kill", "kill", "power"))
+        script.append(_step(kind, "p1", seconds=0.1, after=chance.uniform(0.0, 0.2)))
+    return _scripted(plan, script)
+
+
+def _late_publisher(seed: int, chance: Random) -> Plan:
     """A publisher that appears late, on two replicas that put it in different places.
 
     Its first message is recorded by b2 while the two are apart, in front of some that b1 has by
@@ -87,38 +161,36 @@ def late_publisher(seed: int, chance: Random) -> Plan:
             SubscriberPlan(
                 name="s1",
                 servers=("b1", "b2"),
-                topics=("^(orders|state)$",),
+                topics=(_EVERYTHING,),
                 eager=1.0,
                 rotates=chance.random() < 0.5,
             ),
         ),
-        links=Links(latency_s=0.02, receive_bytes=700, capacity_bytes=2048),
+        links=_NARROW,
     )
     old = chance.random() < 0.3
-    script: list[tuple[str, str, float, dict[str, object]]] = []
-    if old:
-        script.append(("kill", "s1", 0.5, {"seconds": 30.0}))
+    script = [_step("kill", "s1", seconds=30.0, after=0.5)] if old else []
     script += [
-        ("publish", "p1", 0.5, {"count": chance.choice((0, 60, 90))}),
-        ("partition", "b1", 1.0, {"other": "b2", "seconds": 4.0}),
-        ("publish", "p2", 0.0, {"count": 1}),
-        ("publish", "p1", 0.3, {"count": 300 if old else 30}),
+        _step("publish", "p1", count=chance.choice((0, 60, 90)), after=0.5),
+        _step("partition", "b1", other="b2", seconds=4.0, after=1.0),
+        _step("publish", "p2", count=1),
+        _step("publish", "p1", count=300 if old else 30, after=0.3),
     ]
     if old:
         script += [
-            ("publish", "p1", 28.25, {"count": 5}),
-            ("kill", "b1", chance.uniform(0.4, 0.6), {"seconds": 2.0}),
+            _step("publish", "p1", count=5, after=28.25),
+            _step("kill", "b1", seconds=2.0, after=chance.uniform(0.4, 0.6)),
         ]
     elif plan.subscribers[0].rotates:
-        script.append(("kill", "s1", 2.0, {"seconds": chance.uniform(3.0, 6.0)}))
+        script.append(_step("kill", "s1", seconds=chance.uniform(3.0, 6.0), after=2.0))
     else:
-        script.append(("partition", "s1", 2.0, {"other": "b1", "seconds": 12.0}))
-        script.append(("reset", "s1", chance.uniform(5.3, 5.5), {}))
-    script.append(("wait", "", 20.0, {}))
-    steps = (
-        Step(number=number, kind=kind, node=node, after=after, **more)  # type: ignore[arg-type]  # the fields of a step
-        for number, (kind, node, after, more) in enumerate(script)
-    )
+        script.append(_step("partition", "s1", other="b1", seconds=12.0, after=2.0))
+        script.append(_step("reset", "s1", after=chance.uniform(5.3, 5.5)))
+    return _scripted(plan, [*script, _step("wait", "", after=20.0)])
+
+
+def _scripted(plan: Plan, script: list[Step]) -> Plan:
+    steps = (replace(step, number=number) for number, step in enumerate(script))
     return replace(plan, script=tuple(steps))
 
 
