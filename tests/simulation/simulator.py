@@ -15,14 +15,27 @@ was synced and any subset of the pages written since, some of them torn (`disk`)
 hear nothing. Both come back, with the disk that was left. A broker loses its power only when it
 syncs every batch, which is what it promises to survive; clients do with any store.
 
+*Stores* (`store_kinds`) are all that there are, of every durability: publishes in files, in a ring,
+in memory, in memory that spills into files, with and without a limit, at which they wait or raise;
+discards in a log that is pruned by hand or by a policy, in a ring whose subscriber discards in
+order, in memory, and in memory with the recovery points in a topic of the servers. `surviving` says
+what each of them may lose in a crash.
+
 *Other processes* try to open a store that is in use.
 
 *Disks* report no space, failed reads, writes, maps and syncs, and short writes, now and then; bytes
 at rest are not changed. A process that a failed operation ends is a crash like another.
 
-*Clocks* of machines jump by seconds. The client compares its clock with the servers' when it
-resumes on another one, and its overlap there (5 s by default) is what it allows for: so no clock is
-wrong by more than 1.5 s.
+*Clocks* of machines jump by seconds at any time: no clock is ever wrong by more than 1.5 s when a
+process begins. The client compares its clock with the servers' when it resumes on another one, and
+its overlap there (5 s by default) is what it allows for: two clocks and a replica that lags. Clocks
+of clients also step by hours, in both directions, while the client runs. A process may begin with a
+clock that is hours behind, which costs repetitions; but one that is hours ahead is set right before
+the next process begins: a time that was wrong from the start is believed, here and in the store's
+file, so it is beyond the promise. So is a broker whose clock is wrong by more: what it recorded
+carries that time, and a replica that is behind would seem to have recorded it before the overlap.
+And so is the clock of a publisher that is set back between two of its processes: one that has lost
+its store numbers from the clock, and a replica that lags does not know the numbers that it used.
 
 *Time* is trio's virtual clock, and the order in which tasks run is drawn from the seed, too.
 
