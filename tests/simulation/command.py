@@ -52,7 +52,7 @@ def run_seed(seed: int, mutation: str = "") -> Summary:
         crashes=counts.crashes,
         virtual_s=outcome.virtual_s,
         forgiven=beyond.forgiven,
-        repeated=beyond.repeated_after_power_loss,
+        repeated=beyond.repeated_after_crash,
         redelivered=beyond.redelivered_undiscarded,
     )
 

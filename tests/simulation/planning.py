@@ -12,13 +12,17 @@ from random import Random
 from typing import Final, Literal
 
 from simulation.plans import (
+    BookmarkStoreKind,
+    DurabilityKind,
     Links,
     Plan,
+    Prunes,
     PublisherPlan,
+    PublishStoreKind,
     Replication,
     Step,
-    StoreKind,
     SubscriberPlan,
+    WhenFull,
 )
 from simulation.stories import told, with_stories
 
@@ -40,12 +44,22 @@ FAULTS: Final = (
     "disk",
     "disk_broker",
     "clock",
+    "step_clock",
 )
 """Kinds of faults, as steps; `simulator` says what they mean."""
 
 _WEIGHTS: Final = {"kill_broker": 5.0, "reset": 2.0, "cut": 2.0, "end": 2.0}
 _TOPICS: Final = ("orders", "orders", "state", "^(orders|state)$")
-_STORES: Final[tuple[StoreKind, ...]] = ("file", "file", "fsync", "memory")
+_PUBLISH_STORES: Final[tuple[PublishStoreKind, ...]] = (
+    *("file", "file", "file", "ring", "hybrid", "memory", "ring_memory"),
+)
+_BOOKMARK_STORES: Final[tuple[BookmarkStoreKind, ...]] = (
+    *("logged", "logged", "logged", "logged", "ring", "memory", "adapter"),
+)
+_DURABILITIES: Final[tuple[DurabilityKind, ...]] = ("process", "process", "group", "fsync")
+_WHEN_FULL: Final[tuple[WhenFull, ...]] = ("", "", "wait", "raise")
+_PRUNES: Final[tuple[Prunes, ...]] = ("", "", "messages", "size", "idle")
+_BURSTS: Final = (1, 4, 9, 16, 36)
 _DISK: Final = (
     ("allocate", errno.ENOSPC),
     ("pwrite", errno.ENOSPC),
@@ -66,25 +80,11 @@ def plan_of(seed: int) -> Plan:
     replications, reachable = _replications(brokers, chance)
     fsync = chance.random() < 0.3
     publishers = tuple(
-        PublisherPlan(
-            name=f"p{number}",
-            store=chance.choice(_STORES),
-            servers=_shuffled(reachable, chance),
-            pad=chance.choice((0, 0, 400)),
-        )
-        for number in range(1, chance.randint(2, 3) + 1)
+        _publisher(f"p{number}", reachable, chance) for number in range(1, chance.randint(2, 3) + 1)
     )
     publishers += (PublisherPlan(name="late", store="file", servers=_shuffled(reachable, chance)),)
     subscribers = tuple(
-        SubscriberPlan(
-            name=f"s{number}",
-            servers=_shuffled(reachable, chance),
-            topics=tuple(chance.choice(_TOPICS) for _ in range(chance.choice((1, 1, 2)))),
-            eager=chance.choice((0.0, 0.5, 0.9, 1.0)),
-            keeps=chance.choice((0, 0, 17)),
-            slow_s=chance.choice((0.0, 0.0, 0.05)),
-            rotates=chance.random() < 0.5,
-        )
+        _subscriber(f"s{number}", reachable, chance)
         for number in range(1, chance.randint(2, 3) + 1)
     )
     if len(reachable) < len(brokers):  # the asynchronous copy has a reader of its own
@@ -109,6 +109,36 @@ def plan_of(seed: int) -> Plan:
         links=links,
     )
     return _with_script(plan, chance)
+
+
+def _publisher(name: str, servers: tuple[str, ...], chance: Random) -> PublisherPlan:
+    store = chance.choice(_PUBLISH_STORES)
+    in_files = store in {"file", "ring", "hybrid"}
+    return PublisherPlan(
+        name=name,
+        store=store,
+        servers=_shuffled(servers, chance),
+        pad=chance.choice((0, 0, 400)),
+        durability=chance.choice(_DURABILITIES) if in_files else "process",
+        when_full=chance.choice(_WHEN_FULL),
+    )
+
+
+def _subscriber(name: str, servers: tuple[str, ...], chance: Random) -> SubscriberPlan:
+    store = chance.choice(_BOOKMARK_STORES)
+    logged = store == "logged"
+    return SubscriberPlan(
+        name=name,
+        servers=_shuffled(servers, chance),
+        topics=tuple(chance.choice(_TOPICS) for _ in range(chance.choice((1, 1, 2)))),
+        eager=chance.choice((0.0, 0.5, 0.9, 1.0)),
+        keeps=0 if store == "ring" else chance.choice((0, 0, 17)),
+        slow_s=chance.choice((0.0, 0.0, 0.05)),
+        rotates=chance.random() < 0.5,
+        store=store,
+        durability=chance.choice(_DURABILITIES) if logged or store == "ring" else "process",
+        prunes=chance.choice(_PRUNES) if logged else "",
+    )
 
 
 def _replications(
@@ -175,7 +205,7 @@ def _publish(plan: Plan, chance: Random, number: int) -> Step:
         number=number,
         kind="publish",
         node=chance.choice(plan.publishers[:-1]).name,
-        count=chance.choice((1, 3, 8, 15, 30)),
+        count=chance.choice(_BURSTS),
         after=_pause(chance),
     )
 
@@ -192,7 +222,7 @@ def _discard(plan: Plan, chance: Random, number: int) -> Step:
 
 def _intrude(plan: Plan, chance: Random, number: int) -> Step:
     node = chance.choice(_clients(plan))
-    prunes = node in {each.name for each in plan.subscribers}
+    prunes = node in {each.name for each in plan.subscribers if each.store == "logged"}
     moment = chance.choice(("", "rename", "lock")) if prunes else ""
     return Step(number=number, kind="intrude", node=node, other=moment)
 
@@ -224,6 +254,9 @@ def _fault(plan: Plan, chance: Random, number: int, kind: str) -> Step:
         case "clock":
             node = chance.choice((*clients, *plan.brokers))
             seconds = chance.choice((-1.0, -0.3, 0.4, 1.5))
+        case "step_clock":
+            node = chance.choice(clients)
+            seconds = chance.choice((-7200.0, -30.0, -8.0, 8.0, 30.0, 7200.0))
         case _:
             raise AssertionError(kind)
     return Step(

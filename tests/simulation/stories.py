@@ -69,7 +69,7 @@ def _newcomer(plan: Plan, chance: Random) -> list[Step]:
 
 def _split(plan: Plan, chance: Random) -> list[Step]:
     """Replicas are parted; a publisher dies, and so does the only one that has its messages."""
-    forgetful = [each for each in plan.publishers[:-1] if each.store == "memory"]
+    forgetful = [each for each in plan.publishers[:-1] if each.forgets]
     publisher = chance.choice(forgetful or plan.publishers)
     here, there = publisher.servers[:2]
     return [
