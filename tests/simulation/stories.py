@@ -20,7 +20,7 @@ from simulation.plans import (
     SubscriberPlan,
 )
 
-__all__ = ["told", "with_stories"]
+__all__ = ["late_publisher", "recycled", "replaced", "slow_reader", "told", "with_stories"]
 
 _TOLD_SHARE: Final = 0.25
 _EVERYTHING: Final = "^(orders|state)$"
@@ -33,7 +33,7 @@ def told(seed: int) -> Plan | None:
     chance = Random(f"told {seed}")
     if chance.random() >= _TOLD_SHARE:
         return None
-    return chance.choice((_late_publisher, _late_publisher, _slow_reader, _recycled, _replaced))(
+    return chance.choice((late_publisher, late_publisher, slow_reader, recycled, replaced))(
         seed, chance
     )
 
@@ -81,7 +81,7 @@ def _split(plan: Plan, chance: Random) -> list[Step]:
     ]
 
 
-def _slow_reader(seed: int, chance: Random) -> Plan:
+def slow_reader(seed: int, chance: Random) -> Plan:
     """A subscriber that is always behind loses its link: it needs all that was not sent to it."""
     plan = Plan(
         seed=seed,
@@ -109,7 +109,7 @@ def _slow_reader(seed: int, chance: Random) -> Plan:
     return _scripted(plan, [*script, _step("wait", "", after=5.0)])
 
 
-def _recycled(seed: int, chance: Random) -> Plan:
+def recycled(seed: int, chance: Random) -> Plan:
     """A publisher dies, again and again, in a segment that it has filled before."""
     plan = Plan(
         seed=seed,
@@ -127,7 +127,7 @@ def _recycled(seed: int, chance: Random) -> Plan:
     return _scripted(plan, script)
 
 
-def _replaced(seed: int, chance: Random) -> Plan:
+def replaced(seed: int, chance: Random) -> Plan:
     """A publisher hears what a broker has seen; then that one is lost, with all that it alone has.
 
     The subscriber stays with the other one: the new broker has no order in common with the old.
@@ -159,7 +159,7 @@ def _replaced(seed: int, chance: Random) -> Plan:
     return _scripted(plan, script)
 
 
-def _late_publisher(seed: int, chance: Random) -> Plan:
+def late_publisher(seed: int, chance: Random) -> Plan:
     """A publisher that appears late, on two replicas that put it in different places.
 
     Its first message is recorded by b2 while the two are apart, in front of some that b1 has by
