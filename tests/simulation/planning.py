@@ -60,6 +60,8 @@ _DURABILITIES: Final[tuple[DurabilityKind, ...]] = ("process", "process", "group
 _WHEN_FULL: Final[tuple[WhenFull, ...]] = ("", "", "wait", "raise")
 _PRUNES: Final[tuple[Prunes, ...]] = ("", "", "messages", "size", "idle")
 _BURSTS: Final = (1, 4, 9, 16, 36)
+_JUMPS_S: Final = (-1.0, -0.3, 0.4, 1.5)
+_STEPS_S: Final = (-7200.0, -30.0, -8.0, 8.0, 30.0, 7200.0)
 _DISK: Final = (
     ("allocate", errno.ENOSPC),
     ("pwrite", errno.ENOSPC),
@@ -227,7 +229,9 @@ def _intrude(plan: Plan, chance: Random, number: int) -> Step:
     return Step(number=number, kind="intrude", node=node, other=moment)
 
 
-def _fault(plan: Plan, chance: Random, number: int, kind: str) -> Step:
+def _fault(  # noqa: C901  one case for each kind
+    plan: Plan, chance: Random, number: int, kind: str
+) -> Step:
     clients = _clients(plan)
     node, other, count, seconds = "", "", 0, chance.choice((0.1, 0.5, 1.5, 4.0))
     match kind:
@@ -252,11 +256,9 @@ def _fault(plan: Plan, chance: Random, number: int, kind: str) -> Step:
             kind = "disk"
             other, count = chance.choice(_DISK)
         case "clock":
-            node = chance.choice((*clients, *plan.brokers))
-            seconds = chance.choice((-1.0, -0.3, 0.4, 1.5))
+            node, seconds = chance.choice((*clients, *plan.brokers)), chance.choice(_JUMPS_S)
         case "step_clock":
-            node = chance.choice(clients)
-            seconds = chance.choice((-7200.0, -30.0, -8.0, 8.0, 30.0, 7200.0))
+            node, seconds = chance.choice(clients), chance.choice(_STEPS_S)
         case _:
             raise AssertionError(kind)
     return Step(

@@ -64,6 +64,7 @@ import trio.testing
 from trio._core import _run as scheduler  # its order is to come from the seed
 
 from haclient.transport import syncing
+from haclient.transport.exceptions import unwrapped
 from haclient_stores.errors import StoreError, StoreLocked
 from simulation import checkers
 from simulation.actors import Broker, Counts, Reader, Surroundings
@@ -121,7 +122,11 @@ def simulate(plan: Plan) -> Outcome:
     """Run a plan from its beginning to its end, in no time."""
     outcome = Outcome()
     with _deterministic(plan.seed):
-        trio.run(Run(plan, outcome).run, clock=trio.testing.MockClock(autojump_threshold=0))
+        try:
+            trio.run(Run(plan, outcome).run, clock=trio.testing.MockClock(autojump_threshold=0))
+        except Exception as error:  # a bug of the simulator, or an invariant of the product
+            cause = unwrapped(error) if isinstance(error, BaseExceptionGroup) else error
+            outcome.failures.append(f"error: {cause!r}")
     return outcome
 
 
@@ -385,7 +390,7 @@ class Run:
                 subscriber.discard(0)
         with trio.move_on_after(LIVENESS_S):
             await trio.sleep(_SETTLED_FOR_S)
-            while not all(subscriber.settled for subscriber in self.subscribers.values()):
+            while not self._settled():  # noqa: ASYNC110  nobody tells, and time is virtual
                 await trio.sleep(_LOOK_S)
         for name, subscriber in self.subscribers.items():
             subscriber.calm = self.plan.finishes and not subscriber.plan.keeps
@@ -398,6 +403,10 @@ class Run:
                 await trio.sleep(_SETTLED_FOR_S)
         await trio.sleep(_SETTLED_FOR_S)
         await self._inspect()
+
+    def _settled(self) -> bool:
+        """Whether what was discarded is wherever it is to be kept."""
+        return all(subscriber.settled for subscriber in self.subscribers.values())
 
     async def _inspect(self) -> None:
         """Compare the replicas, and look at what everybody holds at rest."""
@@ -414,8 +423,10 @@ class Run:
         for node in self.nodes.values():
             outcome.counts.crashes += node.crashes
             outcome.failures.extend(node.complaints)
-        for application in (*self.readers.values(), *self.subscribers.values()):
-            outcome.failures.extend(application.complaints)
+        for reader in self.readers.values():
+            outcome.failures.extend(reader.complaints)
+        for subscriber in self.subscribers.values():
+            outcome.failures.extend(subscriber.complaints)
         checks: tuple[Iterator[str], ...] = (
             self._lost(),
             checkers.repeated(facts),

@@ -97,14 +97,14 @@ class Subscriber(Program):
         name, servers = self.plan.name, self.plan.servers
         first = (life.number - 1) % len(servers) if self.plan.rotates else 0
         servers = servers[first:] + servers[:first]
-        adapted = self.plan.store == "adapter"
-        if adapted:
+        keeper: HAClient | None = None
+        if self.plan.store == "adapter":
             keeper = self._around.client(
                 f"{name}-points", servers, publish_store=MemoryPublishStore(), life=life
             )
             await stack.enter_async_context(keeper)
         while True:
-            points = Points(keeper) if adapted else None
+            points = None if keeper is None else Points(keeper)
             store = bookmark_store(self.plan, life.disk, points)
             client = self._around.client(name, servers, bookmark_store=store, life=life)
             try:
