@@ -8,13 +8,12 @@ nothing on a busy machine.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import multiprocessing
 import signal
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -133,7 +132,7 @@ def _checkers(run: Failures, seed: int, name: str, cpu_s: float) -> set[str]:
 def hunt_all(
     run: Failures, names: Iterable[str], seeds: range, *, enough: int, jobs: int
 ) -> Iterator[Hunt]:
-    """Look for each bug, several at a time; what became of them, in their order.
+    """Look for each bug, several at a time; what became of each, as soon as it is known.
 
     Args:
         run: Runs a seed; a function of a module if there are several jobs.
@@ -143,12 +142,10 @@ def hunt_all(
         jobs: Processes.
     """
     one = functools.partial(hunt, run, seeds=seeds, enough=enough)
-    with contextlib.ExitStack() as stack:
-        yield from (map if jobs < 2 else stack.enter_context(_pool(jobs)).map)(one, names)
-
-
-@contextlib.contextmanager
-def _pool(jobs: int) -> Generator[ProcessPoolExecutor]:
+    if jobs < 2:
+        yield from map(one, names)
+        return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
-        yield pool
+        hunts = [pool.submit(one, name) for name in names]
+        yield from (each.result() for each in as_completed(hunts))
