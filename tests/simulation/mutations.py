@@ -12,11 +12,13 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
 from haclient.session import logon, resuming
 from haclient.transport import dispatch, ha_core, publisher, reentry
+from haclient_fake_server import journal_files
 from haclient_fake_server.engine import durability, heartbeats, identity
 from haclient_stores import (
     file_recovery,
@@ -78,22 +80,22 @@ def _replace(stack: contextlib.ExitStack, owner: object, name: str, value: objec
     return original
 
 
-@_mutation("the broker acknowledges a block that is still in its own buffer")
+@_mutation("the broker acknowledges the last block, which it has not written yet")
 def _ack_before_write(stack: contextlib.ExitStack) -> None:
-    unwritten: dict[int, tuple[int, int]] = {}
+    unwritten: WeakKeyDictionary[disk._Inode, tuple[int, int]] = WeakKeyDictionary()
 
-    def pwrite(self: Ours, data: Ours, offset: int) -> None:
-        written(self, data, offset)
-        if self.path.name.startswith("journal.0"):
-            unwritten[id(self._inode)] = (offset, len(data))
+    def append(self: Ours, block: Ours) -> None:
+        appended(self, block)
+        size = len(block.data)
+        unwritten[self._live.file.inode] = (self._live.end - size, size)
 
     def copy(self: Ours) -> Ours:
         made = copied(self)
-        offset, length = unwritten.get(id(self), (0, 0))
-        made.memory[offset : offset + length] = bytes(length)
+        offset, size = unwritten.get(self, (0, 0))
+        made.memory[offset : offset + size] = bytes(size)
         return made
 
-    written = _replace(stack, disk._SimulatedFile, "pwrite", pwrite)
+    appended = _replace(stack, journal_files.JournalFiles, "append", append)
     copied = _replace(stack, disk._Inode, "copy", copy)
 
 
@@ -169,14 +171,28 @@ def _persisted_ack_for_what_was_not_sent(stack: contextlib.ExitStack) -> None:
     _replace(stack, heartbeats, "_passed", lambda state, _item: state.last_bookmark)
 
 
-@_mutation("prune takes the lock of the new file only after the rename")
+@_mutation("prune takes the lock of its new file only after the rename")
 def _lock_after_rename(stack: contextlib.ExitStack) -> None:
+    unlocked: WeakKeyDictionary[disk.SimulatedDisk, Ours] = WeakKeyDictionary()
+
     def open_locked(self: disk.SimulatedDisk, path: Path) -> Ours:
         if path.name.endswith(".prune"):
-            return self.open(path, create=True)
+            unlocked[self] = self.open(path, create=True)
+            return unlocked[self]
         return locked(self, path)
 
+    def rename(self: disk.SimulatedDisk, source: Path, target: Path) -> None:
+        renamed(self, source, target)
+        if source.name.endswith(".prune"):
+            unlocked.pop(self).lock()
+
     locked = _replace(stack, disk.SimulatedDisk, "open_locked", open_locked)
+    renamed = _replace(stack, disk.SimulatedDisk, "rename", rename)
+
+
+@_mutation("the lock of a file that was opened before a rename counts, whatever the path names now")
+def _lock_before_rename(stack: contextlib.ExitStack) -> None:
+    _replace(stack, disk.SimulatedDisk, "_leads_to", lambda *_: True)
 
 
 @_mutation("a store without history numbers from what the server has seen, not from the clock")

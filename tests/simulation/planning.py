@@ -181,8 +181,7 @@ def _with_script(plan: Plan, chance: Random) -> Plan:
         elif draw < 0.64:
             step = Step(number=number, kind="prune", node=chance.choice(plan.subscribers).name)
         elif draw < 0.66:
-            node = chance.choice(_clients(plan))
-            step = Step(number=number, kind="intrude", node=node)
+            step = _intrude(plan, chance, number)
         elif draw < 0.69 and plan.readers:
             step = Step(number=number, kind="query", node=chance.choice(plan.readers))
         else:
@@ -221,6 +220,13 @@ def _discard(plan: Plan, chance: Random, number: int) -> Step:
         count=chance.randrange(1, 2**16),
         after=_pause(chance),
     )
+
+
+def _intrude(plan: Plan, chance: Random, number: int) -> Step:
+    node = chance.choice(_clients(plan))
+    prunes = node in {each.name for each in plan.subscribers if each.store == "logged"}
+    moment = chance.choice(("", "rename", "lock")) if prunes else ""
+    return Step(number=number, kind="intrude", node=node, other=moment)
 
 
 def _fault(  # noqa: C901  one case for each kind

@@ -41,7 +41,7 @@ class Step:
         number: Its place in the whole script.
         kind: A method of `simulator.Simulator` of the name `do_<kind>`.
         node: What it is done to; empty: the broker with the most connections.
-        other: The second node, of a partition; or the operation, of a disk fault.
+        other: The second node, of a partition; the operation, of a disk fault; or when exactly.
         count: How many messages or bytes; an error number; or a seed for what is chosen by chance.
         seconds: How long it lasts, or by how much a clock jumps.
         after: Virtual seconds between the step before and this one.

@@ -15,13 +15,17 @@ was synced and any subset of the pages written since, some of them torn (`disk`)
 hear nothing. Both come back, with the disk that was left. A broker loses its power only when it
 syncs every batch, which is what it promises to survive; clients do with any store.
 
+*Machines* are replaced, disk and all, in one story only (`stories`): what was acknowledged is then
+in the other broker, and all else with the publishers. No subscriber knows the old broker there,
+since the new one has the messages in another order.
+
 *Stores* (`store_kinds`) are all that there are, of every durability: publishes in files, in a ring,
 in memory, in memory that spills into files, with and without a limit, at which they wait or raise;
 discards in a log that is pruned by hand or by a policy, in a ring whose subscriber discards in
 order, in memory, and in memory with the recovery points in a topic of the servers. `surviving` says
 what each of them may lose in a crash.
 
-*Other processes* try to open a store that is in use.
+*Other processes* try to open a store that is in use: at any time, and just when it is pruned.
 
 *Disks* report no space, failed reads, writes, maps and syncs, and short writes, now and then; bytes
 at rest are not changed. A process that a failed operation ends is a crash like another.
@@ -64,9 +68,10 @@ from haclient.transport.exceptions import unwrapped
 from haclient_stores.errors import StoreError, StoreLocked
 from simulation import checkers
 from simulation.actors import Broker, Counts, Reader, Surroundings
+from simulation.disk import SimulatedDisk
 from simulation.history import Forgiven, History
 from simulation.inspection import log_of, sizes, sow_of
-from simulation.nodes import Node
+from simulation.nodes import Life, Node
 from simulation.plans import Plan, Step
 from simulation.publishing import Publisher
 from simulation.subscribing import Subscriber
@@ -247,19 +252,34 @@ class Run:
             node.crash(power=False, down_s=0.5)
 
     def do_intrude(self, step: Step) -> None:
-        node = self.nodes[step.node]
         owner = self.publishers.get(step.node) or self.subscribers[step.node]
-        if node.life is None:
+        life = self.nodes[step.node].life
+        if life is None:
             return
+        meanwhile = life.disk.meanwhile
+        match step.other:
+            case "rename":
+                meanwhile["rename"] = lambda: self._intrude(step.node, owner, life)
+                self.do_prune(step)
+            case "lock":
+                meanwhile["lock"] = lambda: self.do_prune(step)
+                self._intrude(step.node, owner, life)
+            case _:
+                self._intrude(step.node, owner, life)
+        meanwhile.clear()
+
+    def _intrude(self, name: str, owner: Publisher | Subscriber, life: Life) -> None:
         try:
-            if not owner.intrude(node.life.disk):
+            if not owner.intrude(life.disk):
                 return
         except StoreLocked:
             return
         except StoreError as error:
-            self._say(f"{step.node}: an intruder meets {error}")
+            self._say(f"{name}: an intruder meets {error}")
             return
-        node.complaints.append(f"lock: a second process has opened the store of {step.node}")
+        if life.alive:
+            complaint = f"lock: a second process has opened the store of {name}"
+            self.nodes[name].complaints.append(complaint)
 
     def do_wait(self, step: Step) -> None:
         """Nothing happens: the pause before the step is what is wanted."""
@@ -272,6 +292,11 @@ class Run:
 
     def do_power(self, step: Step) -> None:
         self._target(step).crash(power=True, down_s=step.seconds)
+
+    def do_replace(self, step: Step) -> None:
+        node = self._target(step)
+        node.crash(power=False, down_s=step.seconds)
+        node.disk = SimulatedDisk()
 
     def do_reset(self, step: Step) -> None:
         self.wires.reset(step.node)

@@ -20,7 +20,7 @@ from simulation.plans import (
     SubscriberPlan,
 )
 
-__all__ = ["told", "with_stories"]
+__all__ = ["late_publisher", "recycled", "replaced", "slow_reader", "told", "with_stories"]
 
 _TOLD_SHARE: Final = 0.25
 _EVERYTHING: Final = "^(orders|state)$"
@@ -33,12 +33,14 @@ def told(seed: int) -> Plan | None:
     chance = Random(f"told {seed}")
     if chance.random() >= _TOLD_SHARE:
         return None
-    return chance.choice((_late_publisher, _late_publisher, _slow_reader, _recycled))(seed, chance)
+    return chance.choice((late_publisher, late_publisher, slow_reader, recycled, replaced))(
+        seed, chance
+    )
 
 
 def with_stories(plan: Plan, steps: list[Step], chance: Random) -> list[Step]:
     """What chance alone would rarely bring about, each now and then."""
-    for story in (_newcomer, _split, _second_logon):
+    for story in (_newcomer, _split):
         if len(plan.brokers) > 1 and chance.random() < 0.3:
             at = chance.randrange(len(steps))
             if chance.random() < 0.6:  # nothing else goes wrong, which might heal it
@@ -67,7 +69,7 @@ def _newcomer(plan: Plan, chance: Random) -> list[Step]:
 
 def _split(plan: Plan, chance: Random) -> list[Step]:
     """Replicas are parted; a publisher dies, and so does the only one that has its messages."""
-    forgetful = [each for each in plan.publishers[:-1] if each.store == "memory"]
+    forgetful = [each for each in plan.publishers[:-1] if each.forgets]
     publisher = chance.choice(forgetful or plan.publishers)
     here, there = publisher.servers[:2]
     return [
@@ -79,20 +81,7 @@ def _split(plan: Plan, chance: Random) -> list[Step]:
     ]
 
 
-def _second_logon(plan: Plan, chance: Random) -> list[Step]:
-    """A publisher hears what a replica has seen, which then dies before the others have it, too."""
-    publisher = chance.choice(plan.publishers)
-    here, there = publisher.servers[:2]
-    return [
-        _step("partition", here, other=there, seconds=5.0),
-        _step("publish", publisher.name, count=5, after=0.1),
-        _step(chance.choice(("reset", "end")), publisher.name, after=0.3),
-        _step("kill", here, seconds=chance.choice((1.5, 3.0)), after=chance.uniform(0.3, 0.8)),
-        _step("publish", publisher.name, count=5, after=0.3),
-    ]
-
-
-def _slow_reader(seed: int, chance: Random) -> Plan:
+def slow_reader(seed: int, chance: Random) -> Plan:
     """A subscriber that is always behind loses its link: it needs all that was not sent to it."""
     plan = Plan(
         seed=seed,
@@ -120,7 +109,7 @@ def _slow_reader(seed: int, chance: Random) -> Plan:
     return _scripted(plan, [*script, _step("wait", "", after=5.0)])
 
 
-def _recycled(seed: int, chance: Random) -> Plan:
+def recycled(seed: int, chance: Random) -> Plan:
     """A publisher dies, again and again, in a segment that it has filled before."""
     plan = Plan(
         seed=seed,
@@ -138,7 +127,39 @@ def _recycled(seed: int, chance: Random) -> Plan:
     return _scripted(plan, script)
 
 
-def _late_publisher(seed: int, chance: Random) -> Plan:
+def replaced(seed: int, chance: Random) -> Plan:
+    """A publisher hears what a broker has seen; then that one is lost, with all that it alone has.
+
+    The subscriber stays with the other one: the new broker has no order in common with the old.
+    """
+    plan = Plan(
+        seed=seed,
+        brokers=("b1", "b2"),
+        replications=(
+            Replication(source="b1", target="b2", mode="sync"),
+            Replication(source="b2", target="b1", mode="sync"),
+        ),
+        publishers=(
+            PublisherPlan(name="p1", store="file", servers=("b1", "b2")),
+            PublisherPlan(name="p2", store="file", servers=("b2", "b1")),
+        ),
+        subscribers=(SubscriberPlan(name="s1", servers=("b2",), topics=(_EVERYTHING,)),),
+        links=Links(latency_s=chance.choice((0.0, 0.01))),
+    )
+    script = [
+        _step("publish", "p1", count=chance.choice((0, 10)), after=0.5),
+        _step("publish", "p2", count=3),
+        _step("partition", "b1", other="b2", seconds=4.0, after=1.0),
+        _step("publish", "p1", count=5, after=0.1),
+        _step("kill", "p1", seconds=0.1, after=0.3),
+        _step("replace", "b1", seconds=chance.choice((0.5, 2.0)), after=chance.uniform(0.4, 0.8)),
+        _step("publish", "p1", count=5, after=0.3),
+        _step("wait", "", after=5.0),
+    ]
+    return _scripted(plan, script)
+
+
+def late_publisher(seed: int, chance: Random) -> Plan:
     """A publisher that appears late, on two replicas that put it in different places.
 
     Its first message is recorded by b2 while the two are apart, in front of some that b1 has by
