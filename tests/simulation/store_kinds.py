@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from typing_extensions import override
@@ -40,6 +39,10 @@ _POLICIES: Final = {
 }
 
 
+def _is_small(size: int) -> bool:
+    return size <= _SMALL_BYTES
+
+
 def publish_store(plan: PublisherPlan, disk: SimulatedDisk) -> PublishLog:
     """The store of a publisher's next process."""
     path = f"/{plan.name}/store"
@@ -53,12 +56,7 @@ def publish_store(plan: PublisherPlan, disk: SimulatedDisk) -> PublishLog:
             disk=disk,
         )
     max_bytes = _SMALL_BYTES if plan.when_full == "raise" else 2**30
-    handler: Callable[[int], bool] | None = None
-    if plan.when_full == "wait":
-
-        def handler(size: int) -> bool:
-            return size <= _SMALL_BYTES
-
+    handler = _is_small if plan.when_full == "wait" else None
     if plan.forgets:
         return MemoryPublishStore(
             segment_bytes=_SEGMENT_BYTES, max_bytes=max_bytes, resize_handler=handler

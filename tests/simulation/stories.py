@@ -207,6 +207,9 @@ def late_publisher(seed: int, chance: Random) -> Plan:
     else:
         script.append(_step("partition", "s1", other="b1", seconds=12.0, after=2.0))
         script.append(_step("reset", "s1", after=chance.uniform(5.3, 5.5)))
+    if not old and chance.random() < 0.4:  # that makes no difference
+        step_s = chance.choice((8.0, 30.0, 7200.0, -30.0))
+        script.insert(1, _step("step_clock", "s1", seconds=step_s))
     return _scripted(plan, [*script, _step("wait", "", after=20.0)])
 
 
