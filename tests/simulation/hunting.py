@@ -9,8 +9,10 @@ nothing on a busy machine.
 from __future__ import annotations
 
 import functools
+import gc
 import multiprocessing
 import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -121,12 +123,22 @@ def _checkers(run: Failures, seed: int, name: str, cpu_s: float) -> set[str]:
         with limit:
             failures = run(seed, name)
     except (Exception, _TooLong) as error:
-        if limit.struck:
-            return {LIMIT}
-        if not name:
+        if not limit.struck and not name:
             raise
-        return {type(error).__name__}
-    return {LIMIT} if limit.struck else {text.partition(":")[0] for text in failures}
+        failures = (type(error).__name__,)
+    if limit.struck:
+        _sweep()
+        return {LIMIT}
+    return {text.partition(":")[0] for text in failures}
+
+
+def _sweep() -> None:
+    """Let go of a run that was ended in mid-air, whose tasks have much to say about that."""
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = before
 
 
 def hunt_all(
