@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from haclient.session import logon, resuming
-from haclient.transport import dispatch, ha_core, publisher, reentry
+from haclient.session import logon, resuming, unstepped
+from haclient.transport import dispatch, ha_core, publisher, reentry, upkeep
 from haclient_fake_server import journal_files
 from haclient_fake_server.engine import durability, heartbeats, identity
 from haclient_stores import (
@@ -25,7 +25,9 @@ from haclient_stores import (
     logged_bookmark,
     logged_subscription,
     resumption,
+    ring_subscription,
     segments,
+    tracked_store,
     tracking,
     window,
 )
@@ -266,3 +268,35 @@ def _discard_not_written(stack: contextlib.ExitStack) -> None:
 @_mutation("what was queued when the link was lost counts as handed out")
 def _lost_queue_counts_as_seen(stack: contextlib.ExitStack) -> None:
     _replace(stack, ha_core, "drop_queued", lambda subscription: subscription.sink.drop())
+
+
+@_mutation("a step of the client's clock leads to a replay that begins too late")
+def _steps_of_the_clock_are_believed(stack: contextlib.ExitStack) -> None:
+    def believe(_: Ours, wall_us: int, _now: float) -> int:
+        return wall_us
+
+    _replace(stack, unstepped.Unstepped, "earliest_us", believe)
+
+
+@_mutation("durability group never syncs")
+def _groups_are_never_synced(stack: contextlib.ExitStack) -> None:
+    _replace(stack, upkeep, "group_sync", lambda _store: None)
+
+
+@_mutation("a ring forgets what was discarded and not yet acknowledged")
+def _ring_without_applied(stack: contextlib.ExitStack) -> None:
+    def restore(self: Ours, slot: ring_subscription.Slot) -> None:
+        vectors = tuple((publisher, resume, resume) for publisher, resume, _ in slot.vectors)
+        restored(self, replace(slot, vectors=vectors))
+
+    restored = _replace(stack, ring_subscription.RingSubscription, "restore", restore)
+
+
+@_mutation("what comes right behind a point that an adapter has kept counts as known")
+def _points_count_for_more(stack: contextlib.ExitStack) -> None:
+    def recovered(self: Ours, points: Ours) -> None:
+        took(self, points)
+        for handle in self.subscriptions.values():
+            handle.seen = {publisher: seen + 2 for publisher, seen in handle.seen.items()}
+
+    took = _replace(stack, tracked_store.TrackedBookmarkStore, "seed", recovered)
