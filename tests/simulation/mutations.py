@@ -170,7 +170,7 @@ def _stale_frames_of_a_recycled_segment(stack: contextlib.ExitStack) -> None:
     stack.callback(vars(file_recovery).pop, "bytes")
 
 
-@_mutation("the broker acknowledges a subscription up to the end of its log, passed or not")
+@_mutation("the broker acknowledges a subscription that it holds back up to the end of its log")
 def _persisted_ack_for_what_was_not_sent(stack: contextlib.ExitStack) -> None:
     _replace(stack, heartbeats, "_passed", lambda state, _item: state.last_bookmark)
 
