@@ -8,13 +8,14 @@ nothing on a busy machine.
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import gc
 import multiprocessing
 import signal
+import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -122,18 +123,28 @@ def _checkers(run: Failures, seed: int, name: str, cpu_s: float) -> set[str]:
         with limit:
             failures = run(seed, name)
     except (Exception, _TooLong) as error:
-        if limit.struck:
-            return {LIMIT}
-        if not name:
+        if not limit.struck and not name:
             raise
-        return {type(error).__name__}
-    return {LIMIT} if limit.struck else {text.partition(":")[0] for text in failures}
+        failures = (type(error).__name__,)
+    if limit.struck:
+        _sweep()
+        return {LIMIT}
+    return {text.partition(":")[0] for text in failures}
+
+
+def _sweep() -> None:
+    """Let go of a run that was ended in mid-air, whose tasks have much to say about that."""
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = before
 
 
 def hunt_all(
     run: Failures, names: Iterable[str], seeds: range, *, enough: int, jobs: int
 ) -> Iterator[Hunt]:
-    """Look for each bug, several at a time; what became of them, in their order.
+    """Look for each bug, several at a time; what became of each, as soon as it is known.
 
     Args:
         run: Runs a seed; a function of a module if there are several jobs.
@@ -143,12 +154,10 @@ def hunt_all(
         jobs: Processes.
     """
     one = functools.partial(hunt, run, seeds=seeds, enough=enough)
-    with contextlib.ExitStack() as stack:
-        yield from (map if jobs < 2 else stack.enter_context(_pool(jobs)).map)(one, names)
-
-
-@contextlib.contextmanager
-def _pool(jobs: int) -> Generator[ProcessPoolExecutor]:
+    if jobs < 2:
+        yield from map(one, names)
+        return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
-        yield pool
+        hunts = [pool.submit(one, name) for name in names]
+        yield from (each.result() for each in as_completed(hunts))

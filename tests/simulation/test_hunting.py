@@ -53,6 +53,6 @@ def test_a_run_that_does_not_end_is_ended_and_reported_as_such() -> None:
     assert hunt(run, "bug", [1], enough=1, cpu_s=0.05).by == {LIMIT: 1}
 
 
-def test_the_hunts_come_in_the_order_of_their_bugs() -> None:
+def test_each_bug_has_a_hunt() -> None:
     hunts = hunt_all(failing(1), ["a", "b"], range(1, 3), enough=1, jobs=1)
     assert [(each.name, each.found) for each in hunts] == [("a", [1]), ("b", [1])]

@@ -10,11 +10,10 @@ import pytest
 from haclient.session import logon
 from haclient_stores.tracking import SubscriptionTracker
 from simulation import stories
-from simulation.command import run_seed
+from simulation.command import failures_of, run_seed
 from simulation.hunting import hunt
 from simulation.mutations import MUTATIONS, planted
 from simulation.plans import Plan
-from simulation.simulator import simulate
 
 pytestmark = pytest.mark.simulation
 
@@ -49,8 +48,7 @@ def test_a_story_finds_the_bug_that_it_is_for(
     name: str, story: Callable[[int, Random], Plan]
 ) -> None:
     def run(seed: int, name: str) -> tuple[str, ...]:
-        with planted(name):
-            return tuple(simulate(story(seed, Random(f"story {seed}"))).failures)
+        return failures_of(story(seed, Random(f"story {seed}")), name)
 
     assert hunt(run, name, SEEDS, enough=1).found
 
