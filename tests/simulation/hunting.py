@@ -110,7 +110,7 @@ def hunt(
             found.broken.append(seed)
         elif checkers:
             found.found.append(seed)
-            found.by.update(checkers)
+            found.by.update(sorted(checkers))
         if len(found.found) >= enough:
             break
     return found

@@ -89,6 +89,8 @@ def _ack_before_write(stack: contextlib.ExitStack) -> None:
     def append(self: Ours, block: Ours) -> None:
         appended(self, block)
         size = len(block.data)
+        for segment in self._segments.values():
+            unwritten.pop(segment.file.inode, None)
         unwritten[self._live.file.inode] = (self._live.end - size, size)
 
     def copy(self: Ours) -> Ours:

@@ -110,7 +110,7 @@ def slow_reader(seed: int, chance: Random) -> Plan:
 
 
 def recycled(seed: int, chance: Random) -> Plan:
-    """A publisher dies, again and again, in a segment that it has filled before."""
+    """A publisher dies in a segment that it has filled before; or its only broker dies, again."""
     plan = Plan(
         seed=seed,
         brokers=("b1",),
@@ -122,8 +122,8 @@ def recycled(seed: int, chance: Random) -> Plan:
     script: list[Step] = []
     for _ in range(chance.randint(2, 4)):
         script += [_step("publish", "p1", count=chance.randint(10, 40), after=0.3)] * 8
-        kind = chance.choice(("kill", "kill", "power"))
-        script.append(_step(kind, "p1", seconds=0.1, after=chance.uniform(0.0, 0.2)))
+        kind, node = chance.choice((("kill", "p1"), ("power", "p1"), ("kill", "b1")))
+        script.append(_step(kind, node, seconds=0.1, after=chance.uniform(0.0, 0.2)))
     return _scripted(plan, script)
 
 
