@@ -90,6 +90,7 @@ class Client(PublishingClient):
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
         exit_timeout: float | None = EXIT_TIMEOUT_S,
     ) -> None:
+        check_policy(on_handler_error)  # before anything is taken
         core = Core(
             Settings(
                 name=name,
@@ -113,7 +114,6 @@ class Client(PublishingClient):
 
     def _compose(self, core: Core, on_handler_error: HandlerErrorPolicy) -> None:
         """Put the two halves of the public API on one core."""
-        check_policy(on_handler_error)
         super().__init__(core)
         self._subscriber = Subscriber(core, on_handler_error)
 

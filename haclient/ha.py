@@ -34,7 +34,7 @@ from haclient.transport.ha_core import (
     OnPublishGap,
     OnResubscribeFailure,
 )
-from haclient.transport.handling import HandlerErrorPolicy
+from haclient.transport.handling import HandlerErrorPolicy, check_policy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient.transport.settings import EXIT_TIMEOUT_S, TIMEOUT_S, Settings
 from haclient_stores.file_publish import FilePublishStore
@@ -125,6 +125,7 @@ class HAClient(Client):
             raise UsageError("servers is a list of connection strings: servers=[...]")
         if bool(servers) == (server_chooser is not None):
             raise UsageError("give either servers=[...] or a server_chooser")
+        check_policy(on_handler_error)  # before anything is taken
         self._ha_core = HACore(
             Settings(
                 name=name,

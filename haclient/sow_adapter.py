@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
+import trio
 from typing_extensions import override
 
 from haclient.client import Client
@@ -48,11 +49,13 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         client_name_field: Where a record has the name of the tracked client.
         sub_id_field: Where it has the subscription.
         bookmark_field: Where it has the recovery point.
+        server_field: Where it has the server in whose order that is.
+        heard_field: Where it has up to when servers were heard, in microseconds since 1970.
         on_error: Called with the error when a point cannot be published (RP8); a warning in the
             log by default.
     """
 
-    def __init__(  # the names of the fields, all by keyword
+    def __init__(  # noqa: PLR0913  # the names of the fields, all by keyword
         self,
         client: Client,
         *,
@@ -60,34 +63,41 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         client_name_field: str = "clientName",
         sub_id_field: str = "subId",
         bookmark_field: str = "bookmark",
+        server_field: str = "server",
+        heard_field: str = "heardUs",
         on_error: Callable[[HAClientError], object] | None = None,
     ) -> None:
         self._client = client
         self._topic = topic
-        self._fields = client_name_field, sub_id_field, bookmark_field
+        self._fields = client_name_field, sub_id_field, bookmark_field, server_field, heard_field
         self._on_error = on_error or _warn
         self._tracked = ""
         self._known: set[str] = set()
-        self._pending: dict[str, str] = {}
+        self._pending: dict[str, RecoveryPoint] = {}
         self._failing = False
 
     # -- records: override these two for another message type ---------------------------------
 
     def encode(self, client_name: str, point: RecoveryPoint) -> bytes:
         """A record of the topic (RP4)."""
-        values = client_name, point.sub_id, point.bookmark
+        values = client_name, point.sub_id, point.bookmark, point.server, point.heard_us
         return msgspec.json.encode(dict(zip(self._fields, values, strict=True)))
 
     def decode(self, data: bytes) -> tuple[str, RecoveryPoint] | None:
-        """The client name and the point of a record; None for one that is something else."""
+        """The client name and the point of a record; None for one that is something else.
+
+        A record without a server or a time is one of another program; its point is still good.
+        """
         try:
             record = msgspec.json.decode(data, type=dict[str, object])
         except msgspec.MsgspecError:
             return None
-        name, sub_id, bookmark = (record.get(field) for field in self._fields)
-        if isinstance(name, str) and isinstance(sub_id, str) and isinstance(bookmark, str):
-            return name, RecoveryPoint(sub_id, bookmark)
-        return None
+        name, sub_id, bookmark, server, heard_us = (record.get(field) for field in self._fields)
+        if not (isinstance(name, str) and isinstance(sub_id, str) and isinstance(bookmark, str)):
+            return None
+        server = server if isinstance(server, str) else ""
+        heard_us = heard_us if type(heard_us) is int else 0
+        return name, RecoveryPoint(sub_id, bookmark, server, heard_us)
 
     # -- the interface ------------------------------------------------------------------------
 
@@ -118,7 +128,7 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         if not self._tracked:
             raise UsageError("updates come after `recover`, which says whose points they are")
         self._known.add(point.sub_id)
-        self._pending[point.sub_id] = point.bookmark
+        self._pending[point.sub_id] = point
         self._publish()
 
     @override
@@ -132,17 +142,20 @@ class SOWRecoveryPointAdapter(TimedAdapter):
 
     def _publish(self) -> None:
         while self._pending:
-            sub_id, bookmark = next(iter(self._pending.items()))
-            data = self.encode(self._tracked, RecoveryPoint(sub_id, bookmark))
+            sub_id, point = next(iter(self._pending.items()))
+            data = self.encode(self._tracked, point)
             try:
                 self._client.publish_nowait(self._topic, data)
             except (DisconnectedError, WouldBlock, StoreFull) as error:
                 if not self._failing:  # once, not ten times a second
                     self._on_error(error)
                 self._failing = True
+                self._pending[sub_id] = self._pending.pop(
+                    sub_id
+                )  # the others are not to wait for it
                 return
-            self._failing = False
             del self._pending[sub_id]
+        self._failing = False
 
     @override
     async def prune(self) -> None:
@@ -157,11 +170,32 @@ class SOWRecoveryPointAdapter(TimedAdapter):
     async def close(self) -> None:
         if not self._tracked:
             return
-        self._publish()
-        try:
-            await self._client.publish_flush(timeout=_CLOSE_S)
-        except (DisconnectedError, TimedOut) as error:
-            self._on_error(error)
+        lost: DisconnectedError | None = None
+        with trio.move_on_after(_CLOSE_S) as limit:
+            try:
+                await self._publish_all()
+            except DisconnectedError as error:
+                lost = error
+        if self._pending or limit.cancelled_caught:
+            self._on_error(
+                TimedOut(
+                    f"recovery points were not published: {len(self._pending)}, or not "
+                    f"acknowledged in {_CLOSE_S:g} s; what came since the last one comes again"
+                )
+            )
+        elif lost is not None:
+            self._on_error(lost)
+
+    async def _publish_all(self) -> None:
+        """Publish what is pending; each flush makes room for more, until there is none for any."""
+        refused = 0
+        while refused <= len(self._pending):
+            left = len(self._pending)
+            self._publish()
+            await self._client.publish_flush()
+            if not self._pending:
+                return
+            refused = 0 if len(self._pending) < left else refused + 1
 
 
 def _warn(error: HAClientError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
 from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter, TimedAdapter
 from haclient_stores.conflating import ConflatingRecoveryPointAdapter
 from haclient_stores.errors import PublishGap, StoreCorrupt, StoreError, StoreFull, StoreLocked
@@ -18,7 +19,6 @@ from haclient_stores.pruning import Pruned, prune
 from haclient_stores.ring_bookmark import RingBookmarkStore
 from haclient_stores.ring_publish import RingPublishStore
 from haclient_stores.sizing import StoreSize, publish_store_size
-from haclient_stores.sqlite_adapter import SqliteRecoveryPointAdapter
 from haclient_stores.transactional import TransactionalRecoveryPoint
 from haclient_stores.watching import OldUndiscarded, UndiscardedWatch
 

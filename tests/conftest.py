@@ -10,6 +10,7 @@ from haclient_fake_server.pytest_plugin import (
 from support.house_rules import (
     pytest_addoption,
     pytest_collection_finish,
+    pytest_configure,
     pytest_sessionfinish,
     pytest_terminal_summary,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "amps_under_trio",
     "pytest_addoption",
     "pytest_collection_finish",
+    "pytest_configure",
     "pytest_sessionfinish",
     "pytest_terminal_summary",
 ]

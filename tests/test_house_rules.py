@@ -19,6 +19,8 @@ def test_a_platform(): pytest.skip("not applicable: another system")
 def test_a_row(): pass
 """
 
+WORKERS = ("-p", "xdist.plugin", "-n", "2")
+
 
 def run(folder: Path, *options: str, ci: str = "") -> subprocess.CompletedProcess[str]:
     """A pytest of its own over TESTS, with the plugin that this run has too."""
@@ -37,8 +39,9 @@ def run(folder: Path, *options: str, ci: str = "") -> subprocess.CompletedProces
     )
 
 
-def test_a_skip_for_want_of_a_tool_fails_in_ci(tmp_path: Path) -> None:
-    done = run(tmp_path, ci="true")
+@pytest.mark.parametrize("workers", [(), WORKERS], ids=["alone", "workers"])
+def test_a_skip_for_want_of_a_tool_fails_in_ci(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    done = run(tmp_path, *workers, ci="true")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "forbids: test_it.py::test_a_tool: needs a tool" in done.stdout
     assert "forbids: test_it.py::test_a_platform" not in done.stdout
@@ -52,8 +55,11 @@ def test_a_platform_may_be_skipped_in_ci(tmp_path: Path) -> None:
     assert run(tmp_path, "-k", "not tool", ci="true").returncode == pytest.ExitCode.OK
 
 
-def test_the_index_of_rows_is_printed_and_nothing_runs(tmp_path: Path) -> None:
-    done = run(tmp_path, "--rows", ci="true")
+@pytest.mark.parametrize("workers", [(), WORKERS], ids=["alone", "workers"])
+def test_the_index_of_rows_is_printed_and_nothing_runs(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    done = run(tmp_path, *workers, "--rows", ci="true")
     assert done.returncode == pytest.ExitCode.OK
     assert "PS12  a store file belongs to one client instance at a time" in done.stdout
     assert "test_it.py::test_a_row" in done.stdout

@@ -43,12 +43,13 @@ from haclient_fake_server.journal_format import (
     segment_number,
 )
 from haclient_fake_server.journal_segments import Knowledge, Segment, summarise
-from haclient_stores.errors import StoreCorrupt
+from haclient_stores.errors import StoreCorrupt, StoreError
 from haclient_stores.files import Disk
 
 __all__ = ["JournalFiles"]
 
 LOCK_NAME: Final = "journal.lock"
+_OF_A_STORE: Final = "control"
 _ZEROS: Final = bytes(1024 * 1024)
 _log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class JournalFiles(JournalReader):
         StoreLocked: Another broker has the directory.
         StoreCorrupt: A segment is missing or damaged (TL12, TL16).
         StoreFull: There is no room for the first segment.
+        StoreError: The directory is a client's publish store.
     """
 
     def __init__(
@@ -79,6 +81,10 @@ class JournalFiles(JournalReader):
         self._segments: dict[int, Segment] = {}
         self._dirty = False
         disk.make_directory(directory)
+        if disk.exists(directory / _OF_A_STORE):
+            raise StoreError(
+                f"{directory}: a client's publish store: give the broker a directory of its own"
+            )
         self._lock = disk.open_locked(directory / LOCK_NAME)
         try:
             self._open_all()

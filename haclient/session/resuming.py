@@ -15,10 +15,13 @@ overlap for clocks that differ and for replication, is safe. While nothing was e
 is no such time, and only the start is safe. A time that was safe stays so, whatever is received
 later: an entry that was lost before it was complete changes nothing.
 
-**On the same server** before anything new of it is finished: complete, the list is safe, since all
-that this server has is known. Not complete, the last bookmark that it has sent goes with the list:
-the entry began at a safe place, and from there to this bookmark everything has come. Without one,
-what was asked for before is asked for again.
+**On the same server** before anything new of it is finished the last bookmark that it has sent goes
+with the list: the entry began at a safe place, and from there to this bookmark everything has come.
+Without one, what was asked for before is asked for again. That its replay was complete does not
+make the list safe: the server may get what the list names later than something else.
+
+**Taken over** from an adapter that does not know in whose order a list is, progress stands nowhere:
+every server is another one. From a store of the application's own it is trusted.
 
 What was received and is owed again (`again` in the tracker) of a publisher who is not named may be
 anywhere where the order does not cover it; the store then answers with the start.
@@ -119,8 +122,6 @@ def forms(log: SubscriptionLog, server: str, *, last: str, overlap_us: int) -> t
     if server == standing.server:
         if log.in_order:
             return (log.resume(),)
-        if standing.complete:
-            return log.resume_elsewhere(0)
         if _is_position(last):
             return log.resume_elsewhere(0, last)
     if not standing.heard_us:

@@ -11,7 +11,14 @@ from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter, TimedA
 __all__ = ["check_recovery_point_adapter"]
 
 _UPDATES: Final = 1000
-_NAMES: Final = ("conformance 1", "conformance 2")
+_ONE: Final = "conformance 1"
+_TWO: Final = "conformance 2"
+_LARGEST: Final = 2**64 - 1
+_NOW_US: Final = 1_700_000_000_000_000
+_PUBLISHERS: Final = 100
+_ODD_IDS: Final = ("it's", 'a "b"', "50 %", "naïve", "a,b|c", "?", "A", "a")
+
+_Make = Callable[[], RecoveryPointAdapter]
 
 
 async def check_recovery_point_adapter(make: Callable[[], RecoveryPointAdapter]) -> None:
@@ -24,56 +31,133 @@ async def check_recovery_point_adapter(make: Callable[[], RecoveryPointAdapter])
     Raises:
         AssertionError: A check has failed; its text says what was wanted and what was found.
     """
-    one, two = _NAMES
-    for name in _NAMES:
+    for check in (_updates, _whole_points, _clients, _purges, _order_of_moves, _prunes):
+        for name in (_ONE, _TWO):
+            await _do(make, name, lambda adapter: adapter.purge())
+            await _expect(make, name, [], "recover of a client that nothing is kept for")
+        await check(make)
+    for name in (_ONE, _TWO):
         await _do(make, name, lambda adapter: adapter.purge())
-    expect(await _kept(make, one), {}, "recover of a client that nothing is kept for")
 
-    def update_often(adapter: RecoveryPointAdapter) -> None:
-        for sequence in range(1, _UPDATES + 1):
-            adapter.update(RecoveryPoint("a", f"1|{sequence}|,2|7|"))
-        adapter.update(RecoveryPoint("b c", "18446744073709551615|1|"))
-        if isinstance(adapter, TimedAdapter):
-            adapter.poll(0.0)
 
-    await _do(make, one, update_often)
-    newest = {"a": f"1|{_UPDATES}|,2|7|", "b c": "18446744073709551615|1|"}
-    expect(await _kept(make, one), newest, "recover after updates and close")
-    expect(await _kept(make, two), {}, "recover of another client")
+async def _updates(make: _Make) -> None:
+    """The newest of each subscription, of very many, under any name."""
+    points = [RecoveryPoint("a", f"1|{number}|,2|7|") for number in range(1, _UPDATES + 1)]
+    points.append(RecoveryPoint("b c", f"{_LARGEST}|{_LARGEST}|"))
+    await _update(make, *points)
+    await _expect(make, _ONE, points[-2:], "recover after updates and close")
+    older = RecoveryPoint("a", "1|3|")
+    await _update(make, older)
+    wanted = [older, points[-1]]
+    await _expect(make, _ONE, wanted, "recover after an update with a lower sequence")
+    odd = [RecoveryPoint(sub_id, f"1|{n}|") for n, sub_id in enumerate(_ODD_IDS, 1)]
+    many = ",".join(f"{_LARGEST - n}|{n}|" for n in range(_PUBLISHERS))
+    odd.append(RecoveryPoint("many", many))
+    await _do(make, _ONE, lambda adapter: adapter.purge())
+    await _update(make, *odd)
+    await _expect(make, _ONE, odd, "recover of subscriptions with unusual names")
 
-    await _do(make, two, lambda adapter: adapter.update(RecoveryPoint("a", "3|3|")))
-    await _do(make, one, lambda adapter: adapter.purge("a"))
-    del newest["a"]
-    expect(await _kept(make, one), newest, "recover after purge of one subscription")
-    expect(await _kept(make, two), {"a": "3|3|"}, "recover of another client after that")
 
+async def _whole_points(make: _Make) -> None:
+    """A list without the server and the time that belong to it may skip messages elsewhere."""
+    point = RecoveryPoint("a", "1|1|", "east:9007", _NOW_US)
+    await _update(make, point)
+    await _expect(make, _ONE, [point], "recover of a point with a server and a time")
+    later = RecoveryPoint("a", "1|1|", "east:9007", _NOW_US + 1)
+    await _update(make, later)
+    await _expect(make, _ONE, [later], "recover after an update of the time alone")
+    elsewhere = RecoveryPoint("a", "1|2|", "", 5)
+    await _update(make, elsewhere)
+    await _expect(make, _ONE, [elsewhere], "recover after an update that knows no server")
+    await _do(make, _ONE, lambda adapter: adapter.purge("a"))
+    anew = RecoveryPoint("a", "1|3|")
+    await _update(make, anew)
+    await _expect(make, _ONE, [anew], "recover of what was purged and begun anew")
+
+
+async def _clients(make: _Make) -> None:
+    """Each client has its own."""
+    first, second = RecoveryPoint("a", "1|1|"), RecoveryPoint("a", "3|3|")
+    await _update(make, first)
+    await _expect(make, _TWO, [], "recover of another client")
+    await _do(make, _TWO, lambda adapter: adapter.update(second))
+    await _expect(make, _ONE, [first], "recover after an update of another client")
+    await _do(make, _TWO, lambda adapter: adapter.purge("a"))
+    await _expect(make, _ONE, [first], "recover after a purge of another client")
+    await _do(make, _TWO, lambda adapter: adapter.purge())
+    await _expect(make, _ONE, [first], "recover after another client has purged everything")
+
+
+async def _purges(make: _Make) -> None:
+    """One, all, or one that nobody knows."""
+    points = [RecoveryPoint(sub_id, "1|1|") for sub_id in "abc"]
+    await _update(make, *points)
+    await _do(make, _ONE, lambda adapter: adapter.purge("a"))
+    await _expect(make, _ONE, points[1:], "recover after purge of one subscription")
+    await _do(make, _ONE, lambda adapter: adapter.purge("unknown"))
+    await _expect(make, _ONE, points[1:], "recover after purge of one that nobody knows")
+    await _do(make, _ONE, lambda adapter: adapter.purge())
+    await _expect(make, _ONE, [], "recover after purge of all")
+
+
+async def _order_of_moves(make: _Make) -> None:
+    """Updates and purges count in the order in which they are told."""
+
+    def move(adapter: RecoveryPointAdapter) -> None:
+        for sub_id in "abc":
+            adapter.update(RecoveryPoint(sub_id, "1|1|", "east:9007", _NOW_US))
+        adapter.purge("a")
+        adapter.purge("b")
+        adapter.update(RecoveryPoint("b", "1|2|"))
+
+    await _do(make, _ONE, move)
+    wanted = [RecoveryPoint("b", "1|2|"), RecoveryPoint("c", "1|1|", "east:9007", _NOW_US)]
+    await _expect(make, _ONE, wanted, "recover after updates and purges of one process")
+
+    def purge_all(adapter: RecoveryPointAdapter) -> None:
+        adapter.update(RecoveryPoint("a", "1|3|"))
+        adapter.purge()
+        adapter.update(RecoveryPoint("d", "1|4|"))
+
+    await _do(make, _ONE, purge_all)
+    wanted = [RecoveryPoint("d", "1|4|")]
+    await _expect(make, _ONE, wanted, "recover after purge of all in one process")
+
+
+async def _prunes(make: _Make) -> None:
+    """What is live stays, and the adapter goes on."""
+    before, after = RecoveryPoint("a", "1|1|"), RecoveryPoint("c", "1|3|")
+    await _update(make, before, RecoveryPoint("b", "1|2|"))
     adapter = make()
-    await adapter.recover(one)
-    adapter.update(RecoveryPoint("b c", "1|2|"))
+    await adapter.recover(_ONE)
+    adapter.purge("b")
     await adapter.prune()
+    adapter.update(after)
     await adapter.close()
-    expect(await _kept(make, one), {"b c": "1|2|"}, "recover after prune")
-    await _do(make, one, lambda adapter: adapter.purge())
-    expect(await _kept(make, one), {}, "recover after purge of all")
-    expect(await _kept(make, two), {"a": "3|3|"}, "recover of another client after that")
+    await _expect(make, _ONE, [before, after], "recover after prune")
 
 
-async def _do(
-    make: Callable[[], RecoveryPointAdapter],
-    name: str,
-    work: Callable[[RecoveryPointAdapter], None],
-) -> None:
+async def _update(make: _Make, *points: RecoveryPoint) -> None:
+    def update(adapter: RecoveryPointAdapter) -> None:
+        for point in points:
+            waits: object = adapter.update(point)
+            expect(waits, None, "what update returns, which never waits")
+
+    await _do(make, _ONE, update)
+
+
+async def _do(make: _Make, name: str, work: Callable[[RecoveryPointAdapter], None]) -> None:
     adapter = make()
     await adapter.recover(name)
     work(adapter)
+    if isinstance(adapter, TimedAdapter):
+        adapter.poll(0.0)
     await adapter.close()
     await adapter.close()
 
 
-async def _kept(make: Callable[[], RecoveryPointAdapter], name: str) -> dict[str, str]:
+async def _expect(make: _Make, name: str, wanted: list[RecoveryPoint], what: str) -> None:
     adapter = make()
-    points = list(await adapter.recover(name))
+    found = sorted(await adapter.recover(name), key=lambda point: point.sub_id)
     await adapter.close()
-    found = {point.sub_id: point.bookmark for point in points}
-    expect(len(found), len(points), "subscriptions of the points that recover gives")
-    return found
+    expect(found, sorted(wanted, key=lambda point: point.sub_id), what)

@@ -15,9 +15,9 @@ from typing import Final, TypeAlias, cast
 
 import trio
 
-from haclient.errors import StoreFull, UsageError
+from haclient.errors import StoreFull, TimedOut, UsageError
 from haclient.transport.syncing import group_sync
-from haclient_stores.adapters import PointFeed, TimedAdapter
+from haclient_stores.adapters import PointFeed, RecoveryPoint, RecoveryPointAdapter, TimedAdapter
 from haclient_stores.interfaces import BookmarkStore, PublishStore, SubscriptionLog
 from haclient_stores.tracked_store import TrackedBookmarkStore
 
@@ -26,6 +26,7 @@ __all__ = ["Upkeep", "open_all"]
 _LOOK_EVERY_S: Final = 0.1
 _PRUNE_LOOK_EVERY_S: Final = 1.0
 _AFTER_FAILED_PRUNE_S: Final = 60.0
+_RECOVER_S: Final = 30.0  # for what an adapter has kept
 _CLOSE_S: Final = 10.0  # for what an adapter has not written yet
 _logger = logging.getLogger(__name__)
 
@@ -76,23 +77,26 @@ class Upkeep:
         self._stores = stores
         self._feed: PointFeed | None = None
         if self._store is not None and self._store.adapter is not None:
-            self._feed = PointFeed(self._store.subscriptions, self._store.adapter)
+            self._feed = PointFeed(self._store.recovery_points, self._store.adapter)
 
     async def recover(self, client_name: str) -> None:
         """Hand the store what its adapter has kept; before the first subscribe (RP6).
 
         Raises:
-            UsageError: The adapter cannot serve this client (RP5); the stores are closed.
+            UsageError: The adapter cannot serve this client (RP5), or what it has is no recovery
+                point.
+            TimedOut: It gives no points; whatever is raised, the stores are closed.
         """
         store, feed = self._store, self._feed
         if store is None or store.adapter is None or feed is None:
             return
         try:
-            points = list(await store.adapter.recover(client_name))
+            points = await _kept(store.adapter, client_name)
+            store.seed(points)
         except BaseException:
+            self._feed = None  # what it has may be newer than what the store knows
             await self.close()
             raise
-        store.seed(points)
         feed.told(points)
 
     @property
@@ -153,20 +157,36 @@ class Upkeep:
 
     async def _close(self, store: TrackedBookmarkStore[SubscriptionLog]) -> None:
         try:
-            if self._feed is not None and store.adapter is not None:
+            if store.adapter is not None:
                 try:
-                    self._feed.tell()
+                    if self._feed is not None:
+                        self._feed.tell(last=True)
                 finally:  # it may raise what went wrong before; what has gathered is written now
-                    with trio.move_on_after(_CLOSE_S, shield=True) as closing:
-                        await store.adapter.close()
-                    if closing.cancelled_caught:
-                        _logger.warning(
-                            "the last recovery points were not written in %g s", _CLOSE_S
-                        )
+                    await self._close_adapter(store.adapter)
         finally:
             if store.prunes:  # perhaps once more, on exit
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(store.close)
+
+    @staticmethod
+    async def _close_adapter(adapter: RecoveryPointAdapter) -> None:
+        with trio.move_on_after(_CLOSE_S, shield=True) as closing:
+            await adapter.close()
+        if closing.cancelled_caught:
+            _logger.warning(
+                "%s: the last recovery points were not written in %g s",
+                type(adapter).__name__,
+                _CLOSE_S,
+            )
+
+
+async def _kept(adapter: RecoveryPointAdapter, client_name: str) -> list[RecoveryPoint]:
+    with trio.move_on_after(_RECOVER_S):
+        return list(await adapter.recover(client_name))
+    raise TimedOut(
+        f"{type(adapter).__name__} gave no recovery points in {_RECOVER_S:g} s: see that its "
+        "server or database answers, or begin without the adapter"
+    )
 
 
 def _ours(store: BookmarkStore | None) -> TrackedBookmarkStore[SubscriptionLog] | None:

@@ -5,26 +5,41 @@ recovery point of each subscription elsewhere: in a topic of the server, in a da
 discards behind the point, so what was discarded out of order may come again from it; nothing is
 lost.
 
-**Order.** The client calls `recover` once, before the first subscribe, and hands the points to the
-store. Then it looks about ten times a second which points have moved and calls `update` for those:
-a discard itself never waits for an adapter. When it leaves it tells the last points and calls
-`close`. `update`, `purge` and `poll` only enqueue.
+**Whose order.** A list of bookmarks is a safe place to begin on the server in whose order it was
+made. On any other a publisher that it does not name may stand earlier. So a point also says which
+server that was, and a time: everything that servers had until then has arrived and is discarded.
+Without the time, on another server, only the start of the log is surely safe. An older time is
+always safe, too. So a time that has moved is told with the next bookmark, when it has moved by
+some seconds, and at the end.
+
+**Order of calls.** The client calls `recover` once, before the first subscribe, and hands the
+points to the store. Then it looks about ten times a second which points have moved and calls
+`update` for those: a discard itself never waits for an adapter. When it leaves it tells the last
+points and calls `close`. `update`, `purge` and `poll` only enqueue.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from haclient_stores.bookmarks import Bookmark, BookmarkList
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
-    from haclient_stores.interfaces import SubscriptionLog
+__all__ = [
+    "HEARD_EVERY_US",
+    "PointFeed",
+    "RecoveryPoint",
+    "RecoveryPointAdapter",
+    "TimedAdapter",
+    "positions",
+]
 
-__all__ = ["PointFeed", "RecoveryPoint", "RecoveryPointAdapter", "TimedAdapter", "positions"]
+HEARD_EVERY_US: Final = 5_000_000
+"""By so much a time has moved that is told without a new bookmark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +49,15 @@ class RecoveryPoint:
     Attributes:
         sub_id: The subscription.
         bookmark: A comma list in wire form, one bookmark for each publisher.
+        server: The address of the server in whose order the list is; empty when nobody knows.
+        heard_us: Whatever servers had at this time is not missing, in microseconds since 1970; 0
+            when nobody knows.
     """
 
     sub_id: str
     bookmark: str
+    server: str = ""
+    heard_us: int = 0
 
 
 class RecoveryPointAdapter(Protocol):
@@ -87,33 +107,43 @@ class PointFeed:
     """Tells an adapter which recovery points have moved. Pure: the client's shell calls it.
 
     Args:
-        subscriptions: The subscriptions of a store, as they come and go.
+        points: Gives the point of each subscription; one without a bookmark has none.
         adapter: Who is told.
     """
 
     def __init__(
-        self, subscriptions: Mapping[str, SubscriptionLog], adapter: RecoveryPointAdapter
+        self, points: Callable[[], Iterable[RecoveryPoint]], adapter: RecoveryPointAdapter
     ) -> None:
-        self._subscriptions = subscriptions
+        self._points = points
         self._adapter = adapter
-        self._told: dict[str, str] = {}
+        self._told: dict[str, RecoveryPoint] = {}
 
     def told(self, points: Iterable[RecoveryPoint]) -> None:
         """The adapter has these already."""
-        self._told.update((point.sub_id, point.bookmark) for point in points)
+        self._told.update((point.sub_id, point) for point in points)
 
-    def tell(self) -> None:
-        """Look at every subscription and tell what has moved."""
-        for sub_id, handle in list(self._subscriptions.items()):
-            point = handle.recovery_point()
-            bookmark = str(point) if positions(point) else ""
-            if bookmark == self._told.get(sub_id, ""):
+    def tell(self, *, last: bool = False) -> None:
+        """Look at every subscription and tell what has moved.
+
+        Args:
+            last: Nothing comes after this.
+        """
+        for point in list(self._points()):
+            told = self._told.get(point.sub_id) or RecoveryPoint(point.sub_id, "")
+            if not point.bookmark:  # purged, or begun anew at an explicit start
+                if told.bookmark:
+                    self._adapter.purge(point.sub_id)
+            elif _moved(point, told, HEARD_EVERY_US if not last else 1):
+                self._adapter.update(point)
+            else:
                 continue
-            if bookmark:
-                self._adapter.update(RecoveryPoint(sub_id, bookmark))
-            else:  # purged, or begun anew at an explicit start
-                self._adapter.purge(sub_id)
-            self._told[sub_id] = bookmark  # not if it raised: then it is told again
+            self._told[point.sub_id] = point  # not if it raised: then it is told again
+
+
+def _moved(point: RecoveryPoint, told: RecoveryPoint, by_us: int) -> bool:
+    """Whether to tell it; a time that is lower than before belongs to a start anew."""
+    same = (point.bookmark, point.server) == (told.bookmark, told.server)
+    return not (same and 0 <= point.heard_us - told.heard_us < by_us)
 
 
 def positions(point: BookmarkList) -> dict[int, int]:

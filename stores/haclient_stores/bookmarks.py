@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EPOCH",
+    "LAST_MICROSECOND",
     "MOST_RECENT",
     "NOW",
     "Bookmark",
@@ -58,7 +59,7 @@ _MESSAGE: Final = re.compile(r"([0-9]{1,20})\|([0-9]{1,20})(?:\|[^,:]*)?", re.DO
 _TIMESTAMP: Final = re.compile(r"([0-9]{8}T[0-9]{6})(?:\.([0-9]{1,6}))?Z?")
 _START_OF_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _END_OF_TIME: Final = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
-_LAST_MICROSECOND: Final = (_END_OF_TIME - _START_OF_TIME) // timedelta(microseconds=1)
+LAST_MICROSECOND: Final = (_END_OF_TIME - _START_OF_TIME) // timedelta(microseconds=1)
 _BRACKETS: Final = frozenset({"[)", "(]", "[]", "()"})
 
 
@@ -117,7 +118,7 @@ class Timestamp:
     microseconds: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.microseconds <= _LAST_MICROSECOND:
+        if not 0 <= self.microseconds <= LAST_MICROSECOND:
             raise UsageError(
                 f"a timestamp lies between 1970 and 9999, not at {self.microseconds} microseconds"
             )

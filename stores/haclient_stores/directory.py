@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from typing_extensions import override
 
 from haclient_stores import framing
-from haclient_stores.errors import StoreCorrupt, StoreLocked
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked, UsageError
 from haclient_stores.file_space import FileSpace
-from haclient_stores.home import Home, check_owner
+from haclient_stores.files import RealDisk
+from haclient_stores.home import Home, Keeping, check_owner
 from haclient_stores.segment import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -24,36 +25,52 @@ if TYPE_CHECKING:
 
     from haclient_stores.files import Disk, File
     from haclient_stores.segment import Segment
-    from haclient_stores.window import PublishWindow
 
 __all__ = ["CONTROL_MAGIC", "Directory"]
 
 CONTROL_MAGIC: Final = b"HAPUBCTL"
+_OF_A_BROKER: Final = "journal.lock"
+_T = TypeVar("_T")
 
 
 class Directory(Home):
     """The home of a store in files.
 
     Args:
-        disk: Where files are.
         path: The directory; created when it is missing.
+        disk: Where files are; those of the machine for None.
+        keeping: How messages are kept.
         segment_bytes: See `FileSpace`.
         kept: See `FileSpace`.
 
     Attributes:
         files: The segment files.
-        segments: What an earlier process has left, ascending.
-        window: The numbering of that process.
 
     Raises:
         StoreLocked: Another process has the store open.
         StoreCorrupt: A file does not match its checksums.
+        StoreError: The directory is something else.
     """
 
-    def __init__(self, disk: Disk, path: Path, *, segment_bytes: int, kept: int = 2) -> None:
-        self._path = path
-        self._disk = disk
+    def __init__(
+        self,
+        path: str | Path,
+        disk: Disk | None,
+        keeping: Keeping,
+        *,
+        segment_bytes: int,
+        kept: int = 2,
+    ) -> None:
+        if path == "":  # which would be the working directory
+            raise UsageError("path is the directory of the store, not an empty text")
+        self.keeping = keeping
+        self._path = path = Path(path)
+        self._disk = disk = disk or RealDisk()
         disk.make_directory(path)
+        if disk.exists(path / _OF_A_BROKER):
+            raise StoreError(
+                f"{path}: the data directory of a broker: give the store a directory of its own"
+            )
         control = self._lock_control()
         self.files = FileSpace(disk, control, segment_bytes=segment_bytes, kept=kept)
         try:
@@ -63,7 +80,7 @@ class Directory(Home):
         except BaseException:
             self.files.close([])  # a mapping holds the lock as well as the descriptor
             raise
-        self.window: PublishWindow = self.files.window(self.segments)
+        self.window = self.files.window(self.segments)
         # A killed process may have left what it stored in the page cache only.
         window = self.window
         self.synced_sequence = window.lowest - 1 if window.count else window.last_sequence
@@ -143,9 +160,18 @@ class Directory(Home):
             self._syncs_done = self._syncs_begun
 
     @override
+    def give_back(self, segments: list[Segment]) -> None:
+        """Remove all segment files; what remains says how numbers go on."""
+        self.files.remove_all(segments)
+
+    @override
     def close(self, segments: list[Segment]) -> None:
         """Unmap and unlock."""
         self.files.close(segments)
+
+    @override
+    def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
+        self._disk.on_fork(owner, told)
 
     @property
     def notes(self) -> dict[str, str]:

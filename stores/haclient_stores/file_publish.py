@@ -5,19 +5,20 @@ It is the segment log over mapped files. `publish_log` says what each durability
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
 from haclient_stores.directory import Directory
-from haclient_stores.files import Disk, RealDisk
-from haclient_stores.home import Durability, check_durability
+from haclient_stores.home import Durability, Keeping
 from haclient_stores.publish_log import PublishLog
 from haclient_stores.segment import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+
+    from haclient_stores.files import Disk
 
 __all__ = ["DEFAULT_FILE_BYTES", "DEFAULT_FILE_SEGMENT_BYTES", "Durability", "FilePublishStore"]
 
@@ -36,6 +37,8 @@ class FilePublishStore(PublishLog):
         group_interval_s: How often the client syncs at durability `group`, in seconds.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it (PS9).
         resize_handler: Asked with the new size in bytes before the store grows; False refuses.
+        truncate_on_close: When nothing waits for an ack, `close` removes all files but a page that
+            says how numbers go on, and the next `store` makes them anew (PS24).
         disk: Where files are; another one in simulations.
 
     Raises:
@@ -53,23 +56,18 @@ class FilePublishStore(PublishLog):
         group_interval_s: float = 0.01,
         error_on_publish_gap: bool = False,
         resize_handler: Callable[[int], bool] | None = None,
+        truncate_on_close: bool = False,
         disk: Disk | None = None,
     ) -> None:
-        check_durability(durability, group_interval_s)
         limits = Limits(segment_bytes, max_bytes, resize_handler)
-        disk = disk or RealDisk()
-        self._directory = Directory(disk, Path(path), segment_bytes=segment_bytes)
+        keeping = Keeping(durability, group_interval_s, truncate_on_close)
+        self._directory = Directory(path, disk, keeping, segment_bytes=segment_bytes)
         super().__init__(
             self._directory,
             self._directory.files,
-            self._directory.window,
             limits=limits,
             error_on_publish_gap=error_on_publish_gap,
         )
-        self.durability = durability
-        self.group_interval_s = group_interval_s
-        self.restore(self._directory.segments)
-        disk.on_fork(self, FilePublishStore.forked)
 
     @property
     @override

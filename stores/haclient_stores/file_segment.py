@@ -1,7 +1,9 @@
-"""One segment in a file: a header page, a table of seals, and frames.
+"""One segment in a file: a header page, frames that grow upwards, and seals that grow downwards.
 
-The header page (`framing`) says which sequence comes first; the rest of the 16 KiB header is the
-table, one seal for each 64 KiB of frames or for each sync. The file is mapped when it is looked at.
+The header page (`framing`) says which sequence comes first. There is a seal for each 64 KiB of
+frames and for each sync; the first is at the end of the file, the next one before it. The segment
+is full when frames and seals meet, so that each sync costs 16 bytes and nothing else: a store that
+syncs often holds nearly as much as one that does not. The file is mapped when it is looked at.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from haclient_stores import framing
-from haclient_stores.segment import Segment
+from haclient_stores.segment import PAGE_BYTES, Segment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,19 +22,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HEADER_BYTES",
-    "SEALS",
+    "MARGIN_BYTES",
     "SEGMENT_MAGIC",
-    "TABLE",
     "FileSegment",
+    "frames_below",
+    "seal_at",
     "seal_frames",
-    "takes_more_seals",
 ]
 
 SEGMENT_MAGIC: Final = b"HAPUBSEG"
-HEADER_BYTES: Final = 16 * 1024
-TABLE: Final = 256  # where the seal table begins
-SEALS: Final = (HEADER_BYTES - TABLE) // framing.SEAL_BYTES
-_LATE_SEALS: Final = 4  # for frames that were appended while the last seal was written
+HEADER_BYTES: Final = PAGE_BYTES
+# Room for the seals that come while an append is under way, and for the zero behind the last.
+_LATE_SEALS: Final = 4
+MARGIN_BYTES: Final = framing.SEAL_BYTES * (_LATE_SEALS + 1)
 
 
 class FileSegment(Segment):
@@ -64,6 +66,11 @@ class FileSegment(Segment):
     def writable(self) -> Writable:
         return self._mapped().writable
 
+    @property
+    @override
+    def frame_limit(self) -> int:
+        return frames_below(self)
+
     def _mapped(self) -> Region:
         if self._region is None:
             self._file = self._disk.open(self.path)
@@ -90,15 +97,19 @@ class FileSegment(Segment):
             file.close()
 
 
-def seal_frames(segment: Segment, end: int, next_sequence: int) -> bool:
-    """Put a checksum over the frames from `segment.end` to `end`; False when it was the last."""
+def frames_below(segment: Segment) -> int:
+    """Where the frames of a segment with so many seals have to end."""
+    return segment.size - framing.SEAL_BYTES * (len(segment.mark_offsets) + _LATE_SEALS)
+
+
+def seal_at(segment: Segment, index: int) -> int:
+    """The offset of a seal, counted from 0."""
+    return segment.size - framing.SEAL_BYTES * (index + 1)
+
+
+def seal_frames(segment: Segment, end: int, next_sequence: int) -> None:
+    """Put a checksum over the frames from `segment.end` to `end`."""
     view = segment.view
-    index = len(segment.mark_offsets) - 1
-    crc = framing.seal_checksum(view[segment.end : end], next_sequence)
-    framing.write_seal(view[TABLE:HEADER_BYTES], index, framing.Seal(end, crc, next_sequence))
-    return takes_more_seals(segment)
-
-
-def takes_more_seals(segment: Segment) -> bool:
-    """Whether the table has room for another seal after the next one."""
-    return len(segment.mark_offsets) + _LATE_SEALS < SEALS
+    crc = framing.seal_checksum(view[segment.end : end], segment.next_sequence, next_sequence)
+    at = seal_at(segment, len(segment.mark_offsets) - 1)
+    framing.write_seal(view, at, framing.Seal(end, crc, next_sequence))

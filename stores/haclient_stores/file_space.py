@@ -21,8 +21,8 @@ from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageErr
 from haclient_stores.file_recovery import read_segment
 from haclient_stores.file_segment import (
     HEADER_BYTES,
+    MARGIN_BYTES,
     SEGMENT_MAGIC,
-    TABLE,
     FileSegment,
     seal_frames,
 )
@@ -53,6 +53,7 @@ class FileSpace(Space):
     """
 
     begin = HEADER_BYTES
+    margin = MARGIN_BYTES
 
     def __init__(
         self, disk: Disk, control: File, *, segment_bytes: int, kept: int = _SPARE_SEGMENTS
@@ -106,7 +107,8 @@ class FileSpace(Space):
                 raise
             segment = self._reused(unused, first)
         view = segment.view
-        view[TABLE : HEADER_BYTES + SLOT_BYTES] = bytes(HEADER_BYTES + SLOT_BYTES - TABLE)
+        view[HEADER_BYTES : HEADER_BYTES + SLOT_BYTES] = bytes(SLOT_BYTES)
+        view[size - framing.SEAL_BYTES :] = bytes(framing.SEAL_BYTES)
         identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, size, first)
         with self._lock:
             framing.write_word(view, framing.FIRST_WORD, 0)
@@ -219,9 +221,9 @@ class FileSpace(Space):
     # -- what is kept on disk -----------------------------------------------------------------
 
     @override
-    def seal(self, segment: Segment, end: int, next_sequence: int) -> bool:
+    def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
         self.check_usable()
-        return seal_frames(segment, end, next_sequence)
+        seal_frames(segment, end, next_sequence)
 
     @override
     def note(self, window: PublishWindow, *, numbering: bool) -> None:
@@ -288,11 +290,25 @@ class FileSpace(Space):
         with contextlib.closing(self._disk.open(segment.path)) as file:
             file.fsync()
 
+    def remove_all(self, segments: list[Segment]) -> None:
+        """Remove every file but the control page, whose numbers reach the disk first.
+
+        Whichever of the files a crash leaves: its frames are known to be persisted.
+        """
+        self._control_file.fsync()
+        for segment in self._all(segments):
+            segment.let_go()
+            self._disk.remove(segment.path)
+        self._spare.clear()
+        self._stale.clear()
+
+    def _all(self, segments: list[Segment]) -> list[FileSegment]:
+        return [*self._spare, *self._stale, *map(_file_segment, segments)]
+
     def close(self, segments: list[Segment]) -> None:
         """Unmap everything, the segments in use too."""
         self._closed = True
-        used = [_file_segment(segment) for segment in segments]
-        for segment in [*self._spare, *self._stale, *used]:
+        for segment in self._all(segments):
             segment.let_go()
         self._control_region.close()
         self._control_file.close()
@@ -334,8 +350,6 @@ class FileSpace(Space):
                 raise StoreCorrupt(segment.path, 24, "it repeats the sequences of another segment")
             kept.append(segment)
             self._dirty.append(segment)
-        for read in kept[:-1]:  # the last one is about to be continued
-            self.park(read)
         return kept
 
     def _recovered(self, path: Path) -> FileSegment | None:
@@ -349,6 +363,8 @@ class FileSpace(Space):
             raise
         if segment is None:
             file.close()
+        else:  # there may be more of them than may be open
+            segment.let_go()
         return segment
 
     def _keep_unused(self, file: File, size: int) -> None:

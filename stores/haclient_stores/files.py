@@ -4,15 +4,14 @@ Stores and the broker's journal are written against `Disk` and `File`; productio
 `RealDisk`, the simulator a disk that fails on purpose. Four rules live here so that nobody has to
 remember them:
 
-* **Errors are translated once.** No space (`ENOSPC`, `EDQUOT`) becomes `StoreFull`, every other
-  `OSError` becomes `StoreError` with the path and what was tried.
+* **Errors are translated once.** No space (`ENOSPC`, `EDQUOT`, `EFBIG`) becomes `StoreFull`, every
+  other `OSError` becomes `StoreError` with the path and what was tried.
 * **Space is allocated, never assumed.** Writing into a mapped hole of a full disk kills the process
   with SIGBUS, so `File.allocate` reserves real blocks before anything is mapped.
 * **A lock is on the file that the path names.** `flock` locks an inode; the path may have been
   renamed over meanwhile, so the two are compared after locking, and the lock is taken again when
   they differ.
-* **A replaced file is whole or absent.** `replace` writes a temporary file, syncs it, renames it
-  and syncs the directory.
+* **A replaced file is whole or absent.** `replace` syncs a temporary file and renames it.
 """
 
 from __future__ import annotations
@@ -36,19 +35,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Disk", "File", "MappedRegion", "RealDisk", "Region", "Writable", "anonymous_region"]
 
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_SPACE: Final = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space of this user",
+    errno.EFBIG: "allow the process larger files (ulimit -f)",
+}
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_ZEROS: Final = bytes(64 * 1024)
+_ZEROS: Final = bytes(2**16)
 _LOCK_ATTEMPTS: Final = 100  # each retry means that somebody renamed the file in between
-
-
 _T = TypeVar("_T")
-
 # A process is forked as a whole, so this is the process's and not a disk's; entries go with the
 # stores that they are for.
-_in_forks: Final[weakref.WeakKeyDictionary[object, Callable[..., None]]] = (
-    weakref.WeakKeyDictionary()
-)
+_in_forks: Final = weakref.WeakKeyDictionary[object, "Callable[..., None]"]()
 
 
 def _tell_forks() -> None:
@@ -218,7 +216,7 @@ def _translated(path: Path, action: str) -> Generator[None]:
     except OSError as error:
         text = f"{path}: cannot {action}: {error.strerror or error}"
         if error.errno in _NO_SPACE:
-            raise StoreFull(f"{text}; free some space and try again") from error
+            raise StoreFull(f"{text}; {_NO_SPACE[error.errno]} and try again") from error
         raise StoreError(text) from error
 
 
@@ -391,6 +389,8 @@ class RealDisk(Disk):
 
     @override
     def make_directory(self, path: Path) -> None:
+        if path.exists() and not path.is_dir():
+            raise StoreError(f"{path}: is a file, where a directory is wanted")
         missing = [each for each in (path, *path.parents) if not each.exists()]
         with _translated(path, "create the directory"):
             path.mkdir(parents=True, exist_ok=True)

@@ -53,14 +53,14 @@ __all__ = [
     "IDENTITY_BYTES",
     "MAX_NAME_BYTES",
     "OWNER_OFFSET",
+    "SEAL_BYTES",
     "SECOND_WORD",
     "THIRD_WORD",
     "Identity",
     "Seal",
-    "pack_seal",
     "read_identity",
     "read_owner",
-    "read_seals",
+    "read_seal",
     "read_word",
     "read_word_pair",
     "seal_checksum",
@@ -86,7 +86,7 @@ _identity = struct.Struct("<8sIIQQ")
 _word = struct.Struct("<QQ")
 _crc = struct.Struct("<I")
 _pair = struct.Struct("<II")
-_quad = struct.Struct("<Q")
+_seal = struct.Struct("<IIQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def read_owner(page: bytes | bytearray | memoryview, *, path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """One entry of a seal table.
+    """One seal of a segment.
 
     Attributes:
         end: Offset behind the sealed bytes; they begin where the seal before ended.
@@ -211,47 +211,24 @@ class Seal:
     next_sequence: int
 
 
-def seal_checksum(sealed: bytes | memoryview, next_sequence: int) -> int:
-    """The crc32 of the sealed bytes and, behind them, of the next sequence in 8 bytes."""
-    return zlib.crc32(_quad.pack(next_sequence), zlib.crc32(sealed))
+def seal_checksum(sealed: bytes | memoryview, sequence: int, next_sequence: int) -> int:
+    """The crc32 of the sealed bytes and, behind them, of the sequences in front and behind."""
+    return zlib.crc32(_word.pack(sequence, next_sequence), zlib.crc32(sealed))
 
 
-def pack_seal(seal: Seal) -> bytes:
-    """End and crc32, 4 bytes each, then the next sequence."""
-    return _pair.pack(seal.end, seal.crc) + _quad.pack(seal.next_sequence)
+def write_seal(view: memoryview, at: int, seal: Seal) -> None:
+    """Write a seal below the others; the word that makes it valid is written last and at once.
 
-
-def write_seal(table: memoryview, index: int, seal: Seal) -> None:
-    """Append to a seal table; the word that makes the entry valid is written last and at once."""
-    offset = index * SEAL_BYTES
-    packed = pack_seal(seal)
-    table[offset + 8 : offset + 16] = packed[8:]
-    table[offset : offset + 8] = packed[:8]
-
-
-def read_seals(
-    table: bytes | bytearray | memoryview, *, begin: int, first: int, path: str, at: int
-) -> list[Seal]:
-    """The seals of a segment, in order.
-
-    Args:
-        table: The seal table.
-        begin: Where the first sealed byte is.
-        first: The sequence there.
-        path: The file, for the error.
-        at: Where in the file the table is, for the error.
-
-    Raises:
-        StoreCorrupt: An entry goes backwards.
+    What lies below is whatever the file held in an earlier life, so the place of the next seal is
+    made zero first.
     """
-    seals: list[Seal] = []
-    for offset in range(0, len(table) - SEAL_BYTES + 1, SEAL_BYTES):
-        end, crc = _pair.unpack_from(table, offset)
-        (next_sequence,) = _quad.unpack_from(table, offset + 8)
-        if not end:
-            break
-        if end <= begin or next_sequence <= first:
-            raise StoreCorrupt(path, at + offset, "the seal table goes backwards")
-        begin, first = end, next_sequence
-        seals.append(Seal(end, crc, next_sequence))
-    return seals
+    packed = _seal.pack(seal.end, seal.crc, seal.next_sequence)
+    view[at - SEAL_BYTES : at] = bytes(SEAL_BYTES)
+    view[at + 8 : at + SEAL_BYTES] = packed[8:]
+    view[at : at + 8] = packed[:8]
+
+
+def read_seal(view: memoryview, at: int) -> Seal | None:
+    """The seal at an offset; None behind the last."""
+    end, crc, next_sequence = _seal.unpack_from(view, at)
+    return Seal(end, crc, next_sequence) if end else None

@@ -6,12 +6,15 @@ store belongs to, what has to be done for a loss of power, and what is let go of
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
 
 from typing_extensions import override
 
 from haclient_stores.errors import StoreLocked, UsageError
+from haclient_stores.window import PublishWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,22 +22,44 @@ if TYPE_CHECKING:
 
     from haclient_stores.segment import Segment
 
-__all__ = ["Durability", "Home", "MemoryHome", "check_durability", "check_owner"]
+__all__ = ["Durability", "Home", "Keeping", "MemoryHome", "check_durability", "check_owner"]
 
 Durability = Literal["process", "group", "fsync"]
 _DURABILITIES: Final = ("process", "group", "fsync")
+_T = TypeVar("_T")
 
 
-def check_durability(durability: str, group_interval_s: float = 0.01) -> None:
+def check_durability(durability: str, group_interval_s: object = 0.01) -> None:
     """Refuse what is no durability.
 
     Raises:
         UsageError: It is none, or groups are not apart.
     """
-    if not group_interval_s > 0:
-        raise UsageError(f"group_interval_s is above 0 seconds, not {group_interval_s}")
+    if not isinstance(group_interval_s, (int, float)) or not 0 < group_interval_s < math.inf:
+        raise UsageError(f"group_interval_s is above 0 seconds, not {group_interval_s!r}")
     if durability not in _DURABILITIES:
         raise UsageError(f"durability is one of {', '.join(_DURABILITIES)}, not {durability!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How messages are kept.
+
+    Attributes:
+        durability: What the client waits for; see `publish_log`.
+        group_interval_s: How often the client syncs at durability `group`, in seconds.
+        truncate_on_close: `close` gives all space back when nothing waits for an ack (PS24).
+
+    Raises:
+        UsageError: The durability is none, or groups are not apart.
+    """
+
+    durability: Durability = "process"
+    group_interval_s: float = 0.01
+    truncate_on_close: bool = False
+
+    def __post_init__(self) -> None:
+        check_durability(self.durability, self.group_interval_s)
 
 
 def check_owner(path: str | Path, owner: str, client_name: str) -> None:
@@ -58,10 +83,16 @@ class Home(Protocol):
     Attributes:
         client_name: Who owns the store; empty while nobody does.
         synced_sequence: Everything up to here survives a loss of power (PS20).
+        keeping: How messages are kept.
+        segments: What an earlier process has left, ascending.
+        window: The numbering of that process.
     """
 
     client_name: str
     synced_sequence: int
+    keeping: Keeping
+    segments: list[Segment]
+    window: PublishWindow
 
     @property
     @abstractmethod
@@ -84,8 +115,18 @@ class Home(Protocol):
         ...
 
     @abstractmethod
+    def give_back(self, segments: list[Segment]) -> None:
+        """Nothing waits for an ack and all is synced: return the space of these and all others."""
+        ...
+
+    @abstractmethod
     def close(self, segments: list[Segment]) -> None:
         """Let go of everything, the lock too."""
+        ...
+
+    @abstractmethod
+    def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
+        """Call `told(owner)` in every forked child that could write into the same files."""
         ...
 
 
@@ -94,6 +135,11 @@ class MemoryHome(Home):
 
     client_name = ""
     synced_sequence = 0
+    keeping = Keeping()
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.window = PublishWindow()
 
     @property
     @override
@@ -110,5 +156,13 @@ class MemoryHome(Home):
         """Memory does not survive the process, so there is nothing to wait for."""
 
     @override
+    def give_back(self, segments: list[Segment]) -> None:
+        """Memory goes with its last user."""
+
+    @override
     def close(self, segments: list[Segment]) -> None:
         """Nothing is held but memory."""
+
+    @override
+    def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
+        """A child has a memory of its own."""

@@ -12,7 +12,6 @@ nothing; `durability="group"` does it every few milliseconds.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
@@ -20,14 +19,16 @@ from typing_extensions import override
 from haclient_stores.directory import Directory
 from haclient_stores.errors import UsageError
 from haclient_stores.file_publish import DEFAULT_FILE_BYTES
-from haclient_stores.files import Disk, RealDisk
-from haclient_stores.home import Durability, check_durability
+from haclient_stores.home import Durability, Keeping
 from haclient_stores.hybrid_space import HybridSegment, HybridSpace
 from haclient_stores.publish_log import PublishLog
-from haclient_stores.segment import Limits, Segment
+from haclient_stores.segment import Limits, Segment, check_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+
+    from haclient_stores.files import Disk
 
 __all__ = ["DEFAULT_HYBRID_MEMORY_BYTES", "DEFAULT_HYBRID_SEGMENT_BYTES", "HybridPublishStore"]
 
@@ -48,6 +49,7 @@ class HybridPublishStore(PublishLog):
         group_interval_s: How often the client syncs at durability `group`, in seconds.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it (PS9).
         resize_handler: Asked with the new size in bytes before the store grows; False refuses.
+        truncate_on_close: See `FilePublishStore` (PS24).
         disk: Where files are; another one in simulations.
 
     Raises:
@@ -67,31 +69,23 @@ class HybridPublishStore(PublishLog):
         group_interval_s: float = 0.01,
         error_on_publish_gap: bool = False,
         resize_handler: Callable[[int], bool] | None = None,
+        truncate_on_close: bool = False,
         disk: Disk | None = None,
     ) -> None:
-        check_durability(durability, group_interval_s)
         limits = Limits(segment_bytes, max_bytes, resize_handler)
-        if memory_bytes < 2 * segment_bytes:
+        keeping = Keeping(durability, group_interval_s, truncate_on_close)
+        if check_bytes("memory_bytes", memory_bytes) < 2 * segment_bytes:
             raise UsageError(
                 f"memory_bytes is at least two segments of {segment_bytes} bytes, not "
                 f"{memory_bytes}"
             )
-        disk = disk or RealDisk()
-        self._directory = Directory(disk, Path(path), segment_bytes=segment_bytes)
+        directory = Directory(path, disk, keeping, segment_bytes=segment_bytes)
         self._hybrid = HybridSpace(
-            self._directory.files, segment_bytes=segment_bytes, memory_bytes=memory_bytes
+            directory.files, segment_bytes=segment_bytes, memory_bytes=memory_bytes
         )
         super().__init__(
-            self._directory,
-            self._hybrid,
-            self._directory.window,
-            limits=limits,
-            error_on_publish_gap=error_on_publish_gap,
+            directory, self._hybrid, limits=limits, error_on_publish_gap=error_on_publish_gap
         )
-        self.durability = durability
-        self.group_interval_s = group_interval_s
-        self.restore(self._directory.segments)
-        disk.on_fork(self, HybridPublishStore.forked)
 
     @property
     def memory_used_bytes(self) -> int:

@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from haclient_stores.file_segment import HEADER_BYTES, FileSegment, takes_more_seals
+from haclient_stores.file_segment import (
+    HEADER_BYTES,
+    MARGIN_BYTES,
+    FileSegment,
+    frames_below,
+)
 from haclient_stores.file_space import FileSpace, highest_number
 from haclient_stores.files import Region, Writable, anonymous_region
 from haclient_stores.segment import SLOT_BYTES, Segment, Space
@@ -59,6 +64,11 @@ class HybridSegment(Segment):
         return self.memory.writable
 
     @property
+    @override
+    def frame_limit(self) -> int:
+        return frames_below(self)
+
+    @property
     def memory(self) -> Region:
         """The memory, which every segment has that is still written."""
         if self.region is None:
@@ -76,6 +86,7 @@ class HybridSpace(Space):
     """
 
     begin = HEADER_BYTES
+    margin = MARGIN_BYTES
 
     def __init__(self, files: FileSpace, *, segment_bytes: int, memory_bytes: int) -> None:
         self._files = files
@@ -162,12 +173,12 @@ class HybridSpace(Space):
             self._files.park(segment.twin)
 
     @override
-    def seal(self, segment: Segment, end: int, next_sequence: int) -> bool:
-        """Memory needs no checksum, but the file that it is copied to has room for so many."""
+    def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
+        """Memory needs no checksum; the file that it is copied to gets the seals as well."""
         if isinstance(segment, HybridSegment):
             self._files.check_usable()
-            return takes_more_seals(segment)
-        return self._files.seal(segment, end, next_sequence)
+        else:
+            self._files.seal(segment, end, next_sequence)
 
     @override
     def note(self, window: PublishWindow, *, numbering: bool) -> None:

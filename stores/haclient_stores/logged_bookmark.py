@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from haclient_stores.files import File
     from haclient_stores.home import Durability
     from haclient_stores.record_file import RecordFile
+    from haclient_stores.standing import Standing
     from haclient_stores.watching import UndiscardedWatch
 
 __all__ = ["LoggedBookmarkStore"]
@@ -196,8 +197,8 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
         return handle.tracker
 
     @override
-    def _seed(self, sub_id: str, newest: dict[int, int]) -> None:
-        self.subscription(sub_id).seed(newest)
+    def _seed(self, sub_id: str, newest: dict[int, int], standing: Standing) -> None:
+        self.subscription(sub_id).seed(newest, standing)
 
     @override
     def purge(self, sub_id: str | None = None) -> None:

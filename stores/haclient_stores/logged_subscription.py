@@ -17,6 +17,7 @@ from haclient_stores.records import (
     heard_record,
     publisher_record,
     server_records,
+    standing_records,
     start_records,
     word,
 )
@@ -250,15 +251,17 @@ class LoggedSubscription(SubscriptionLog):
             self.tracker.purge()
             self._move(Kind.PURGED, 1)
 
-    def seed(self, newest: dict[int, int]) -> None:
-        """Begin where another process has got to."""
+    def seed(self, newest: dict[int, int], standing: Standing) -> None:
+        """Begin where another process has got to, and stand where it stood."""
         with self._log.gate.standstill():
-            self.tracker.seed(newest)
+            self.tracker.seed(newest, standing)
             self._log.introduce()
             self._move(Kind.PURGED, 1)
             for publisher, sequence in newest.items():
                 self._move(Kind.RECOVERED, sequence, publisher)
                 self._move(Kind.SEEN, sequence, publisher)
+            records = standing_records(self._index, self.tracker, self._log.publishers)
+            self._log.file.put_all(list(records))
 
     @property
     def paused(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from typing_extensions import override
 
 from haclient_stores.bookmarks import BookmarkList
@@ -10,6 +12,9 @@ from haclient_stores.explaining import Survival
 from haclient_stores.interfaces import BookmarkStore
 from haclient_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.tracking import UNTRACKED, SubscriptionTracker
+
+if TYPE_CHECKING:
+    from haclient_stores.standing import Standing
 
 __all__ = ["MemoryBookmarkStore", "NullBookmarkStore"]
 
@@ -43,8 +48,8 @@ class MemoryBookmarkStore(TrackedBookmarkStore[SubscriptionTracker]):
         return handle
 
     @override
-    def _seed(self, sub_id: str, newest: dict[int, int]) -> None:
-        self.subscription(sub_id).seed(newest)
+    def _seed(self, sub_id: str, newest: dict[int, int], standing: Standing) -> None:
+        self.subscription(sub_id).seed(newest, standing)
 
     @override
     def purge(self, sub_id: str | None = None) -> None:

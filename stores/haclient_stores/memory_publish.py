@@ -11,7 +11,6 @@ from haclient_stores.home import MemoryHome
 from haclient_stores.memory_space import MemorySpace
 from haclient_stores.publish_log import PublishLog
 from haclient_stores.segment import Limits
-from haclient_stores.window import PublishWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,10 +39,10 @@ class MemoryPublishStore(PublishLog):
         error_on_publish_gap: bool = False,
         resize_handler: Callable[[int], bool] | None = None,
     ) -> None:
+        limits = Limits(segment_bytes, max_bytes, resize_handler)
         super().__init__(
             MemoryHome(),
             MemorySpace(segment_bytes),
-            PublishWindow(),
-            limits=Limits(segment_bytes, max_bytes, resize_handler),
+            limits=limits,
             error_on_publish_gap=error_on_publish_gap,
         )

@@ -47,6 +47,7 @@ class MemorySpace(Space):
     """
 
     begin = 0
+    margin = 0
 
     def __init__(
         self, segment_bytes: int, *, kept: int = _SPARE_SEGMENTS, preallocated: bool = False
@@ -77,8 +78,8 @@ class MemorySpace(Space):
         """Memory is where it is."""
 
     @override
-    def seal(self, segment: Segment, end: int, next_sequence: int) -> bool:
-        return True
+    def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
+        """Memory needs no checksum."""
 
     @override
     def note(self, window: PublishWindow, *, numbering: bool) -> None:

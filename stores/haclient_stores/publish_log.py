@@ -30,37 +30,31 @@ if TYPE_CHECKING:
     from haclient_stores.errors import PublishGap
     from haclient_stores.home import Durability, Home
     from haclient_stores.segment import Limits, Space
-    from haclient_stores.window import PublishWindow
 
 __all__ = ["PublishLog"]
 
 
 class PublishLog(SegmentLog, FrameLog):
-    """A publish store over any space.
+    """A publish store over any space, which goes on with what its home has kept.
 
     Attributes:
-        durability: What the client waits for; see the module.
-        group_interval_s: How often the client syncs at durability `group`.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it (PS9).
     """
 
-    durability: Durability = "process"
-    group_interval_s: float = 0.01
-
-    def __init__(  # the parts of a store
-        self,
-        home: Home,
-        space: Space,
-        window: PublishWindow,
-        *,
-        limits: Limits,
-        error_on_publish_gap: bool,
+    def __init__(
+        self, home: Home, space: Space, *, limits: Limits, error_on_publish_gap: bool
     ) -> None:
-        super().__init__(space, window, limits=limits)
+        super().__init__(space, home.window, limits=limits)
         self.error_on_publish_gap = error_on_publish_gap
         self._home = home
         self._gap: PublishGap | None = None
         self._closed = False
+        try:
+            self.restore(home.segments)
+        except BaseException:
+            home.close(self.detach())
+            raise
+        home.on_fork(self, PublishLog.forked)
 
     store = SegmentLog.append  # pyright: ignore[reportAssignmentType]  one function for both
 
@@ -135,6 +129,16 @@ class PublishLog(SegmentLog, FrameLog):
     # -- durability ---------------------------------------------------------------------------
 
     @property
+    def durability(self) -> Durability:
+        """What the client waits for; see the module."""
+        return self._home.keeping.durability
+
+    @property
+    def group_interval_s(self) -> float:
+        """How often the client syncs at durability `group`, in seconds."""
+        return self._home.keeping.group_interval_s
+
+    @property
     def synced_sequence(self) -> int:
         """Everything up to here survives a loss of power (PS20); 0 in memory."""
         return self._home.synced_sequence
@@ -158,12 +162,15 @@ class PublishLog(SegmentLog, FrameLog):
         """Sync and let go of everything; twice is the same as once. Memory may be used again.
 
         Raises:
-            StoreError: It could not be synced; the lock is released all the same.
+            StoreError: It could not be synced, or its files not be removed; the lock is released
+                all the same.
         """
         if self._closed or self.path is None:
             return
         self._closed = True
         try:
             self.sync()
+            if self._home.keeping.truncate_on_close and not self._window.count:
+                self._home.give_back(self.detach())
         finally:
             self._home.close(self.detach())

@@ -111,7 +111,11 @@ class Resumption(SubscriptionLog):
 
     @override
     def entered(self, server: str) -> None:
-        self._standing.entered(server, self.arrived())
+        arrived = dict(self.arrived())
+        if self.start.entered_us and not self.start.is_now:  # where the log ended, over there
+            for publisher, sequence in sequences(BookmarkList(self.start.items)).items():
+                arrived.setdefault(publisher, sequence)
+        self._standing.entered(server, arrived)
 
     @override
     def heard(self, until_us: int) -> None:

@@ -52,6 +52,7 @@ from haclient_stores.tracked_store import TrackedBookmarkStore
 if TYPE_CHECKING:
     from haclient_stores.adapters import RecoveryPointAdapter
     from haclient_stores.home import Durability
+    from haclient_stores.standing import Standing
     from haclient_stores.tracking import SubscriptionTracker
     from haclient_stores.watching import UndiscardedWatch
 
@@ -211,8 +212,8 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
         return handle
 
     @override
-    def _seed(self, sub_id: str, newest: dict[int, int]) -> None:
-        self.subscription(sub_id).seed(newest)
+    def _seed(self, sub_id: str, newest: dict[int, int], standing: Standing) -> None:
+        self.subscription(sub_id).seed(newest, standing)
 
     @override
     def purge(self, sub_id: str | None = None) -> None:

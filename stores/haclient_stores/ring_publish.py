@@ -7,17 +7,26 @@ ring is full at a size that is known in advance. Then `publish` waits for acks, 
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from haclient_stores.directory import Directory
 from haclient_stores.errors import UsageError
-from haclient_stores.files import Disk, RealDisk
-from haclient_stores.home import Durability, Home, MemoryHome, check_durability
+from haclient_stores.home import Durability, Home, Keeping, MemoryHome
 from haclient_stores.memory_space import MemorySpace
 from haclient_stores.publish_log import PublishLog
-from haclient_stores.segment import MIN_SEGMENT_BYTES, PAGE_BYTES, Limits, Space
-from haclient_stores.window import PublishWindow
+from haclient_stores.segment import (
+    MAX_SEGMENT_BYTES,
+    MIN_SEGMENT_BYTES,
+    PAGE_BYTES,
+    Limits,
+    Space,
+    check_bytes,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from haclient_stores.files import Disk
 
 __all__ = ["MIN_RING_BYTES", "RingPublishStore", "WhenFull"]
 
@@ -29,9 +38,10 @@ MIN_RING_BYTES: Final = 2 * MIN_SEGMENT_BYTES
 class RingPublishStore(PublishLog):
     """Keeps unpersisted messages in a space of fixed size (PS1-PS12, PS14, PS17, PS18).
 
-    It has eight segments, fewer when it is tiny, and room comes back a segment at a time, when all
-    of its frames are persisted. A frame has to fit into one segment. The files are those of a
-    `FilePublishStore`; a ring that is opened with another capacity uses up what it finds.
+    It has eight segments, fewer when it is tiny and more when it is huge. Room comes back a segment
+    at a time, when all of its frames are persisted. A frame has to fit into one segment. The files
+    are those of a `FilePublishStore`; a ring that is opened with another capacity uses up what it
+    finds.
 
     Args:
         path: The store's directory, created when it is missing; None for memory.
@@ -41,6 +51,7 @@ class RingPublishStore(PublishLog):
         durability: What the client waits for; see `publish_log`.
         group_interval_s: How often the client syncs at durability `group`, in seconds.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it (PS9).
+        truncate_on_close: See `FilePublishStore` (PS24); opening takes the space again.
         disk: Where files are; another one in simulations.
 
     Attributes:
@@ -51,7 +62,7 @@ class RingPublishStore(PublishLog):
         StoreFull: The disk has no room for the capacity.
         StoreLocked: Another process has the store open.
         StoreCorrupt: A file does not match its checksums.
-        UsageError: The capacity is too small, or `when_full` is neither.
+        UsageError: The capacity is too small, `when_full` is neither, or memory shall be synced.
     """
 
     def __init__(  # noqa: PLR0913  settings, most of them by keyword
@@ -63,36 +74,32 @@ class RingPublishStore(PublishLog):
         durability: Durability = "process",
         group_interval_s: float = 0.01,
         error_on_publish_gap: bool = False,
+        truncate_on_close: bool = False,
         disk: Disk | None = None,
     ) -> None:
-        check_durability(durability, group_interval_s)
         segment_bytes = _segment_bytes(capacity_bytes)
         count = capacity_bytes // segment_bytes
         if when_full not in {"wait", "raise"}:
             raise UsageError(f"when_full is wait or raise, not {when_full!r}")
         limits = Limits(segment_bytes, capacity_bytes, fixed=True, wait=when_full == "wait")
+        keeping = Keeping(durability, group_interval_s, truncate_on_close)
         directory: Directory | None = None
         if path is None:
+            if durability != "process":
+                raise UsageError(f"a ring in memory cannot have the durability {durability!r}")
             home: Home = MemoryHome()
             space: Space = MemorySpace(segment_bytes, kept=count, preallocated=True)
-            window = PublishWindow()
         else:
-            disk = disk or RealDisk()
-            directory = Directory(disk, Path(path), segment_bytes=segment_bytes, kept=count)
-            home, space, window = directory, directory.files, directory.window
-        super().__init__(
-            home, space, window, limits=limits, error_on_publish_gap=error_on_publish_gap
-        )
+            directory = Directory(path, disk, keeping, segment_bytes=segment_bytes, kept=count)
+            home = directory
+            space = directory.files
+        super().__init__(home, space, limits=limits, error_on_publish_gap=error_on_publish_gap)
         self.capacity_bytes = capacity_bytes
         self.when_full: WhenFull = when_full
-        self.durability = durability
-        self.group_interval_s = group_interval_s
         if directory is not None:
-            self._open(directory, disk or RealDisk())
+            self._take_all(directory)
 
-    def _open(self, directory: Directory, disk: Disk) -> None:
-        self.restore(directory.segments)
-        disk.on_fork(self, RingPublishStore.forked)
+    def _take_all(self, directory: Directory) -> None:
         held = sum(segment.size for segment in directory.segments)
         try:
             directory.files.preallocate(self.capacity_bytes - held)
@@ -102,6 +109,7 @@ class RingPublishStore(PublishLog):
 
 
 def _segment_bytes(capacity_bytes: int) -> int:
-    if capacity_bytes < MIN_RING_BYTES:
+    if check_bytes("capacity_bytes", capacity_bytes) < MIN_RING_BYTES:
         raise UsageError(f"capacity_bytes is at least {MIN_RING_BYTES}, not {capacity_bytes}")
-    return max(MIN_SEGMENT_BYTES, capacity_bytes // _SEGMENTS // PAGE_BYTES * PAGE_BYTES)
+    an_eighth = capacity_bytes // _SEGMENTS // PAGE_BYTES * PAGE_BYTES
+    return min(max(MIN_SEGMENT_BYTES, an_eighth), MAX_SEGMENT_BYTES)

@@ -46,7 +46,7 @@ class Slot:
         server: The address of the server that it was entered at last.
         heard_us: Up to when servers were heard, with everything until then discarded.
         complete: Whether that server has sent all that it had, and it was discarded.
-        in_order: Whether nothing has arrived from any other server.
+        in_order: Whether the resume vector is a place in the order of that server.
     """
 
     generation: int
@@ -178,7 +178,10 @@ class RingSubscription(SubscriptionTracker):
             finished.acked = True
             finished.take(Chunk(numbers, MIXED, [*waiting.values()], [*waiting]))
         before = {} if slot.in_order else {each: applied for each, _, applied in slot.vectors}
-        self._standing = Standing(slot.server, before, slot.complete, slot.heard_us)
+        # Where the order is not known, what came behind the replay and was in hand may stand before
+        # what is finished: then only the time counts.
+        complete = slot.complete and slot.in_order
+        self._standing = Standing(slot.server, before, complete, slot.heard_us)
         self._kept = self._standing.copy()
         self._image = bytearray(slot.pack())
 
@@ -226,6 +229,9 @@ class RingSubscription(SubscriptionTracker):
             self._heard = None
             _WORD.pack_into(image, _HEARD_AT, self._kept.heard_us)
             image[_FLAGS_AT] |= _COMPLETE
+        if self._standing.before and self._standing.orders(self._named()):
+            self._standing.before = {}  # and so it stays until it is entered at another server
+            image[_FLAGS_AT] |= _IN_ORDER
         self.generation = generation = self.generation + 1
         _WORD.pack_into(image, 8, generation)
         image[:4] = zlib.crc32(memoryview(image)[4:]).to_bytes(4, "little")
@@ -234,6 +240,9 @@ class RingSubscription(SubscriptionTracker):
     def _resume(self) -> dict[int, int]:
         finished = self.finished
         return finished.recovered if finished.acked or finished.waiting else self._applied
+
+    def _named(self) -> dict[int, int]:
+        return {self._publishers.ids[each]: at for each, at in self._resume().items()}
 
     def _advance(self) -> Iterable[int]:
         """Bring `_applied` up to the head; the publishers for which it may have moved."""
@@ -298,8 +307,9 @@ class RingSubscription(SubscriptionTracker):
             self._write()
 
     @override
-    def seed(self, newest: dict[int, int]) -> None:
-        super().seed(newest)
+    def seed(self, newest: dict[int, int], standing: Standing) -> None:
+        super().seed(newest, standing)
+        self._kept = standing.copy()
         self.save()
 
     def forget(self) -> None:

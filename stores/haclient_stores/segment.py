@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from haclient_stores.window import PublishWindow
 
 __all__ = [
+    "MAX_SEGMENT_BYTES",
     "MIN_SEGMENT_BYTES",
     "PAGE_BYTES",
     "SLOT_BYTES",
     "Limits",
     "Segment",
     "Space",
+    "check_bytes",
     "frame_length",
     "walk",
 ]
@@ -30,8 +32,20 @@ __all__ = [
 SLOT_BYTES: Final = 4  # the length in front of each frame, and the zero behind the last
 PAGE_BYTES: Final = 4096
 MIN_SEGMENT_BYTES: Final = 8 * PAGE_BYTES
+MAX_SEGMENT_BYTES: Final = 512 * 2**20  # the largest frame fits, and offsets take 4 bytes
 
 frame_length = struct.Struct(">I").unpack_from
+
+
+def check_bytes(name: str, value: object) -> int:
+    """A size as it was given.
+
+    Raises:
+        UsageError: It is no whole number.
+    """
+    if not isinstance(value, int):
+        raise UsageError(f"{name} is a whole number of bytes, not {value!r}")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,7 @@ class Limits:
         wait: A log at its limit asks its users to wait for acks.
 
     Raises:
-        UsageError: A segment would be smaller than a page and its header.
+        UsageError: No segment can have this size, or the log could not have even one.
     """
 
     segment_bytes: int
@@ -56,10 +70,17 @@ class Limits:
     wait: bool = False
 
     def __post_init__(self) -> None:
-        if self.segment_bytes < MIN_SEGMENT_BYTES:
+        size = check_bytes("segment_bytes", self.segment_bytes)
+        if not MIN_SEGMENT_BYTES <= size <= MAX_SEGMENT_BYTES:
             raise UsageError(
-                f"segment_bytes is at least {MIN_SEGMENT_BYTES}, not {self.segment_bytes}"
+                f"segment_bytes is from {MIN_SEGMENT_BYTES} to {MAX_SEGMENT_BYTES}, not {size}"
             )
+        if check_bytes("max_bytes", self.max_bytes) < size:
+            raise UsageError(
+                f"max_bytes is at least segment_bytes, which is {size}, not {self.max_bytes}"
+            )
+        if self.resize is not None and not callable(self.resize):
+            raise UsageError(f"resize_handler takes a size and answers, {self.resize!r} cannot")
 
     def next_segment(self, needed: int, *, held: int, granted: int, waiting: int) -> int:
         """How large the next segment is, if it may exist at all.
@@ -82,9 +103,10 @@ class Limits:
                 "a segment of this store: give it more capacity_bytes"
             )
         if total > self.max_bytes:
+            setting = "capacity_bytes" if self.fixed else "max_bytes"
             raise StoreFull(
                 f"{waiting} messages wait for their persisted acks and fill the store "
-                f"(max_bytes={self.max_bytes}): wait for acks, which a sync destination that is "
+                f"({setting}={self.max_bytes}): wait for acks, which a sync destination that is "
                 "down holds back, or allow more",
                 wait=self.wait,
             )
@@ -104,7 +126,6 @@ class Segment:
             active one only the log knows it.
         next_sequence: The sequence behind the last frame; like `end`.
         mark_offsets, mark_sequences: Known frame boundaries and the sequence that starts there.
-        full: It takes no more marks.
         released: The space has it back; whoever still holds it must look elsewhere.
     """
 
@@ -112,7 +133,6 @@ class Segment:
         "begin",
         "end",
         "first",
-        "full",
         "mark_offsets",
         "mark_sequences",
         "next_sequence",
@@ -128,7 +148,6 @@ class Segment:
         self.next_sequence = first
         self.mark_offsets = [begin]
         self.mark_sequences = [first]
-        self.full = False
         self.released = False
 
     @property
@@ -140,6 +159,11 @@ class Segment:
     def writable(self) -> Writable:
         """The same memory, in the form that is fastest to write."""
         return self.view
+
+    @property
+    def frame_limit(self) -> int:
+        """Frames, and the zero behind the last, do not reach beyond this offset."""
+        return self.size
 
     def mark(self, end: int, next_sequence: int) -> None:
         """Note a frame boundary."""
@@ -163,9 +187,11 @@ class Space(Protocol):
 
     Attributes:
         begin: Offset of the first frame in each segment.
+        margin: Bytes at the end of a new segment that frames must not take.
     """
 
     begin: int
+    margin: int
 
     @abstractmethod
     def create(self, first: int, size: int) -> Segment:
@@ -187,8 +213,8 @@ class Space(Protocol):
         ...
 
     @abstractmethod
-    def seal(self, segment: Segment, end: int, next_sequence: int) -> bool:
-        """Frames from `segment.end` to `end` are complete; False when this was the last seal."""
+    def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
+        """Frames from `segment.end` to `end` are complete."""
         ...
 
     @abstractmethod

@@ -155,12 +155,12 @@ class SegmentLog:
             active = self._active
             if active is not None and not self._jumped:
                 self._mark(active, self._end, self._window.last_sequence + 1)
-                if active.full or self._end + length + SLOT_BYTES > active.size:
+                if self._at + length > active.frame_limit:
                     active = None
             if active is None or self._jumped:
                 active = self._roll(length)
             most = max(self._at + length, active.end + MARK_BYTES)
-            self._limit = min(active.size, most)
+            self._limit = min(active.frame_limit, most)
 
     def forked(self) -> None:
         """We are a forked child, and the memory is the parent's: the next append is refused.
@@ -174,10 +174,9 @@ class SegmentLog:
         """Seal what was appended since the last mark."""
         if active.end == end:
             return
-        active.full = not self._space.seal(active, end, next_sequence)
+        self._space.seal(active, end, next_sequence)
         active.mark(end, next_sequence)
-        if active.full:
-            self._limit = 0  # the next append begins another segment
+        self._limit = min(self._limit, active.frame_limit)  # the seal has taken its room
 
     def checkpoint(self) -> int:
         """Seal all that is appended; returns the last sequence of it. Any thread may call this.
@@ -206,10 +205,11 @@ class SegmentLog:
 
     def renumbered(self) -> None:
         """The numbering may have changed: a jump begins a new segment with the next append."""
-        active = self._active
-        if active is not None and active.next_sequence != self._window.last_sequence + 1:
-            self._jumped = True
-            self._limit = 0
+        with self._lock:
+            active = self._active
+            if active is not None and active.next_sequence != self._window.last_sequence + 1:
+                self._jumped = True
+                self._limit = 0
 
     def _leave_persisted(self) -> None:
         """Give back the last segment when nothing in it is needed any more: it may be the room."""
@@ -225,7 +225,7 @@ class SegmentLog:
     def _roll(self, length: int) -> Segment:
         self._leave_persisted()
         size = self._limits.next_segment(
-            self._space.begin + length + 2 * SLOT_BYTES,
+            self._space.begin + length + 2 * SLOT_BYTES + self._space.margin,
             held=self._held_bytes,
             granted=self._granted_bytes,
             waiting=self._window.count,

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from haclient_stores.errors import UsageError
+from haclient_stores.file_publish import DEFAULT_FILE_SEGMENT_BYTES
+from haclient_stores.framing import SEAL_BYTES
 
 __all__ = ["StoreSize", "publish_store_size"]
 
-_HEADER_BYTES: Final = 96  # what a frame adds to a body: length, command, topic, sequence, ack
-_SLACK: Final = 1.25  # segments that are not yet wholly persisted, or not yet full
+# What a frame adds to a body: length, command, topic, sequence, ack; a seal when each is synced.
+_HEADER_BYTES: Final = 96 + SEAL_BYTES
+_SLACK: Final = 1.25  # a ring has room for new frames once all of a whole eighth are persisted
+# The first segment is not yet wholly persisted, the last one not yet full, a third does not fit.
+_PART_FILLED_BYTES: Final = 3 * DEFAULT_FILE_SEGMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +25,8 @@ class StoreSize:
 
     Attributes:
         messages: How many messages it has to hold.
-        bytes: How many bytes that takes, headers and part-filled segments included.
+        bytes: How many bytes that takes, headers and part-filled segments included: the `max_bytes`
+            or `capacity_bytes` of a store.
     """
 
     messages: int
@@ -48,10 +54,15 @@ def publish_store_size(
         check_period_s: How often the server looks, in seconds.
 
     Raises:
-        UsageError: A rate, a size or a time is negative or not finite.
+        UsageError: A rate, a size or a time is no number, negative or not finite.
     """
     given = (messages_per_second, message_bytes, downgrade_age_s, check_period_s)
-    if not all(math.isfinite(value) and value >= 0 for value in given):
+    if not all(_is_possible(value) for value in given):
         raise UsageError(f"rates, sizes and times are finite and not negative, not {given}")
     messages = math.ceil(messages_per_second * (downgrade_age_s + check_period_s))
-    return StoreSize(messages, math.ceil(messages * (message_bytes + _HEADER_BYTES) * _SLACK))
+    filled = math.ceil(messages * (message_bytes + _HEADER_BYTES) * _SLACK)
+    return StoreSize(messages, filled + _PART_FILLED_BYTES)
+
+
+def _is_possible(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value) and value >= 0

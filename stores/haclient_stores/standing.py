@@ -8,12 +8,15 @@ with its progress a subscription remembers whose order it is.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Standing"]
+__all__ = ["NOWHERE", "Standing"]
+
+NOWHERE: Final = "?"
+"""In place of an address, and no server's: the progress is in no order that is known."""
 
 
 @dataclass(slots=True)
@@ -26,12 +29,15 @@ class Standing:
         complete: Whether that server has sent all that it had, so that nothing older is missing.
         heard_us: What servers had at this time has arrived, in microseconds since 1970; 0 when no
             server has sent all that it had so far.
+        settled_us: The same of what has arrived and was discarded, too; see `settle`.
     """
 
     server: str = ""
     before: dict[int, int] = field(default_factory=dict[int, int])
     complete: bool = False
     heard_us: int = 0
+    settled_us: int = 0
+    _waiting: tuple[int, int] | None = None  # a time, and a number that no earlier message has
 
     def entered(self, server: str, arrived: Mapping[int, int]) -> None:
         """A server has accepted it; `arrived` is how far each publisher was heard of until now.
@@ -57,6 +63,24 @@ class Standing:
         """
         before = self.before
         return not before or any(finished[each] > before.get(each, 0) for each in finished)
+
+    def settle(self, oldest: int, following: int) -> None:
+        """Move `settled_us` on; to be called now and then.
+
+        Whoever begins with nothing but what is finished has to fetch what was in hand again. So
+        for him a time counts only when everything that had arrived by then is discarded.
+
+        Args:
+            oldest: The number of the oldest message that is not discarded; 0 when there is none.
+            following: The number of the next message.
+        """
+        if not oldest:
+            self.settled_us, self._waiting = self.heard_us, None
+            return
+        if self._waiting is not None and oldest >= self._waiting[1]:
+            self.settled_us, self._waiting = self._waiting[0], None
+        if self._waiting is None and self.heard_us > self.settled_us:
+            self._waiting = self.heard_us, following
 
     def copy(self) -> Standing:
         """One that stays as it is."""

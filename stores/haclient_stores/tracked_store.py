@@ -11,22 +11,23 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from typing_extensions import override
 
-from haclient_stores.adapters import positions
-from haclient_stores.bookmarks import Bookmark, BookmarkList
+from haclient_stores.adapters import RecoveryPoint, positions
+from haclient_stores.bookmarks import LAST_MICROSECOND, Bookmark, BookmarkList
 from haclient_stores.entries import Publishers
 from haclient_stores.errors import UsageError
 from haclient_stores.explaining import Explanation, Survival, explain
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
+from haclient_stores.standing import NOWHERE, Standing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter
+    from haclient_stores.adapters import RecoveryPointAdapter
     from haclient_stores.home import Durability
     from haclient_stores.tracking import SubscriptionTracker
     from haclient_stores.watching import UndiscardedWatch
 
-__all__ = ["TrackedBookmarkStore"]
+__all__ = ["TrackedBookmarkStore", "point_of", "standing_of"]
 
 _Handle = TypeVar("_Handle", bound=SubscriptionLog)
 
@@ -80,8 +81,8 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
         """What a handle is about."""
 
     @abstractmethod
-    def _seed(self, sub_id: str, newest: dict[int, int]) -> None:
-        """Begin where another process has got to."""
+    def _seed(self, sub_id: str, newest: dict[int, int], standing: Standing) -> None:
+        """Begin where another process has got to, and stand where it stood."""
 
     # -- one call for each message --------------------------------------------------------------
 
@@ -164,15 +165,51 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
         The store's own knowledge is finer: it also knows what was discarded behind the point. So
         a point is only taken when it is ahead of it for every publisher: then the file was lost,
         or is from before the subscription went on at another host.
+
+        Raises:
+            UsageError: A point is no list of bookmarks; nothing was taken over.
         """
-        for point in points:
-            newest = self._positions(point)
+        for point, newest in [(point, self._positions(point)) for point in points]:
             handle = self._subscriptions.get(point.sub_id)
             own = {} if handle is None else self._tracker(handle).applied()
             ahead = all(newest.get(publisher, 0) >= own[publisher] for publisher in own)
             if newest and ahead and newest != own:
-                self._seed(point.sub_id, newest)
+                self._seed(point.sub_id, newest, standing_of(point))
 
     def _positions(self, point: RecoveryPoint) -> dict[int, int]:
-        found = positions(BookmarkList.parse(point.bookmark))
+        try:
+            found = positions(BookmarkList.parse(point.bookmark))
+        except UsageError as error:
+            raise UsageError(
+                f"the recovery point of the subscription {point.sub_id!r} cannot be used: {error}; "
+                "delete it where the adapter keeps it"
+            ) from error
         return {self._publishers.index(each): sequence for each, sequence in found.items()}
+
+    def recovery_points(self) -> Iterator[RecoveryPoint]:
+        """Where each subscription has got to, as adapters are told; without a bookmark, nowhere."""
+        for sub_id, handle in list(self._subscriptions.items()):
+            yield point_of(sub_id, self._tracker(handle))
+
+
+def point_of(sub_id: str, tracker: SubscriptionTracker) -> RecoveryPoint:
+    """Where one subscription has got to.
+
+    One that was entered at NOW asked for nothing older than its entry, so that time is safe too.
+    """
+    point = tracker.recovery_point()
+    standing = tracker.standing
+    standing.settle(tracker.oldest_undiscarded, tracker.next_number)
+    in_order = standing.server != NOWHERE and (not standing.before or tracker.in_order)
+    return RecoveryPoint(
+        sub_id,
+        str(point) if positions(point) else "",
+        standing.server if in_order else "",
+        max(standing.settled_us, tracker.start.entered_us),
+    )
+
+
+def standing_of(point: RecoveryPoint) -> Standing:
+    """Where a subscription stands that begins with this; a time that cannot be counts as none."""
+    heard_us = point.heard_us if 0 < point.heard_us <= LAST_MICROSECOND else 0
+    return Standing(point.server or NOWHERE, heard_us=heard_us, settled_us=heard_us)

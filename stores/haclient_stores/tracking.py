@@ -44,6 +44,8 @@ from haclient_stores.resumption import Resumption
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from haclient_stores.standing import Standing
+
 __all__ = ["DUPLICATE", "UNTRACKED", "SubscriptionTracker"]
 
 DUPLICATE: Final = 0
@@ -411,9 +413,10 @@ class SubscriptionTracker(Resumption):
                 discarded = number < self.head or number in self.ahead
                 yield number, publisher, sequence, discarded
 
-    def seed(self, newest: dict[int, int]) -> None:
+    def seed(self, newest: dict[int, int], standing: Standing) -> None:
         """Begin where another process has got to: up to here everything is finished."""
         self.purge()
+        self._standing = standing
         self.seen.update(newest)
         self.finished.recover(newest)
 

@@ -14,62 +14,99 @@ and `discard()`, the next process knows what has had its effect, and each messag
                     store.save(message)
                 message.discard()
 
-It is a memory store whose knowledge begins with what the database says: the recovery point of each
-subscription, and the messages behind it that are done. Those are needed because messages may be
-done in any order. Two tables hold them::
+It is a memory store whose whole knowledge is in the database as well: the recovery point of each
+subscription, where it began and in whose order it stands, and the messages behind the point that
+are done. Those are needed because messages may be done in any order. Two tables hold it::
 
-    haclient_recovery_points (client_name, sub_id, bookmark)
-    haclient_done            (client_name, sub_id, publisher, sequence)
+    haclient_recovery_points (client_name, sub_id, bookmark, start, entered_us, server, heard_us,
+                              generation)
+    haclient_done            (client_name, sub_id, publisher, sequence, generation)
 
 Publisher ids and sequences are texts of 20 digits, since 64 bits without a sign are more than a
 database has, and so that their order as text is their order as numbers. Rows of `haclient_done`
 that the recovery point has passed are deleted now and then, in the user's transaction too.
 
 **Order:** save, commit, then `discard()`. A discard before the commit would let the recovery point
-pass a message whose effect may still be rolled back.
+pass a message whose effect may still be rolled back. The connection must not commit by itself.
+
+**An explicit start** (anything but `MOST_RECENT`) forgets what was saved, as with every store: what
+is done comes again. The database forgets it in the transaction of the first `save` after that,
+where it also learns the start. Until then it says what is true: no message has had its effect since
+the new start, and a process that begins with `MOST_RECENT` goes on where the results in the
+database end. Where nothing was ever saved that is the start of the log.
+
+**Threads:** everything is called by the client in its own thread. `save` alone may be called in
+another one while the client goes on, if the driver allows that; `trim` and `purge` may not.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from typing_extensions import override
 
-from haclient_stores.adapters import positions
-from haclient_stores.bookmarks import BookmarkList
+from haclient_stores.adapters import RecoveryPoint, positions
+from haclient_stores.bookmarks import Bookmark, BookmarkList
 from haclient_stores.errors import UsageError
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.tracked_store import point_of, standing_of
 from haclient_stores.tracking import DUPLICATE, SubscriptionTracker
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from haclient_stores.entries import Publishers
     from haclient_stores.watching import UndiscardedWatch
 
 __all__ = ["Connection", "Cursor", "Delivered", "TransactionalRecoveryPoint"]
 
 _TRIM_EVERY: Final = 64  # messages; so many rows more than necessary may stand in the table
-_POINTS_TABLE: Final = (
-    "create table if not exists haclient_recovery_points (client_name text not null, "
-    "sub_id text not null, bookmark text not null, primary key (client_name, sub_id))"
-)
-_DONE_TABLE: Final = (
-    "create table if not exists haclient_done (client_name text not null, sub_id text not null, "
+_POINTS: Final = "haclient_recovery_points"
+_DONE: Final = "haclient_done"
+_TABLES: Final = {
+    _POINTS: "client_name text not null, sub_id text not null, bookmark text not null, "
+    "primary key (client_name, sub_id)",
+    _DONE: "client_name text not null, sub_id text not null, "
     "publisher text not null, sequence text not null, "
-    "primary key (client_name, sub_id, publisher, sequence))"
+    "primary key (client_name, sub_id, publisher, sequence)",
+}
+_TEXT: Final = "text not null default ''"
+_NUMBER: Final = "bigint not null default 0"
+_COLUMNS: Final = {  # which tables of an earlier shape do not have
+    _POINTS: {
+        "start": _TEXT,
+        "entered_us": _NUMBER,
+        "server": _TEXT,
+        "heard_us": _NUMBER,
+        "generation": _NUMBER,
+    },
+    _DONE: {"generation": _NUMBER},
+}
+_READ_POINTS: Final = (
+    "select sub_id, bookmark, start, entered_us, server, heard_us, generation "
+    "from haclient_recovery_points where client_name = ?"
 )
-_READ_POINTS: Final = "select sub_id, bookmark from haclient_recovery_points where client_name = ?"
-_READ_DONE: Final = "select sub_id, publisher, sequence from haclient_done where client_name = ?"
+_READ_DONE: Final = (
+    "select sub_id, publisher, sequence, generation from haclient_done where client_name = ?"
+)
 _SAVE_DONE: Final = (
-    "insert into haclient_done (client_name, sub_id, publisher, sequence) "
-    "values (?, ?, ?, ?) on conflict do nothing"
+    "insert into haclient_done (client_name, sub_id, publisher, sequence, generation) "
+    "values (?, ?, ?, ?, ?) on conflict do nothing"
 )
 _SAVE_POINT: Final = (
-    "insert into haclient_recovery_points (client_name, sub_id, bookmark) values (?, ?, ?) "
-    "on conflict (client_name, sub_id) do update set bookmark = excluded.bookmark"
+    "insert into haclient_recovery_points "
+    "(client_name, sub_id, bookmark, start, entered_us, server, heard_us, generation) "
+    "values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (client_name, sub_id) do update set "
+    "bookmark = excluded.bookmark, start = excluded.start, entered_us = excluded.entered_us, "
+    "server = excluded.server, heard_us = excluded.heard_us, generation = excluded.generation"
 )
 _TRIM: Final = (
     "delete from haclient_done "
     "where client_name = ? and sub_id = ? and publisher = ? and sequence <= ?"
+)
+_FORGET_EARLIER: Final = (
+    "delete from haclient_done where client_name = ? and sub_id = ? and generation <> ?"
 )
 _FORGET: Final = (
     "delete from haclient_done where client_name = ? and sub_id = ?",
@@ -80,7 +117,10 @@ _FORGET: Final = (
 class Cursor(Protocol):
     """What is asked of a DB-API cursor (PEP 249)."""
 
-    def execute(self, operation: str, parameters: Any = ..., /) -> object: ...  # noqa: ANN401, D102  # each driver types them in its own way
+    @property
+    def description(self) -> Any: ...  # noqa: ANN401, D102  # each driver types it in its own way
+
+    def execute(self, operation: str, parameters: Any = ..., /) -> object: ...  # noqa: ANN401, D102  # likewise
 
     def fetchall(self) -> Any: ...  # noqa: ANN401, D102  # likewise
 
@@ -93,6 +133,8 @@ class Connection(Protocol):
     def cursor(self) -> Cursor: ...  # noqa: D102  # PEP 249
 
     def commit(self) -> object: ...  # noqa: D102  # PEP 249
+
+    def rollback(self) -> object: ...  # noqa: D102  # PEP 249
 
 
 class Delivered(Protocol):
@@ -110,11 +152,43 @@ class _Subscription(SubscriptionTracker):
 
     Attributes:
         done: Publisher index and sequence of each.
+        generation: How often it was begun at an explicit start; rows of others do not count.
+        anew: Whether the database may not know yet of the last time.
+        first: What was saved first since then.
+        rows: In `haclient_done`, about.
+        wanted: Whether a recovery point is wanted to be saved.
+        latest: That point, as it was after a discard.
+        trimmed: The one that was saved last.
     """
 
-    def __init__(self, publishers: Publishers) -> None:
+    def __init__(self, publishers: Publishers, sub_id: str) -> None:
         super().__init__(publishers)
+        self._sub_id = sub_id
         self.done: set[tuple[int, int]] = set()
+        self.generation = 0
+        self.anew = False
+        self.first: Bookmark | None = None
+        self.rows = 0
+        self.wanted = False
+        self.latest: RecoveryPoint | None = None
+        self.trimmed = ""
+
+    @override
+    def begin(
+        self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
+    ) -> None:
+        super().begin(acked=acked, start=start, conflated=conflated, entered_us=entered_us)
+        if start is not None:
+            self.forget()
+            self.generation += 1
+            self.anew = True
+
+    def forget(self) -> None:
+        """Nothing is done any more."""
+        self.done.clear()
+        self.first = self.latest = None
+        self.rows, self.trimmed = 0, ""
+        self.anew = self.generation > 0  # a row that is missing stands for none
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
@@ -131,18 +205,41 @@ class _Subscription(SubscriptionTracker):
         return found
 
     @override
+    def discard(self, number: int) -> None:
+        super().discard(number)
+        if self.anew or self.wanted:
+            self._look()
+
+    def _look(self) -> None:
+        """What `save` has to know, found out in the client's thread: nothing moves meanwhile."""
+        if self.wanted:
+            self.wanted = False
+            self.latest = point_of(self._sub_id, self)
+        if self.first is not None:
+            publisher = self._publishers.index(self.first.publisher_id)
+            if self.applied().get(publisher, 0) >= self.first.sequence:
+                self.anew = False  # it was discarded, so its transaction was committed
+
+    @override
     def is_discarded(self, bookmark: str) -> bool:
         return self.position(bookmark) in self.done or super().is_discarded(bookmark)
 
+    @property
+    def start_text(self) -> str:
+        """Where it began, in wire form; empty for the start of the log."""
+        start = self.start
+        return ",".join(map(str, start.items)) if start.range is None else str(start.range)
+
 
 class TransactionalRecoveryPoint(MemoryBookmarkStore):
-    """A bookmark store whose memory is in the user's own database (BS24).
+    """A bookmark store whose memory is in the user's own database (BS23, BS24).
 
     Args:
         connection: A DB-API connection; the one that writes the results, or another one to the
-            same database.
+            same database. It must not commit by itself, or only outside of transactions.
         placeholder: How the driver marks a parameter: `?` (sqlite3) or `%s` (psycopg).
-        create_tables: Create the two tables where they are missing, and commit.
+        create_tables: Create the two tables where they are missing, give those of an earlier shape
+            their columns, and commit.
         watch: Warns of messages that stay undiscarded (BS5).
     """
 
@@ -157,24 +254,42 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         super().__init__(None, watch)
         self._connection = connection
         self._placeholder = placeholder
-        self._rows: dict[str, int] = {}  # in `haclient_done`, about, by subscription
-        self._trimmed: dict[str, str] = {}  # the point that was saved last
         if create_tables:
-            for statement in (_POINTS_TABLE, _DONE_TABLE):
-                self._execute(connection, statement)
-            connection.commit()
+            with self._transaction():
+                for table in _TABLES:
+                    self._create(table)
 
-    def _execute(self, connection: Connection, statement: str, *values: str) -> None:
+    @contextmanager
+    def _transaction(self) -> Generator[None]:
+        """One of our own; a failed one would refuse everything after it, with some drivers."""
+        try:
+            yield
+        except BaseException:
+            self._connection.rollback()
+            raise
+        self._connection.commit()
+
+    def _create(self, table: str) -> None:
+        self._execute(self._connection, f"create table if not exists {table} ({_TABLES[table]})")
+        cursor = self._connection.cursor()
+        cursor.execute(f"select * from {table} where 1 = 0")  # noqa: S608  # a name of ours
+        known = {column[0] for column in cursor.description}
+        cursor.close()
+        for column, kind in _COLUMNS[table].items():
+            if column not in known:
+                self._execute(self._connection, f"alter table {table} add column {column} {kind}")
+
+    def _execute(self, connection: Connection, statement: str, *values: str | int) -> None:
         cursor = connection.cursor()
         cursor.execute(statement.replace("?", self._placeholder), values)
         cursor.close()
 
-    def _read(self, statement: str) -> list[tuple[str, ...]]:
+    def _read(self, statement: str) -> list[tuple[Any, ...]]:
         cursor = self._connection.cursor()
         cursor.execute(statement.replace("?", self._placeholder), (self._client_name,))
-        rows: list[tuple[str, ...]] = cursor.fetchall()
+        rows: list[tuple[Any, ...] | dict[str, Any]] = cursor.fetchall()  # as the user wants rows
         cursor.close()
-        return rows
+        return [tuple(row.values() if isinstance(row, dict) else row) for row in rows]
 
     @override
     def open_for(self, client_name: str) -> None:
@@ -182,22 +297,31 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         super().open_for(client_name)
         if known:
             return
-        for sub_id, bookmark in self._read(_READ_POINTS):
-            found = positions(BookmarkList.parse(bookmark))
-            newest = {self._publishers.index(each): q for each, q in found.items()}
-            self.subscription(sub_id).seed(newest)
-        for sub_id, publisher, sequence in self._read(_READ_DONE):
-            handle = self.subscription(sub_id)
+        with self._transaction():  # a read begins one with some drivers
+            points, done = self._read(_READ_POINTS), self._read(_READ_DONE)
+        for sub_id, bookmark, start, entered_us, server, heard_us, generation in points:
+            handle = self._handle(sub_id)
+            if bookmark:
+                point = RecoveryPoint(sub_id, bookmark, server, heard_us)
+                handle.seed(self._positions(point), standing_of(point))
+            if start:
+                handle.start.set(start)
+            handle.start.entered_us = entered_us
+            handle.generation = generation
+        for sub_id, publisher, sequence, generation in done:
+            handle = self._handle(sub_id)
             place = self._publishers.index(int(publisher)), int(sequence)
-            if isinstance(handle, _Subscription) and place[1] > handle.seen.get(place[0], 0):
+            if generation == handle.generation and place[1] > handle.seen.get(place[0], 0):
                 handle.done.add(place)
-                self._rows[sub_id] = len(handle.done)
-        self._connection.commit()  # a read begins a transaction with some drivers
+                handle.rows += 1
 
     @override
     def _new_subscription(self, sub_id: str) -> SubscriptionTracker:
-        found = self._subscriptions[sub_id] = _Subscription(self._publishers)
+        found = self._subscriptions[sub_id] = _Subscription(self._publishers, sub_id)
         return found
+
+    def _handle(self, sub_id: str) -> _Subscription:
+        return cast("_Subscription", self.subscription(sub_id))
 
     def save(self, message: Delivered, connection: Connection | None = None) -> None:
         """Note in the running transaction that a message has had its effect; commit is the user's.
@@ -209,47 +333,82 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         Raises:
             UsageError: The message has no bookmark, or the store has no client yet.
         """
-        place = self.subscription(message.sub_id).position(message.bookmark)
+        place = _place(message.bookmark)
         if place is None or not self._client_name:
             raise UsageError(
                 f"cannot save {message.bookmark!r}: it is a message of a bookmark subscription, of "
                 "a client that has this store, that can be saved"
             )
         connection = connection or self._connection
-        publisher, sequence = _digits(self._publishers.ids[place[0]]), _digits(place[1])
+        handle = self._handle(message.sub_id)
+        key = self._client_name, message.sub_id
+        if handle.anew:  # again in each transaction until one is known to be committed
+            handle.first = handle.first or place
+            self._execute(connection, _FORGET_EARLIER, *key, handle.generation)
+            self._save_point(connection, handle, RecoveryPoint(message.sub_id, ""))
         self._execute(
-            connection, _SAVE_DONE, self._client_name, message.sub_id, publisher, sequence
+            connection,
+            _SAVE_DONE,
+            *key,
+            _digits(place.publisher_id),
+            _digits(place.sequence),
+            handle.generation,
         )
-        sub_id = message.sub_id
-        self._rows[sub_id] = rows = self._rows.get(sub_id, 0) + 1
-        if rows >= _TRIM_EVERY and str(self.most_recent(sub_id)) != self._trimmed.get(sub_id):
-            self.trim(sub_id, connection)
+        handle.rows += 1
+        point, handle.latest = handle.latest, None
+        if point is not None:
+            self._trim(connection, handle, point)
+        handle.wanted = handle.rows >= _TRIM_EVERY
 
     def trim(self, sub_id: str, connection: Connection | None = None) -> None:
         """Save the recovery point in the running transaction, and forget what it has passed."""
-        connection = connection or self._connection
-        point = self.most_recent(sub_id)
-        found = positions(point)
-        if not found:
+        handle = self._handle(sub_id)
+        self._trim(connection or self._connection, handle, point_of(sub_id, handle))
+
+    def _trim(self, connection: Connection, handle: _Subscription, point: RecoveryPoint) -> None:
+        if not point.bookmark or point.bookmark == handle.trimmed:
             return
-        self._rows[sub_id] = 0
-        self._trimmed[sub_id] = str(point)
-        self._execute(connection, _SAVE_POINT, self._client_name, sub_id, str(point))
-        for publisher, sequence in found.items():
-            key = self._client_name, sub_id, _digits(publisher)
+        handle.rows, handle.trimmed = 0, point.bookmark
+        self._save_point(connection, handle, point)
+        for publisher, sequence in positions(BookmarkList.parse(point.bookmark)).items():
+            key = self._client_name, point.sub_id, _digits(publisher)
             self._execute(connection, _TRIM, *key, _digits(sequence))
+
+    def _save_point(
+        self, connection: Connection, handle: _Subscription, point: RecoveryPoint
+    ) -> None:
+        self._execute(
+            connection,
+            _SAVE_POINT,
+            self._client_name,
+            point.sub_id,
+            point.bookmark,
+            handle.start_text,
+            handle.start.entered_us,
+            point.server,
+            point.heard_us,
+            handle.generation,
+        )
 
     @override
     def purge(self, sub_id: str | None = None) -> None:
         """Forget, also in the database, and commit."""
-        for name in list(self._subscriptions) if sub_id is None else [sub_id]:
-            handle = self.subscription(name)
-            handle.purge()
-            if isinstance(handle, _Subscription):
-                handle.done.clear()
-            for statement in _FORGET:
-                self._execute(self._connection, statement, self._client_name, name)
-        self._connection.commit()
+        with self._transaction():
+            for name in list(self._subscriptions) if sub_id is None else [sub_id]:
+                handle = self._handle(name)
+                handle.purge()
+                handle.forget()
+                for statement in _FORGET:
+                    self._execute(self._connection, statement, self._client_name, name)
+
+
+def _place(bookmark: str) -> Bookmark | None:
+    """What a bookmark names, without a look at anything that the client's thread may change."""
+    try:
+        found = Bookmark.parse(bookmark)
+    except UsageError:
+        return None
+    return found if found.publisher_id and found.sequence else None
 
 
 def _digits(number: int) -> str:

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from haclient_stores.errors import StoreCorrupt
-from haclient_stores.file_segment import HEADER_BYTES, TABLE
-from haclient_stores.framing import FIRST_WORD, IDENTITY_BYTES, OWNER_OFFSET
+from haclient_stores.file_segment import HEADER_BYTES
+from haclient_stores.framing import FIRST_WORD, IDENTITY_BYTES, OWNER_OFFSET, SEAL_BYTES
 from haclient_stores.publish_log import PublishLog
 from haclient_stores.segment import PAGE_BYTES
 from support.frames import fill, frame_of, put
@@ -32,12 +32,8 @@ def closed_store() -> tuple[Image, dict[int, bytes], dict[int, bytes]]:
     store = KINDS["file"].make(disk)
     store.open_for(OWNER.decode())
     store.reconcile(seen=0, persisted=0, clock_us=1000)
-    for size in (
-        3,
-        4,
-        8192 - 3 * 24,
-        5,
-    ):  # the end of one seal is a power of two, a bit flip from 0
+    to_8192 = 8192 - HEADER_BYTES - 7 - 3 * len(frame_of(1001, b""))
+    for size in (3, 4, to_8192, 5):  # the end of one seal is a power of two, a bit flip from 0
         put(store, b"b" * size)
         store.sync()
     ever = dict(store.replay())
@@ -68,14 +64,21 @@ MASKS = [0xFF, *(1 << bit for bit in range(8))]
 
 
 @pytest.mark.parametrize("boot", [FIRST_BOOT, NEXT_BOOT], ids=["same boot", "other boot"])
-def test_no_byte_of_a_segment_can_change_what_was_synced(boot: bytes) -> None:
+def test_no_byte_of_a_segment_can_change_what_was_synced(
+    boot: bytes, request: pytest.FixtureRequest
+) -> None:
+    step = 1 if request.config.getoption("--kills") else 17  # of the header and the long frame
     ends = [HEADER_BYTES]
     for frame in EVER.values():
         ends.append(ends[-1] + len(frame))
-    interesting = [*range(FIRST_WORD + 16), *range(TABLE, TABLE + 6 * 16)]
-    rest = [*range(FIRST_WORD + 16, TABLE), *range(TABLE + 6 * 16, HEADER_BYTES)]
+    assert 8192 in ends
+    size = len(IMAGE[SEGMENT])
+    interesting = [*range(FIRST_WORD + 16), *range(size - 6 * SEAL_BYTES, size)]
+    rest = [*range(FIRST_WORD + 16, HEADER_BYTES, step), *range(END + 4, END + 100)]
+    last = ends[-2]
+    within = [*range(HEADER_BYTES, HEADER_BYTES + 128), *range(HEADER_BYTES + 128, last, step)]
     tries = [(offset, mask) for offset in interesting for mask in MASKS]
-    tries += [(offset, 0xFF) for offset in [*rest, *range(HEADER_BYTES, END + 4)]]
+    tries += [(offset, 0xFF) for offset in [*rest, *within, *range(last, END + 4)]]
     corrupt: set[int] = set()
     for offset, mask in tries:
         found = open_damaged(SEGMENT, offset, mask, boot)
@@ -87,7 +90,8 @@ def test_no_byte_of_a_segment_can_change_what_was_synced(boot: bytes) -> None:
         if HEADER_BYTES <= offset < END:
             block = max(end for end in ends if end <= offset)
             assert found.offset == block, "the block that holds the byte"
-    sealed = {*range(IDENTITY_BYTES), *range(TABLE, TABLE + 4 * 16), *range(HEADER_BYTES, END)}
+    seals = range(size - 4 * SEAL_BYTES, size)
+    sealed = {*range(IDENTITY_BYTES), *seals, *within, *range(last, END)}
     assert corrupt >= sealed
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from itertools import dropwhile
 from random import Random
 from typing import Final
 
@@ -37,6 +39,7 @@ class Subscription:
         held: What was handed out in this process and is not discarded.
         discarded: What was discarded and may not be synced, and when.
         places: The messages that have arrived, by publisher id and sequence.
+        unfinished: What the store's recovery point did not cover when its process ended.
     """
 
     def __init__(self, name: str, topic: str) -> None:
@@ -46,6 +49,7 @@ class Subscription:
         self.held: dict[MessageId, Message] = {}
         self.discarded: dict[MessageId, float] = {}
         self.places: dict[tuple[int, int], MessageId] = {}
+        self.unfinished: set[MessageId] = set()
 
     def wants(self, _message: MessageId, topic: str) -> bool:
         """Whether it is about this topic."""
@@ -123,14 +127,16 @@ class Subscriber(Program):
         for each in self.subscriptions:
             bookmarks = points.found.get(each.sub_id, "")
             self._around.history.add(Point(each.name, bookmarks))
-            point = dict(position(one) for one in bookmarks.split(",") if one)
+            items = bookmarks.split(",")
+            point = dict(position(one) for one in items if one.count("|") > 1)
             lost = {
                 message
                 for (publisher, sequence), message in each.places.items()
                 if message in each.discarded and sequence > point.get(publisher, 0)
             }
-            if lost and self.calm:
-                self.complaints.append(f"adapter: {each.name} has not kept {sorted(lost)[:3]}")
+            forgotten = lost - each.unfinished
+            if forgotten and self.calm:
+                self.complaints.append(f"adapter: {each.name} has not kept {sorted(forgotten)[:3]}")
             self._lose(each, frozenset(lost))
 
     def _handler(self, to: Subscription, life: Life) -> Handler:
@@ -223,6 +229,7 @@ class Subscriber(Program):
                 self.plan, each.discarded, behind=self._behind(each), power=power
             )
             self._lose(each, lost)
+            each.unfinished = {found for found, _ in self._unfinished(each)}
             each.held.clear()
         self.store = self._points = None
 
@@ -236,16 +243,21 @@ class Subscriber(Program):
 
     def _behind(self, to: Subscription) -> set[MessageId]:
         """What is discarded behind an undiscarded message, as the store tells."""
-        found: set[MessageId] = set()
+        behind = dropwhile(lambda each: each[1], self._unfinished(to))
+        return {found for found, discarded in behind if discarded}
+
+    def _unfinished(self, to: Subscription) -> Iterator[tuple[MessageId, bool]]:
+        """What no recovery point covers, in the order of its arrival, and whether it is discarded.
+
+        A discard waits for an ack that names it or something behind it, which a server that goes on
+        with other topics need not send.
+        """
         if self.store is None or to.sub_id not in self.store.subscriptions:
-            return found
-        open_before = False
+            return
         for _, bookmark, discarded in self.store.entries(to.sub_id):
-            if not discarded:
-                open_before = True
-            elif open_before and (bookmark.publisher_id, bookmark.sequence) in to.places:
-                found.add(to.places[bookmark.publisher_id, bookmark.sequence])
-        return found
+            place = bookmark.publisher_id, bookmark.sequence
+            if place in to.places:
+                yield to.places[place], discarded
 
     def _lose(self, to: Subscription, messages: frozenset[MessageId]) -> None:
         if messages:

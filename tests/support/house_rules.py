@@ -17,6 +17,7 @@ from support.rows import read_rows, row_index
 __all__ = [
     "pytest_addoption",
     "pytest_collection_finish",
+    "pytest_configure",
     "pytest_sessionfinish",
     "pytest_terminal_summary",
 ]
@@ -45,6 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--kills", type=int, default=0, help="kill each process of the crash tests so many times"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The index is printed by one process: workers of pytest-xdist have no terminal."""
+    if config.getoption("--rows"):
+        config.option.dist = "no"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -80,6 +80,12 @@ KINDS = {
     "ring in memory": Store(
         lambda _: RingPublishStore(None, 8 * _SMALL), lasting=False, fixed=True
     ),
+    "file that truncates": Store(
+        lambda disk: FilePublishStore(
+            DIRECTORY, segment_bytes=_SMALL, truncate_on_close=True, disk=disk
+        ),
+        lasting=True,
+    ),
     "hybrid": Store(
         lambda disk: HybridPublishStore(
             DIRECTORY, memory_bytes=3 * _SMALL, segment_bytes=_SMALL, disk=disk

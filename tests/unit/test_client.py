@@ -71,3 +71,15 @@ async def test_a_client_runs_once() -> None:
         with pytest.raises(UsageError, match="runs once"):
             await client.__aenter__()
     assert client.state is ConnectionState.SHUTDOWN
+
+
+@pytest.mark.row("PS12")
+@pytest.mark.parametrize("made", [Client, partial(HAClient, servers=["tcp://h:1/amps/json"])])
+def test_a_client_that_cannot_be_made_has_not_taken_its_stores(
+    made: Callable[..., object], tmp_path: Path
+) -> None:
+    store = FilePublishStore(tmp_path / "p")
+    with pytest.raises(UsageError, match="on_handler_error is"):
+        made("c", publish_store=store, on_handler_error="ignore")
+    assert store.client_name == ""
+    store.close()

@@ -7,13 +7,15 @@ import pytest
 import trio
 
 from haclient import HAClient, Message, SOWRecoveryPointAdapter
-from haclient.errors import HAClientError, UsageError
+from haclient.errors import HAClientError, StoreFull, UsageError
 from haclient.stores import LoggedBookmarkStore, MemoryBookmarkStore, MemoryPublishStore
 from haclient.testing import check_recovery_point_adapter
+from haclient.transport.payload import Payload
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.engine.settings import SowTopic
 from haclient_fake_server.server import BrokerServer
 from haclient_stores.adapters import RecoveryPoint
+from haclient_stores.ring_publish import RingPublishStore, WhenFull
 from support.broker import running_broker
 
 TOPIC = "/ADMIN/bookmark_store"
@@ -58,7 +60,8 @@ async def test_topic_and_fields_can_be_others(broker: BrokerServer) -> None:
         await adapter.close()
         async with client.sow("points") as records:
             found = [record.json() async for record in records]
-        assert found == [{"who": "it's me", "what": "s", "where": "7|1|"}]
+        wanted = {"who": "it's me", "what": "s", "where": "7|1|", "server": "", "heardUs": 0}
+        assert found == [wanted]
         assert list(await adapter.recover("it's me")) == [RecoveryPoint("s", "7|1|")]
         assert adapter.decode(b"no json") is None
         assert adapter.decode(b'{"who": 1}') is None
@@ -134,3 +137,66 @@ async def test_a_point_that_cannot_be_sent_is_reported_once_and_sent_later(
     assert len(reported) == 2
     async with points_client(broker) as client:
         assert list(await SOWRecoveryPointAdapter(client).recover("tracked")) == []
+
+
+@pytest.mark.row("RP1", "RP8")
+@pytest.mark.parametrize("when_full", ["wait", "raise"])
+async def test_what_the_publish_store_had_no_room_for_is_published_at_the_end(
+    broker: BrokerServer, when_full: WhenFull
+) -> None:
+    reported: list[HAClientError] = []
+    names = {f"s{number}" for number in range(1000)}
+    store = RingPublishStore(None, 65536, when_full)
+    async with HAClient("points", servers=servers(broker), publish_store=store) as client:
+        adapter = SOWRecoveryPointAdapter(client, on_error=reported.append)
+        await adapter.recover("tracked")
+        for name in sorted(names):
+            adapter.update(RecoveryPoint(name, "7|1|"))
+        assert len(reported) == 1, "there was no room"
+        with trio.fail_after(30):
+            await adapter.close()
+        assert len(reported) == 1, "then there was"
+        kept = await SOWRecoveryPointAdapter(client).recover("tracked")
+    assert {point.sub_id for point in kept} == names
+
+
+@pytest.mark.row("RP8")
+async def test_points_that_never_find_room_are_reported_with_their_number(
+    broker: BrokerServer,
+) -> None:
+    """And the others do not wait for them."""
+    reported: list[HAClientError] = []
+    async with points_client(broker) as client:
+        publish = client.publish_nowait
+
+        def refuse_one(topic: str, data: Payload) -> int | None:
+            if b'"s"' in bytes(data):  # type: ignore[arg-type]  # the adapter's are bytes
+                raise StoreFull("no room for this one")
+            return publish(topic, data)
+
+        client.publish_nowait = refuse_one  # type: ignore[method-assign]  # a store that is full
+        adapter = SOWRecoveryPointAdapter(client, on_error=reported.append)
+        await adapter.recover("tracked")
+        adapter.update(RecoveryPoint("s", "7|1|"))
+        adapter.update(RecoveryPoint("t", "7|1|"))
+        with trio.fail_after(30):
+            await adapter.close()
+        assert "recovery points were not published: 1" in str(reported[-1])
+        kept = await SOWRecoveryPointAdapter(client).recover("tracked")
+    assert [point.sub_id for point in kept] == ["t"]
+
+
+@pytest.mark.row("RP4", "RP6")
+async def test_records_of_other_programs_are_points_without_a_server(
+    broker: BrokerServer,
+) -> None:
+    async with points_client(broker) as client:
+        adapter = SOWRecoveryPointAdapter(client, server_field="at", heard_field="until")
+        point = RecoveryPoint("s", "7|1|", "east:9007", 12)
+        assert adapter.decode(adapter.encode("me", point)) == ("me", point)
+        assert b'"at":"east:9007","until":12' in adapter.encode("me", point)
+        base = b'{"clientName":"me","subId":"s","bookmark":"7|1|"'
+        bare = "me", RecoveryPoint("s", "7|1|")
+        assert adapter.decode(base + b"}") == bare
+        assert adapter.decode(base + b',"at":5,"until":"x"}') == bare
+        assert adapter.decode(base + b',"until":true}') == bare

@@ -91,24 +91,13 @@ def test_a_server_that_dies_and_does_not_come_back_is_told_in_time(
                 watcher.lines(1)
                 broker.kill()
 
+            # Only a watcher that is there already is sure to see the first row before the last.
+            assert run(["publish", *common, "--file", str(rows)]) == 0
+            watcher.lines(5)
             thread = threading.Thread(target=kill_after_the_first_row)
             thread.start()
-            assert (
-                run(
-                    [
-                        "publish",
-                        *common,
-                        "--file",
-                        str(rows),
-                        "--rate",
-                        "2",
-                        "--timeout",
-                        "1",
-                        *store,
-                    ]
-                )
-                == 1
-            )
+            paced = ("--file", str(rows), "--rate", "2", "--timeout", "1")
+            assert run(["publish", *common, *paced, *store]) == 1
             thread.join()
     told = "wait in the store" if with_store else "not known to be persisted"
     assert told in capfd.readouterr().err

@@ -28,7 +28,8 @@ from haclient_fake_server.journal_format import (
     manifest_name,
     segment_name,
 )
-from haclient_stores.errors import StoreCorrupt, StoreFull, StoreLocked
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked
+from haclient_stores.file_publish import FilePublishStore
 from haclient_stores.files import RealDisk
 from support.disks import WatchedDisk
 
@@ -401,3 +402,10 @@ def test_a_segment_is_on_the_disk_before_its_manifest_says_that_it_is_whole(
     first = tmp_path / segment_name(1)
     assert disk.synced[first] == first.read_bytes()
     journal.close()
+
+
+def test_the_directory_of_a_publish_store_is_refused_and_left_alone(tmp_path: Path) -> None:
+    FilePublishStore(tmp_path).close()
+    with pytest.raises(StoreError, match="a client's publish store: give the broker a directory"):
+        JournalFiles(tmp_path, RealDisk(), segment_bytes=SEGMENT_BYTES, instance_id=1)
+    assert [file.name for file in tmp_path.iterdir()] == ["control"]

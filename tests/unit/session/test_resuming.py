@@ -108,8 +108,11 @@ def entered(*steps: str, start: str = "0", entered_us: int = 0) -> tuple[Subscri
         (("@A", "+1|1|", ".", "@B", "?2|1|"), "B", "0"),
         (("@A", "+1|1|", ".", "@B", "?2|1|", "."), "B", "0"),
         (("@A", "+1|1|", "+2|1|", ".", "@B", "?2|2|", "."), "B", "1|1|,2|1|"),
-        # Complete: all that B has is known.
+        # Complete: all that B had is known. What comes later may stand before what is named, if B
+        # did not have that yet.
         (("@A", "+1|1|", ".", "@B", "=1|1|", "."), "B", "1|1|"),
+        (("@A", "+1|2|", ".", "@B", "=1|1|", "."), "B", "1|1|"),
+        (("@A", "+1|1|", ".", "@B", "."), "B", f"1|1|,{ANCHOR}"),
         (("@A", "+1|1|", "@B", "=1|1|", "."), "A", f"1|1|,{ANCHOR}"),
     ],
 )
@@ -126,6 +129,19 @@ def test_where_to_begin(steps: tuple[str, ...], server: str, expected: str) -> N
 def test_the_start_of_an_entry_at_now_is_its_time(steps: tuple[str, ...], expected: str) -> None:
     log, last = entered(*steps, start="0|1|", entered_us=5_000_000)
     assert forms(log, "B", last=last, overlap_us=OVERLAP_US) == (expected,)
+
+
+@pytest.mark.row("BS9", "HA17")
+def test_where_a_log_ended_is_no_place_in_the_order_of_the_next_server() -> None:
+    """Entered at NOW, nothing came; the entry at B was accepted and lost before anything came."""
+    log, _ = entered("@A", start="0|1|", entered_us=5_000_000)
+    log.completed("7|9|")
+    log.heard(HEARD_US)
+    assert forms(log, "A", last="", overlap_us=OVERLAP_US) == ("7|9|",)
+    log.begin(acked=False, start=None)
+    log.entered("B")
+    wanted = ("7|9|,19700101T000005Z", "19700101T000005Z")
+    assert forms(log, "B", last="", overlap_us=OVERLAP_US) == wanted
 
 
 @pytest.mark.parametrize("last", ["", "nonsense", "0|1|", "20240131T120000Z", "1|2|,3|4|"])

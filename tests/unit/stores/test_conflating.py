@@ -46,7 +46,8 @@ class Inner(TimedAdapter):
 
 def updated(adapter: ConflatingRecoveryPointAdapter, *points: str) -> None:
     for point in points:
-        adapter.update(RecoveryPoint(*point.split()))
+        sub_id, bookmark = point.split()
+        adapter.update(RecoveryPoint(sub_id, bookmark))
 
 
 async def test_after_so_many_updates_the_newest_of_each_subscription_is_passed_on() -> None:

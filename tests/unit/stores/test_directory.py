@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from haclient_fake_server.journal_files import JournalFiles
 from haclient_stores.directory import CONTROL_MAGIC, Directory
-from haclient_stores.errors import StoreCorrupt, StoreLocked, UsageError
+from haclient_stores.errors import HAClientError, StoreCorrupt, StoreLocked, UsageError
+from haclient_stores.files import RealDisk
+from haclient_stores.home import Keeping
 from haclient_stores.segment import MIN_SEGMENT_BYTES
 from support.recording import Created, Event, NamesSynced, RecordingDisk, Synced
 
@@ -13,7 +16,7 @@ PATH = Path("/stores/p")
 
 
 def opened(disk: RecordingDisk) -> Directory:
-    return Directory(disk, PATH, segment_bytes=MIN_SEGMENT_BYTES)
+    return Directory(PATH, disk, Keeping(), segment_bytes=MIN_SEGMENT_BYTES)
 
 
 @pytest.mark.row("PS11", "PS22")
@@ -60,3 +63,15 @@ def test_what_cannot_be_opened_is_not_locked() -> None:
         opened(disk)
     disk.remove(PATH / "notes.json")
     opened(disk).close([])
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    given: list[tuple[str | Path, str]] = [("", "not an empty text")]
+    (tmp_path / "file").write_bytes(b"x")
+    given.append((tmp_path / "file", "is a file, where a directory is wanted"))
+    JournalFiles(tmp_path / "log", RealDisk(), segment_bytes=2**16, instance_id=1).close()
+    given.append((tmp_path / "log", "the data directory of a broker"))
+    for path, what in given:
+        with pytest.raises(HAClientError, match=what):
+            Directory(path, None, Keeping(), segment_bytes=MIN_SEGMENT_BYTES)
+    assert not (tmp_path / "log" / "control").exists()

@@ -10,7 +10,6 @@ from haclient_stores.file_recovery import read_segment
 from haclient_stores.file_segment import (
     HEADER_BYTES,
     SEGMENT_MAGIC,
-    TABLE,
     FileSegment,
     seal_frames,
 )
@@ -22,6 +21,7 @@ pytestmark = pytest.mark.row("PS21", "PS22")
 PATH = Path("/stores/1.seg")
 SIZE = 2 * HEADER_BYTES
 BOOT, OTHER = b"this boot.......", b"another boot...."
+THIRD_SEAL = SIZE - 3 * framing.SEAL_BYTES
 FRAMES = [frame_of(number, b"body") for number in (5, 6, 7)]
 
 
@@ -75,10 +75,56 @@ def test_frames_that_do_not_carry_the_next_number_are_of_another_life() -> None:
 @pytest.mark.parametrize("boot", [BOOT, OTHER])
 def test_a_seal_that_is_missing_below_the_synced_end_is_corrupt(boot: bytes) -> None:
     disk = written(FRAMES, sealed=3, synced=3)
-    disk.open(PATH).pwrite(bytes(16), TABLE + 2 * 16)
+    disk.open(PATH).pwrite(bytes(16), THIRD_SEAL)
     with pytest.raises(StoreCorrupt, match="a seal is missing") as caught:
         read(disk, boot)
-    assert caught.value.offset == TABLE + 2 * 16
+    assert caught.value.offset == THIRD_SEAL
+
+
+SEALS_OF_ANOTHER_LIFE = {
+    "its frames end before": framing.Seal(HEADER_BYTES + 5, 1, 90),
+    "its frames end too late": framing.Seal(THIRD_SEAL, 1, 90),
+    "its numbers are lower": framing.Seal(HEADER_BYTES + 90, 1, 4),
+    "nothing matches": framing.Seal(HEADER_BYTES + 90, 1, 90),
+}
+
+
+@pytest.mark.parametrize("name", SEALS_OF_ANOTHER_LIFE)
+def test_a_place_for_a_seal_that_never_reached_the_disk_may_hold_anything(name: str) -> None:
+    disk = written(FRAMES, sealed=2, synced=2)
+    packed = bytearray(2 * framing.SEAL_BYTES)
+    framing.write_seal(memoryview(packed), framing.SEAL_BYTES, SEALS_OF_ANOTHER_LIFE[name])
+    disk.open(PATH).pwrite(packed, THIRD_SEAL - framing.SEAL_BYTES)
+    found = read(disk, OTHER)
+    assert count(found) == 2
+    assert found is not None
+    seal_frames(found, found.end + 10, 8)  # it goes on from here
+    assert count(read(disk, BOOT)) == 3
+    disk.open(PATH).pwrite(packed, THIRD_SEAL - framing.SEAL_BYTES)
+    with pytest.raises(StoreCorrupt):  # while the machine runs, the order of writes forbids it
+        read(disk, BOOT)
+
+
+def test_seals_do_not_vouch_for_frames_under_other_numbers() -> None:
+    disk = written(FRAMES, sealed=3)
+    identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, SIZE, 4)
+    page = bytearray(disk.open(PATH).pread(128, 0))
+    framing.write_identity(memoryview(page), identity, OTHER)  # what was there before
+    disk.open(PATH).pwrite(page, 0)
+    assert count(read(disk, BOOT)) == 0
+
+
+def test_a_file_whose_length_never_reached_the_disk_holds_nothing() -> None:
+    for synced, boot, torn in ((0, OTHER, True), (1, OTHER, False), (0, BOOT, False)):
+        disk = written(FRAMES, sealed=2, synced=synced)
+        left = disk.open(PATH).pread(HEADER_BYTES + 90, 0)
+        short = RecordingDisk(image={PATH: left})
+        if torn:
+            assert count(read(short, boot)) == 0
+            continue
+        with pytest.raises(StoreCorrupt, match="the file ends before byte") as caught:
+            read(short, boot)
+        assert caught.value.offset == HEADER_BYTES + 90
 
 
 def test_a_damaged_block_is_a_torn_tail_only_if_it_was_never_synced() -> None:

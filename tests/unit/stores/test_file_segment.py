@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from haclient_stores.file_segment import HEADER_BYTES, SEALS, TABLE, FileSegment, seal_frames
-from haclient_stores.framing import Seal, read_seals, seal_checksum
+from haclient_stores.file_segment import HEADER_BYTES, FileSegment, seal_at, seal_frames
+from haclient_stores.framing import SEAL_BYTES, Seal, read_seal, seal_checksum
+from haclient_stores.segment import SLOT_BYTES
 from support.recording import RecordingDisk
 
 PATH = Path("/stores/1.seg")
@@ -35,20 +36,23 @@ def test_a_segment_is_mapped_when_it_is_looked_at() -> None:
 def test_a_seal_covers_the_frames_since_the_last_one() -> None:
     segment = made(RecordingDisk())
     for end, following in ((HEADER_BYTES + 100, 7), (HEADER_BYTES + 150, 9)):
-        assert seal_frames(segment, end, following)
+        seal_frames(segment, end, following)
         segment.mark(end, following)
-    table = segment.view[TABLE:HEADER_BYTES]
-    seals = read_seals(table, begin=HEADER_BYTES, first=5, path="p", at=TABLE)
-    assert seals == [
-        Seal(HEADER_BYTES + 100, seal_checksum(bytes(100), 7), 7),
-        Seal(HEADER_BYTES + 150, seal_checksum(bytes(50), 9), 9),
+    assert [read_seal(segment.view, seal_at(segment, index)) for index in range(3)] == [
+        Seal(HEADER_BYTES + 100, seal_checksum(bytes(100), 5, 7), 7),
+        Seal(HEADER_BYTES + 150, seal_checksum(bytes(50), 7, 9), 9),
+        None,
     ]
 
 
-def test_the_last_seals_of_a_table_are_left_for_late_frames() -> None:
+def test_each_seal_takes_its_room_from_the_frames_and_no_more() -> None:
     segment = made(RecordingDisk())
+    first = segment.frame_limit
     count = 0
-    while seal_frames(segment, segment.end + 5, segment.next_sequence + 1):
+    while segment.end + 5 + SLOT_BYTES <= segment.frame_limit:
+        seal_frames(segment, segment.end + 5, segment.next_sequence + 1)
         segment.mark(segment.end + 5, segment.next_sequence + 1)
         count += 1
-    assert SEALS - 6 < count < SEALS - 3
+    assert segment.frame_limit == first - count * SEAL_BYTES
+    for late in (1, 2):  # appends that had looked at the limit before
+        assert segment.end + 5 * late + SLOT_BYTES <= seal_at(segment, count + 1 + late)

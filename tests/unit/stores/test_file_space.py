@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 import threading
 from pathlib import Path
@@ -20,9 +21,10 @@ from support.disks import WatchedDisk, tiny_file_system
 from support.frames import BASE, fill, frame_of, kept, put, put_until_full, take_all
 
 SMALL = MIN_SEGMENT_BYTES
-KIB = b"k" * 1000  # 16 frames of it fill a small segment
+KIB = b"k" * 1000
+IN_SEGMENT = 27  # so many frames of it fill a small segment
 LIMIT_S = 20.0
-TABLE = 256  # where the seal table begins
+LAST_SEAL_AT = SMALL - framing.SEAL_BYTES  # of the first seal: they are written downwards
 
 
 def opened(
@@ -68,7 +70,7 @@ def test_files_are_recycled_and_never_grow_beyond_the_backlog(tmp_path: Path) ->
 def test_a_backlog_is_given_back_to_the_file_system(tmp_path: Path) -> None:
     store = opened(tmp_path / "p")
     fill(store, 300, KIB)
-    assert len(segments(store.path)) == 19
+    assert len(segments(store.path)) == 300 // IN_SEGMENT + 1
     persist_all(store)
     assert len(segments(store.path)) <= 3
     store.close()
@@ -91,7 +93,7 @@ def test_a_long_backlog_keeps_few_files_open(tmp_path: Path) -> None:
     disk = WatchedDisk()
     store = opened(tmp_path / "p", disk)
     fill(store, 600, KIB)
-    assert len(segments(store.path)) == 38
+    assert len(segments(store.path)) == 600 // IN_SEGMENT + 1
     assert disk.open_files <= 12
     assert len(kept(store)) == 600
     assert disk.open_files <= 12
@@ -105,6 +107,23 @@ def test_a_long_backlog_keeps_few_files_open(tmp_path: Path) -> None:
     assert kept(again) == list(range(1001, 1601))
     assert disk.open_files <= 12
     again.close()
+
+
+@pytest.mark.row("PS11")
+def test_a_backlog_of_more_files_than_may_be_open_is_read_back(tmp_path: Path) -> None:
+    store = opened(tmp_path / "p")
+    fill(store, 60 * IN_SEGMENT, KIB)
+    store.close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = {int(entry.name) for entry in Path("/dev/fd").iterdir()}
+    unused = [number for number in range(len(used) + 100) if number not in used]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (unused[40], hard))
+    try:
+        again = opened(tmp_path / "p")
+        assert len(kept(again)) == 60 * IN_SEGMENT
+        again.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_segments_of_another_size_are_read_and_used_up(tmp_path: Path) -> None:
@@ -174,7 +193,7 @@ def test_an_open_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
     store.close()
     last = tmp_path / "p" / segments(tmp_path / "p")[-1]
     whole = last.read_bytes()
-    for offset in (0, 20, HEADER_BYTES + 50, TABLE):
+    for offset in (0, 20, HEADER_BYTES + 50, LAST_SEAL_AT):
         damaged = bytearray(whole)
         damaged[offset] ^= 1
         last.write_bytes(damaged)
@@ -278,13 +297,14 @@ def test_no_damaged_byte_of_a_closed_store_goes_unnoticed(
     good = segment.read_bytes()
     end = HEADER_BYTES + sum(map(len, whole.values()))
     outcomes: dict[str, list[int]] = {"corrupt": [], "whole": [], "torn": []}
-    for offset in [*range(TABLE + 5 * 16), *range(HEADER_BYTES, end + 8)]:
+    seals = range(SMALL - 5 * framing.SEAL_BYTES, SMALL)
+    for offset in [*range(300), *range(HEADER_BYTES, end + 8), *seals]:
         damaged = bytearray(good)
         damaged[offset] ^= 0xFF
         segment.write_bytes(damaged)
         outcomes[check_damage(path, whole, caplog)].append(offset)
         segment.write_bytes(good)
-    sealed = {*range(36), *range(TABLE, TABLE + 2 * 16), *range(HEADER_BYTES, end)}
+    sealed = {*range(36), *range(HEADER_BYTES, end), *seals[-2 * framing.SEAL_BYTES :]}
     assert sealed <= set(outcomes["corrupt"])
     assert set(outcomes["torn"]) <= set(range(end, end + 4))  # the zero length behind the last
 
@@ -298,7 +318,7 @@ def test_the_number_in_a_seal_is_under_its_checksum(tmp_path: Path, bit: int) ->
     store.close()
     segment = path / "00000001.seg"
     damaged = bytearray(segment.read_bytes())
-    damaged[TABLE + 8 + bit // 8] ^= 1 << bit % 8
+    damaged[LAST_SEAL_AT + 8 + bit // 8] ^= 1 << bit % 8
     segment.write_bytes(damaged)
     with pytest.raises(StoreCorrupt):
         FilePublishStore(path, segment_bytes=SMALL)
@@ -349,18 +369,12 @@ def test_a_closed_segment_cut_anywhere_is_corrupt(tmp_path: Path) -> None:
     segment = path / "00000001.seg"
     good = segment.read_bytes()
     end = HEADER_BYTES + 3 * len(frame_of(1001, b"body"))
-    for size in [*range(1, 300), *range(HEADER_BYTES - 3, end)]:
+    for size in [*range(1, 300), *range(HEADER_BYTES - 3, end + 5), SMALL - 16, SMALL - 1]:
         segment.write_bytes(good[:size])
         with pytest.raises(StoreCorrupt) as caught:
             FilePublishStore(path, segment_bytes=SMALL)
         assert caught.value.path == segment
         assert caught.value.offset <= size
-    segment.write_bytes(good[:end])  # nothing but the zeros behind the frames is gone
-    again = opened(path)
-    assert kept(again) == [1001, 1002, 1003]
-    assert segment.stat().st_size == SMALL
-    assert put(again) == 1004
-    again.close()
 
 
 def test_a_seal_that_points_beyond_the_file_is_corrupt(tmp_path: Path) -> None:
@@ -369,12 +383,12 @@ def test_a_seal_that_points_beyond_the_file_is_corrupt(tmp_path: Path) -> None:
     fill(store, 3)
     store.close()
     segment = path / "00000001.seg"
-    data = bytearray(segment.read_bytes() + bytes(SMALL))
-    framing.write_seal(memoryview(data)[TABLE:], 0, framing.Seal(SMALL + 1, 0, 2000))
+    data = bytearray(segment.read_bytes())
+    framing.write_seal(memoryview(data), LAST_SEAL_AT, framing.Seal(SMALL + 1, 0, 2000))
     segment.write_bytes(data)
-    with pytest.raises(StoreCorrupt, match="a seal beyond the file") as caught:
+    with pytest.raises(StoreCorrupt, match="more frames than there is room for") as caught:
         FilePublishStore(path, segment_bytes=SMALL)
-    assert caught.value.offset == TABLE
+    assert caught.value.offset == LAST_SEAL_AT
 
 
 def test_the_same_numbers_twice_are_corrupt(tmp_path: Path) -> None:
@@ -463,27 +477,29 @@ def test_a_jump_in_the_numbering_survives_with_and_without_frames(tmp_path: Path
 def test_an_empty_segment_that_was_made_before_the_kill_is_no_hindrance(tmp_path: Path) -> None:
     disk = WatchedDisk()
     store = opened(tmp_path / "p", disk)
-    fill(store, 16, KIB)
+    fill(store, IN_SEGMENT, KIB)
 
     def kill(action: str, name: str) -> None:
         if action == "create":
             shutil.copytree(store.path, tmp_path / f"before {name}")
 
     disk.before = kill
-    fill(store, 20, KIB)
-    for copy, count in (("before 00000002.seg", 16), ("before 00000003.seg", 32)):
+    fill(store, IN_SEGMENT + 4, KIB)
+    for copy, count in (
+        ("before 00000002.seg", IN_SEGMENT),
+        ("before 00000003.seg", 2 * IN_SEGMENT),
+    ):
         again = opened(tmp_path / copy, WatchedDisk())
         assert kept(again) == list(range(1001, 1001 + count))
         assert put(again) == 1001 + count
         again.close()
     path = killed(store, tmp_path / "q")
     empty = bytearray((path / segments(path)[0]).read_bytes()[:HEADER_BYTES].ljust(SMALL, b"\0"))
-    empty[TABLE:HEADER_BYTES] = bytes(HEADER_BYTES - TABLE)
     identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, SMALL, 1010)
     framing.write_identity(memoryview(empty), identity, disk.boot)
     (path / "00000099.seg").write_bytes(empty)
     again = opened(path, WatchedDisk())
-    assert kept(again) == list(range(1001, 1037))
+    assert kept(again) == list(range(1001, 1005 + 2 * IN_SEGMENT))
     again.close()
     store.close()
 
@@ -507,14 +523,17 @@ def test_an_empty_last_segment_makes_way_for_a_jump_in_the_numbering(tmp_path: P
     again.close()
 
 
-def test_a_full_seal_table_begins_another_segment(tmp_path: Path) -> None:
+@pytest.mark.row("PS18", "PS20")
+def test_a_store_that_syncs_each_message_holds_nearly_as_many(tmp_path: Path) -> None:
     store = opened(tmp_path / "p", segment_bytes=4 * SMALL)
-    for _ in range(1100):
-        put(store, b"")
+    rough = frame_of(1001, KIB[:100])
+    for _ in range(5000):
+        put(store, KIB[:100])
         store.checkpoint()
-    assert len(segments(store.path)) == 2
+    most = 5000 * (len(rough) + framing.SEAL_BYTES)
+    assert len(segments(store.path)) <= most // (4 * SMALL - HEADER_BYTES - 1000) + 1
     again = opened(killed(store, tmp_path / "q"))
-    assert kept(again) == list(range(1001, 2101))
+    assert kept(again) == list(range(1001, 6001))
     again.close()
     store.close()
 
@@ -523,15 +542,12 @@ def test_a_full_seal_table_begins_another_segment(tmp_path: Path) -> None:
 def test_frames_that_arrive_while_the_last_seal_is_written_are_sealed_too(tmp_path: Path) -> None:
     """Checksums are computed beside the appends: one that is under way still sees the old limit."""
     store = opened(tmp_path / "p", segment_bytes=4 * SMALL)
-    under_way = 2  # appends that had looked at the limit before the table was full
     while len(segments(store.path)) <= 1:
         put(store, b"")
-        limit = store._limit
+        assert store._active is not None
+        limit = store._active.frame_limit
         store.checkpoint()
-        if store._limit < limit and under_way:
-            under_way -= 1
-            store._limit = limit
-    assert not under_way
+        store._limit = max(store._limit, limit)  # an append had looked at it before
     store.sync()
     disk = WatchedDisk(boot=b"second boot.....")
     again = opened(killed(store, tmp_path / "q"), disk, segment_bytes=4 * SMALL)
@@ -566,7 +582,7 @@ def test_a_sync_covers_each_file_that_was_written_since_the_last(tmp_path: Path)
 def test_a_segment_begun_while_a_sync_waits_is_synced_by_the_next(tmp_path: Path) -> None:
     disk = WatchedDisk()
     store = opened(tmp_path / "p", disk)
-    fill(store, 16, KIB)
+    fill(store, IN_SEGMENT, KIB)
     lock = TellingLock()
     store._lock = lock  # type: ignore[assignment]  # a lock that tells when somebody waits
     syncing = threading.Thread(target=store.sync)
@@ -583,8 +599,9 @@ def test_a_segment_begun_while_a_sync_waits_is_synced_by_the_next(tmp_path: Path
     store.sync()
     second = store.path / segments(store.path)[-1]
     assert second.name == "00000002.seg"
-    assert frame_of(1018, b"the last one") in disk.synced[second]
-    assert store.synced_sequence == 1018
+    last = 1002 + IN_SEGMENT
+    assert frame_of(last, b"the last one") in disk.synced[second]
+    assert store.synced_sequence == last
     store.close()
 
 
@@ -644,7 +661,7 @@ def test_what_a_failed_sync_did_not_reach_is_synced_by_the_next(
 ) -> None:
     disk = WatchedDisk()
     store = opened(tmp_path / "p", disk)
-    fill(store, 20, KIB)
+    fill(store, 40, KIB)
 
     def fail(action: str, name: str) -> None:
         if action.startswith("sync") and name == failing:

@@ -281,7 +281,7 @@ def test_directories_are_made_listed_and_synced(disk: RealDisk, tmp_path: Path) 
 
 def test_what_cannot_be_done_to_names_is_said_with_the_path(disk: RealDisk, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StoreError, match="file: cannot create the directory"):
+    with pytest.raises(StoreError, match="file: is a file, where a directory is wanted"):
         disk.make_directory(tmp_path / "file")
     with pytest.raises(StoreError, match="nowhere: cannot list"):
         disk.listdir(tmp_path / "nowhere")

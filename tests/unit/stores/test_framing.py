@@ -110,42 +110,38 @@ def test_a_damaged_owner_is_never_believed(offset: int) -> None:
     assert caught.value.offset == framing.OWNER_OFFSET
 
 
-def seal_table(*seals: Seal) -> bytearray:
-    table = bytearray(16 * 8)
-    for index, seal in enumerate(seals):
-        framing.write_seal(memoryview(table), index, seal)
-    return table
-
-
-def read_seals(table: bytes | bytearray) -> list[Seal]:
-    return framing.read_seals(bytes(table), begin=100, first=10, path=PATH, at=256)
-
-
 SEALS = [Seal(200, 1, 11), Seal(201, 2**32 - 1, 13), Seal(5000, zlib.crc32(b"x"), 2**63)]
 
 
+def sealed(count: int) -> bytearray:
+    """A file of 8 places for seals, with bytes of an earlier life in each."""
+    file = bytearray(b"!" * 16 * 8)
+    file[-16:] = bytes(16)
+    for index, seal in enumerate(SEALS[:count]):
+        framing.write_seal(memoryview(file), 16 * (7 - index), seal)
+    return file
+
+
+def read_seals(file: bytearray) -> list[Seal]:
+    found: list[Seal] = []
+    while seal := framing.read_seal(memoryview(file), 16 * (7 - len(found))):
+        found.append(seal)
+    return found
+
+
 @pytest.mark.parametrize("count", range(4))
-def test_seals_are_read_in_order_up_to_the_first_empty_slot(count: int) -> None:
-    assert read_seals(seal_table(*SEALS[:count])) == SEALS[:count]
-
-
-def test_a_full_table_is_read_to_its_end() -> None:
-    table = seal_table(*SEALS)[: 3 * 16]
-    assert read_seals(table) == SEALS
+def test_seals_are_read_downwards_to_the_first_empty_place(count: int) -> None:
+    assert read_seals(sealed(count)) == SEALS[:count]
 
 
 def test_a_seal_whose_last_word_was_not_written_does_not_count() -> None:
-    table = seal_table(*SEALS)
-    table[32:40] = bytes(8)
-    assert read_seals(table) == SEALS[:2]
+    file = sealed(3)
+    file[16 * 5 : 16 * 5 + 8] = bytes(8)
+    assert read_seals(file) == SEALS[:2]
 
 
 @pytest.mark.row("PS21")
-@pytest.mark.parametrize(
-    ("seal", "offset"),
-    [(Seal(200, 1, 12), 272), (Seal(150, 1, 12), 272), (Seal(300, 1, 11), 272)],
-)
-def test_a_table_that_goes_backwards_is_corrupt(seal: Seal, offset: int) -> None:
-    with pytest.raises(StoreCorrupt, match="goes backwards") as caught:
-        read_seals(seal_table(SEALS[0], seal))
-    assert caught.value.offset == offset
+def test_a_checksum_is_over_the_frames_and_the_numbers_around_them() -> None:
+    numbers = [(5, 7), (5, 8), (6, 7)]
+    assert len({framing.seal_checksum(b"frames", *each) for each in numbers}) == 3
+    assert framing.seal_checksum(b"frames", 5, 7) != framing.seal_checksum(b"Frames", 5, 7)

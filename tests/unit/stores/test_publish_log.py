@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.encoding import publish_head
 from haclient.protocol.framing import FrameReader
-from haclient_stores.errors import PublishGap, StoreError, StoreLocked
+from haclient_stores.directory import Directory
+from haclient_stores.errors import PublishGap, StoreError, StoreFull, StoreLocked
 from haclient_stores.file_publish import FilePublishStore
+from haclient_stores.home import Keeping
+from haclient_stores.hybrid_publish import HybridPublishStore
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.memory_publish import MemoryPublishStore
 from haclient_stores.publish_log import PublishLog
-from haclient_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.ring_publish import RingPublishStore
+from haclient_stores.segment import MIN_SEGMENT_BYTES, Limits, Segment
 from support.frames import BASE, fill, frame_of, kept, put, take_all
+from support.recording import Event, RecordingDisk, Removed
 
+PATH = Path("/stores/p")
+SMALL = MIN_SEGMENT_BYTES
 CLOCK = 1_700_000_000_000_000
 
 
@@ -212,3 +220,80 @@ def test_the_count_falls_to_zero_with_the_acks() -> None:
         counts.append(store.unpersisted_count)
     assert counts == [3, 2, 2, 0]
     assert store.unpersisted_bytes == 0
+
+
+# -- giving space back ------------------------------------------------------------------------
+
+
+def truncating(kind: str, disk: RecordingDisk, *, truncates: bool = True) -> PublishLog:
+    if kind == "ring":
+        return RingPublishStore(PATH, 4 * SMALL, truncate_on_close=truncates, disk=disk)
+    if kind == "hybrid":
+        return HybridPublishStore(
+            PATH,
+            memory_bytes=2 * SMALL,
+            segment_bytes=SMALL,
+            truncate_on_close=truncates,
+            disk=disk,
+        )
+    return FilePublishStore(PATH, segment_bytes=SMALL, truncate_on_close=truncates, disk=disk)
+
+
+@pytest.mark.row("PS24")
+@pytest.mark.parametrize("kind", ["file", "ring", "hybrid"])
+def test_a_store_gives_its_space_back_when_nothing_waits_and_it_was_told_to(kind: str) -> None:
+    disk = RecordingDisk()
+    store = truncating(kind, disk)
+    logged_on(store)
+    store.open_for("orders-7")
+    last = fill(store, 80, b"k" * 1000)[-1]
+    store.close()
+    assert len(disk.image()) > 2  # something waits
+
+    store = truncating(kind, disk)
+    assert kept(store) == list(range(1001, last + 1))
+    store.discard_up_to(last)
+    store.close()
+    assert list(disk.image()) == [PATH / "control"]
+
+    store = truncating(kind, disk, truncates=False)
+    assert (store.client_name, store.last_persisted, kept(store)) == ("orders-7", last, [])
+    number = put(store)
+    assert number > last
+    store.discard_up_to(number)
+    store.close()
+    assert len(disk.image()) > 1  # nobody has asked for it
+
+
+@pytest.mark.row("PS12", "PS24")
+def test_files_that_cannot_be_removed_are_told_and_keep_no_lock() -> None:
+    disk = RecordingDisk([])
+    store = truncating("file", disk)
+    logged_on(store)
+    store.discard_up_to(put(store))
+
+    def refuse(event: Event) -> None:
+        if isinstance(event, Removed):
+            raise StoreError("read only")
+
+    disk.before = refuse
+    with pytest.raises(StoreError, match="read only"):
+        store.close()
+    disk.before = None
+    again = truncating("file", disk)
+    assert put(again) == 1002
+    again.close()
+
+
+@pytest.mark.row("PS12")
+def test_a_store_that_cannot_take_over_what_it_finds_is_not_locked() -> None:
+    class Unmappable(PublishLog):
+        @override
+        def restore(self, segments: Iterable[Segment]) -> None:
+            raise StoreFull(f"no memory for {segments}")
+
+    disk = RecordingDisk()
+    home = Directory(PATH, disk, Keeping(), segment_bytes=SMALL)
+    with pytest.raises(StoreFull):
+        Unmappable(home, home.files, limits=Limits(SMALL, SMALL), error_on_publish_gap=False)
+    truncating("file", disk).close()

@@ -68,6 +68,7 @@ def test_a_ring_that_raises_does_not_ask_to_wait() -> None:
     error = put_until_full(store, KIB)
     assert isinstance(error, StoreFull)
     assert not error.wait
+    assert f"(capacity_bytes={CAPACITY})" in str(error)
     assert (store.when_full, store.capacity_bytes) == ("raise", CAPACITY)
 
 
@@ -106,6 +107,10 @@ def test_what_can_never_work_is_refused() -> None:
         RingPublishStore(None, MIN_RING_BYTES - 1)
     with pytest.raises(UsageError, match="when_full is wait or raise"):
         RingPublishStore(None, CAPACITY, "drop")  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(UsageError, match="capacity_bytes is a whole number of bytes, not '1M'"):
+        RingPublishStore(None, "1M")  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(UsageError, match="a ring in memory cannot have the durability 'fsync'"):
+        RingPublishStore(None, CAPACITY, durability="fsync")
     store = RingPublishStore(None, CAPACITY)
     with pytest.raises(UsageError, match="does not fit into the 32768 of a segment"):
         put(store, bytes(MIN_SEGMENT_BYTES))

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from haclient.session.resuming import forms
 from haclient_stores.entries import Publishers
 from haclient_stores.errors import UsageError
 from haclient_stores.ring_subscription import RingSubscription, Slot
@@ -112,7 +113,30 @@ def test_the_next_process_stands_where_this_one_did() -> None:
     log.discard(log.log("1|2|"))
     assert log.in_order
     again.restore(newest(pages))
-    assert again.standing == Standing("b:1", {1: 2}, complete=False, heard_us=1_000)
-    assert not again.in_order, "when it came is not known any more"
+    assert again.standing == Standing("b:1", {}, complete=False, heard_us=1_000)
+    assert again.in_order
+    log.entered("c:1")
+    again.restore(newest(pages))
+    assert again.standing == Standing("c:1", {1: 2}, complete=False, heard_us=1_000)
+    assert not again.in_order
     log.begin(acked=False, start="0")
     assert newest(pages).server == ""
+
+
+@pytest.mark.row("BS9")
+def test_what_came_behind_a_replay_may_stand_before_what_is_finished() -> None:
+    """Finished at a; b got it late, behind a message that was in hand when the process ended."""
+    log, pages = made()
+    log.save()
+    log.entered("a:1")
+    log.completed("")
+    log.discard(log.log("1|1|"))
+    log.heard(20_000_000)
+    log.entered("b:1")
+    log.completed("")
+    log.heard(30_000_000)
+    log.log("2|1|")
+    again, _ = made()
+    again.restore(newest(pages))
+    wanted = ("1|1|,19700101T000025Z", "1|1|")
+    assert forms(again, "b:1", last="", overlap_us=5_000_000) == wanted

@@ -43,7 +43,7 @@ def test_each_sequence_is_found_from_the_nearest_mark(marked: list[int]) -> None
 def test_a_mark_moves_the_end() -> None:
     segment = Bytes(first=10, begin=4, size=1000)
     assert (segment.end, segment.next_sequence) == (4, 10)
-    assert not segment.full
+    assert segment.frame_limit == segment.size
     assert not segment.released
     segment.mark(100, 14)
     assert (segment.end, segment.next_sequence) == (100, 14)
@@ -51,6 +51,27 @@ def test_a_mark_moves_the_end() -> None:
 
 @pytest.mark.parametrize("size", [0, 4096, MIN_SEGMENT_BYTES - 1])
 def test_a_segment_has_room_for_more_than_its_header(size: int) -> None:
-    with pytest.raises(UsageError, match=f"at least {MIN_SEGMENT_BYTES}, not {size}"):
+    with pytest.raises(UsageError, match=f"from {MIN_SEGMENT_BYTES} to .*, not {size}"):
         Limits(size, 10 * MIN_SEGMENT_BYTES)
     assert Limits(MIN_SEGMENT_BYTES, 10 * MIN_SEGMENT_BYTES).resize is None
+
+
+@pytest.mark.row("PS18")
+@pytest.mark.parametrize(
+    ("segment_bytes", "max_bytes", "resize", "what"),
+    [
+        (2**20, 0, None, "max_bytes is at least segment_bytes, which is 1048576, not 0"),
+        (2**20, -1, None, "not -1"),
+        (2**20, 2**20 - 1, None, "not 1048575"),
+        (2**20, 1e9, None, "max_bytes is a whole number of bytes, not 1000000000.0"),
+        (2**20, None, None, "max_bytes is a whole number of bytes, not None"),
+        ("4M", 2**30, None, "segment_bytes is a whole number of bytes, not '4M'"),
+        (2**33, 2**40, None, "to 536870912, not 8589934592"),
+        (2**20, 2**30, 5, "resize_handler takes a size and answers, 5 cannot"),
+    ],
+)
+def test_limits_that_no_store_can_have_are_refused(
+    segment_bytes: int, max_bytes: int, resize: None, what: str
+) -> None:
+    with pytest.raises(UsageError, match=what):
+        Limits(segment_bytes, max_bytes, resize)

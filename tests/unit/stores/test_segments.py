@@ -21,9 +21,15 @@ KIB = b"k" * 1000  # 31 frames of it fill a small segment
 class MemorySegment(Segment):
     """A segment of memory that can tell whether it was parked."""
 
-    def __init__(self, first: int, size: int, begin: int) -> None:
+    def __init__(self, first: int, size: int, begin: int, seal_bytes: int) -> None:
         super().__init__(first=first, begin=begin, size=size)
         self.region = anonymous_region(size)
+        self.seal_bytes = seal_bytes
+
+    @property
+    @override
+    def frame_limit(self) -> int:
+        return self.size - self.seal_bytes * len(self.mark_offsets)
 
     @property
     @override
@@ -36,6 +42,7 @@ class RecordingSpace(Space):
     """Memory that remembers what the log told it."""
 
     begin = 64
+    margin = 0
 
     def __init__(self) -> None:
         self.made: list[MemorySegment] = []
@@ -44,13 +51,13 @@ class RecordingSpace(Space):
         self.seals: list[tuple[int, int, int]] = []
         self.notes: list[tuple[int, int, bool]] = []
         self.full: StoreFull | None = None
-        self.seals_in_all = 2**60
+        self.seal_bytes = 0
 
     @override
     def create(self, first: int, size: int) -> Segment:
         if self.full is not None:
             raise self.full
-        self.made.append(MemorySegment(first, size, self.begin))
+        self.made.append(MemorySegment(first, size, self.begin, self.seal_bytes))
         return self.made[-1]
 
     @override
@@ -63,10 +70,9 @@ class RecordingSpace(Space):
         self.parked.append(segment.first)
 
     @override
-    def seal(self, segment: Segment, end: int, next_sequence: int) -> bool:
+    def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
         assert end > segment.end
         self.seals.append((segment.first, end - segment.end, next_sequence))
-        return len(segment.mark_offsets) < self.seals_in_all
 
     @override
     def note(self, window: PublishWindow, *, numbering: bool) -> None:
@@ -186,27 +192,14 @@ def test_everything_is_sealed_about_every_64_kib() -> None:
     assert log.space.seals[-1][2] == 1501
 
 
-def test_a_segment_that_takes_no_more_seals_is_left() -> None:
+def test_seals_take_room_in_the_segment_that_they_are_for() -> None:
     log = Log()
-    log.space.seals_in_all = 3
+    log.space.seal_bytes = SMALL // 4
     for _ in range(10):
         log.put()
         log.checkpoint()
     assert log.firsts == [1001, 1004, 1007, 1010]
     assert log.taken() == log.wanted
-
-
-def test_a_frame_that_slipped_in_while_the_last_seal_was_written_is_sealed_too() -> None:
-    log = Log()
-    log.space.seals_in_all = 2
-    log.put()
-    log.checkpoint()
-    log.put()
-    log.checkpoint()
-    assert log._active is not None
-    assert log._active.full
-    assert log.put() == 1003
-    assert log.firsts == [1001, 1003]
 
 
 # -- limits -----------------------------------------------------------------------------------

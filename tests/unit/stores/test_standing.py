@@ -34,6 +34,34 @@ def test_progress_of_nobody_knows_where_is_taken_for_that_of_the_first_server() 
     assert standing.orders({7: 5})
 
 
+def test_a_time_is_settled_when_all_that_had_come_by_then_is_discarded() -> None:
+    standing = Standing()
+    standing.settle(0, 1)
+    assert standing.settled_us == 0
+    standing.heard(100)
+    standing.settle(3, 6)  # 3, 4 and 5 came before, or at least not later than this is asked
+    standing.heard(200)
+    standing.settle(5, 9)
+    assert standing.settled_us == 0
+    standing.settle(6, 9)  # 6, 7 and 8 came before the time 200
+    assert standing.settled_us == 100
+    standing.settle(8, 12)
+    assert standing.settled_us == 100
+    standing.settle(9, 12)
+    assert standing.settled_us == 200
+    standing.heard(300)
+    standing.settle(9, 12)
+    standing.settle(0, 12)
+    assert standing.settled_us == 300
+
+
+def test_what_nobody_has_heard_is_never_settled() -> None:
+    standing = Standing()
+    for oldest in (0, 1, 2, 0):
+        standing.settle(oldest, 3)
+    assert standing.settled_us == 0
+
+
 def test_a_copy_stays_as_it_is() -> None:
     standing = Standing("a", {7: 1}, complete=True, heard_us=5)
     copy = standing.copy()

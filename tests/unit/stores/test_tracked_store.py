@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from haclient.session.resuming import forms
 from haclient_stores.adapters import RecoveryPoint
 from haclient_stores.errors import UsageError
 from haclient_stores.interfaces import SubscriptionLog
@@ -68,6 +69,77 @@ def test_what_names_no_message_seeds_nothing(
     store: TrackedBookmarkStore[SubscriptionLog], bookmark: str
 ) -> None:
     assert seeded(store, bookmark) == "0"
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.row("RP2", "RP6", "BS9")
+@pytest.mark.parametrize(
+    ("point", "elsewhere"),
+    [
+        (RecoveryPoint("s", "1|5|", "east:9007", 20_000_000), "1|5|,19700101T000015Z"),
+        (RecoveryPoint("s", "1|5|", "east:9007"), "0"),
+    ],
+)
+def test_what_was_kept_is_safe_on_its_server_and_carries_its_time_elsewhere(
+    tmp_path: Path, kind: str, point: RecoveryPoint, elsewhere: str
+) -> None:
+    store = made(kind, tmp_path)
+    store.seed([point])
+    for _ in range(2):
+        log = store.subscription("s")
+        assert asked(log, "east:9007") == "1|5|"
+        assert asked(log, "west:9007") == elsewhere
+        assert list(store.recovery_points()) == [point]
+        if kind != "memory":
+            store.close()
+            store = made(kind, tmp_path)
+    store.close()
+
+
+@pytest.mark.row("RP6", "BS9")
+@pytest.mark.parametrize("heard_us", [-1, 0, 2**63])
+def test_a_point_that_says_nothing_of_it_is_safe_nowhere(
+    tmp_path: Path, kind: str, heard_us: int
+) -> None:
+    """As one has it that another program has kept: the start of the log, and what is known."""
+    store = made(kind, tmp_path)
+    store.seed([RecoveryPoint("s", "1|5|", heard_us=heard_us)])
+    for _ in range(2):
+        log = store.subscription("s")
+        assert asked(log, "east:9007") == "0"
+        assert list(store.recovery_points()) == [RecoveryPoint("s", "1|5|")]
+        if kind != "memory":
+            store.close()
+            store = made(kind, tmp_path)
+    log = store.subscription("s")
+    log.entered("east:9007")
+    assert asked(log, "east:9007") == "0"
+    log.discard(log.log("1|6|"))
+    assert asked(log, "east:9007") == "1|6|"
+    store.close()
+
+
+@pytest.mark.row("RP6")
+def test_a_point_that_is_no_list_is_refused_and_nothing_is_taken_over(
+    store: TrackedBookmarkStore[SubscriptionLog],
+) -> None:
+    points = [RecoveryPoint("s", "1|5|"), RecoveryPoint("t", "five")]
+    with pytest.raises(UsageError, match=r"'t' cannot be used: 'five' is no bookmark.*delete it"):
+        store.seed(points)
+    assert str(store.most_recent("s")) == "0"
+
+
+def made(kind: str, folder: Path) -> TrackedBookmarkStore[SubscriptionLog]:
+    return KINDS[kind](folder)  # type: ignore[return-value]  # each is one
+
+
+def asked(log: SubscriptionLog, server: str) -> str:
+    """What a client asks a server for that was heard last five seconds ago or more."""
+    return forms(log, server, last="", overlap_us=5_000_000)[0]
 
 
 def test_a_subscription_that_is_not_known_is_named_with_those_that_are(

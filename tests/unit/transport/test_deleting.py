@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 
 import pytest
@@ -10,7 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
-from haclient.errors import CommandError, DisconnectedError, TimedOut
+from haclient.errors import CommandError, DisconnectedError, StoreFull, TimedOut, WouldBlock
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.machine import Session
@@ -18,6 +18,9 @@ from haclient.transport.commander import Commander
 from haclient.transport.deleting import delete_stored
 from haclient.transport.publisher import Publisher
 from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_log import PublishLog
+from haclient_stores.ring_publish import MIN_RING_BYTES, RingPublishStore
+from haclient_stores.segment import MIN_SEGMENT_BYTES
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
 from support.peer import Peer, Server, answering, listening, together
@@ -43,7 +46,7 @@ class Deletion:
         self.stats.append(await self.client.sow_delete("orders", filter="1=1", timeout=30))
 
 
-def client_of(server: Server, store: MemoryPublishStore) -> HAClient:
+def client_of(server: Server, store: PublishLog) -> HAClient:
     return HAClient("ha", servers=[server.uri], publish_store=store, heartbeat=None)
 
 
@@ -188,3 +191,57 @@ async def test_durability_fsync_holds_for_it_too() -> None:
         await delete_stored(commander, publisher, {"c": "sow_delete", "t": "t"}, b"", timeout=1)
     assert store.synced == 1
     assert len(commander.session.pending) == 0
+
+
+def refusing_growth() -> MemoryPublishStore:
+    return MemoryPublishStore(
+        segment_bytes=MIN_SEGMENT_BYTES, resize_handler=lambda size: size <= MIN_SEGMENT_BYTES
+    )
+
+
+FULL: dict[str, Callable[[], PublishLog]] = {
+    "ring": lambda: RingPublishStore(None, MIN_RING_BYTES),
+    "refused growth": refusing_growth,
+}
+
+
+def publish_for_ever(client: Client, body: bytes) -> None:
+    while True:
+        client.publish_nowait("orders", body)
+
+
+@pytest.mark.row("PS3", "PS17", "PS18")
+@pytest.mark.parametrize("kind", FULL)
+async def test_in_a_full_store_it_waits_for_acks_like_a_publish(server: Server, kind: str) -> None:
+    store = FULL[kind]()
+    client = client_of(server, store)
+    async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
+        with pytest.raises(WouldBlock):
+            publish_for_ever(client, bytes(1000))
+        with pytest.raises(WouldBlock):  # nor is there room for anything small
+            publish_for_ever(client, b"")
+        last = store.last_sequence
+        deletion = Deletion(client)
+        nursery.start_soon(deletion.run)
+        while (await peer.expect("publish")).sequence != last:
+            pass
+        await wait_all_tasks_blocked()
+        assert (store.last_sequence, deletion.stats) == (last, [])
+        await peer.persisted(last)
+        await answer(peer, await peer.expect("sow_delete"), 3)
+        await wait_all_tasks_blocked()
+        assert [message.records_deleted for message in deletion.stats] == [3]
+
+
+@pytest.mark.row("PS3", "PS18")
+async def test_a_full_store_that_raises_does_so_for_it_too(server: Server) -> None:
+    store = RingPublishStore(None, MIN_RING_BYTES, "raise")
+    client = client_of(server, store)
+    async with entered(client, partial(live, server)) as peer:
+        with pytest.raises(StoreFull):
+            publish_for_ever(client, bytes(1000))
+        last = store.last_sequence
+        with pytest.raises(StoreFull):
+            await client.sow_delete("orders", filter="/id = " + "1" * 1500, timeout=30)
+        assert store.last_sequence == last
+        await peer.persisted(last)

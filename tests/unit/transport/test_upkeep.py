@@ -9,7 +9,7 @@ import pytest
 import trio
 from typing_extensions import override
 
-from haclient.errors import StoreError, StoreFull, UsageError
+from haclient.errors import StoreError, StoreFull, TimedOut, UsageError
 from haclient.transport.upkeep import Upkeep
 from haclient_stores.adapters import RecoveryPoint, TimedAdapter
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
@@ -28,6 +28,8 @@ class Adapter(TimedAdapter):
 
     Attributes:
         takes_s: How long closing takes.
+        recovers_s: How long `recover` takes.
+        points: What it gives.
         fails: Whether an update is refused.
     """
 
@@ -36,13 +38,16 @@ class Adapter(TimedAdapter):
         self.times: list[float] = []
         self.closed = 0
         self.takes_s = 0.0
+        self.recovers_s = 0.0
+        self.points = [RecoveryPoint("s", "7|10|")]
         self.fails = False
 
     @override
     async def recover(self, client_name: str) -> Iterable[RecoveryPoint]:
         if client_name == "refused":
             raise UsageError("not that one")
-        return [RecoveryPoint("s", "7|10|")]
+        await trio.sleep(self.recovers_s)
+        return self.points
 
     @override
     def update(self, point: RecoveryPoint) -> None:
@@ -102,6 +107,32 @@ async def test_an_adapter_is_asked_first_and_told_what_moves_until_the_end() -> 
 async def test_a_client_that_the_adapter_refuses_does_not_begin() -> None:
     with pytest.raises(UsageError, match="not that one"):
         await Upkeep(MemoryBookmarkStore(Adapter())).recover("refused")
+
+
+@pytest.mark.row("RP1", "RP8")
+async def test_an_adapter_that_does_not_answer_is_told_and_everything_closed(
+    tmp_path: Path,
+) -> None:
+    adapter = Adapter()
+    adapter.recovers_s = 1e6
+    store = LoggedBookmarkStore(tmp_path / "s.bm", adapter=adapter)
+    store.discard("s", store.log("s", "7|1|"))
+    with pytest.raises(TimedOut, match=r"Adapter gave no recovery points in 30 s: .*server"):
+        await Upkeep(store, [store]).recover("me")
+    assert adapter.closed == 1
+    assert adapter.told == [], "older than what it has, perhaps"
+    LoggedBookmarkStore(tmp_path / "s.bm").close()  # it was let go
+
+
+@pytest.mark.row("RP6")
+async def test_a_point_that_cannot_be_used_lets_go_of_the_stores(tmp_path: Path) -> None:
+    adapter = Adapter()
+    adapter.points = [RecoveryPoint("s", "five")]
+    store = LoggedBookmarkStore(tmp_path / "s.bm", adapter=adapter)
+    with pytest.raises(UsageError, match="'five' is no bookmark"):
+        await Upkeep(store, [store]).recover("me")
+    assert adapter.closed == 1
+    LoggedBookmarkStore(tmp_path / "s.bm").close()
 
 
 async def test_an_adapter_that_does_not_come_to_an_end_is_left(

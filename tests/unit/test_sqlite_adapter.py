@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from haclient import sqlite_adapter
+from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
+from haclient_stores.adapters import RecoveryPoint
+from haclient_stores.errors import StoreError, UsageError
+
+pytestmark = pytest.mark.row("RP9")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "points.db"
+
+
+def away(path: Path) -> None:
+    """Take the database away, and put something in its place that is none."""
+    path.rename(path.with_suffix(".away"))
+    path.mkdir()
+
+
+def back(path: Path) -> None:
+    path.rmdir()
+    path.with_suffix(".away").rename(path)
+
+
+async def test_points_are_rows_that_anybody_can_read(path: Path) -> None:
+    adapter = SqliteRecoveryPointAdapter(path, table="my points")
+    assert list(await adapter.recover("me")) == []
+    for sequence in range(1, 101):
+        adapter.update(RecoveryPoint("s", f"1|{sequence}|", "east:9007", sequence))
+    await adapter.close()
+    database = sqlite3.connect(path)
+    rows = database.execute('select * from "my points"').fetchall()
+    assert rows == [("me", "s", "1|100|", "east:9007", 100)]
+    database.close()
+
+
+async def test_updates_come_between_recover_and_close(path: Path) -> None:
+    adapter = SqliteRecoveryPointAdapter(path)
+    with pytest.raises(UsageError, match="after `recover`"):
+        adapter.update(RecoveryPoint("s", "1|1|"))
+    await adapter.recover("me")
+    with pytest.raises(UsageError, match="serves the client 'me'"):
+        await adapter.recover("you")
+    await adapter.close()
+    with pytest.raises(UsageError, match="before `close`"):
+        adapter.purge()
+
+
+def test_a_database_that_cannot_be_opened_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="recovery points: unable to open"):
+        SqliteRecoveryPointAdapter(tmp_path / "no such directory" / "points.db")
+
+
+@pytest.mark.row("RP8")
+async def test_an_error_of_writing_is_raised_by_whoever_comes_next(path: Path) -> None:
+    adapter = SqliteRecoveryPointAdapter(path)
+    await adapter.recover("me")
+    away(path)
+    adapter.update(RecoveryPoint("s", "1|1|"))
+    with pytest.raises(StoreError, match="recovery points: unable to open"):
+        await adapter.close()
+    with pytest.raises(StoreError, match="give the path of a file"):
+        await adapter.prune()
+
+
+@pytest.mark.row("RP8")
+async def test_or_reported_and_tried_again_until_it_works(path: Path) -> None:
+    reported: list[StoreError] = []
+    failed = threading.Event()
+
+    def report(error: StoreError) -> None:
+        reported.append(error)
+        failed.set()
+
+    adapter = SqliteRecoveryPointAdapter(path, on_error=report)
+    await adapter.recover("me")
+    away(path)
+    adapter.purge()
+    adapter.update(RecoveryPoint("s", "1|1|"))
+    assert failed.wait(20)
+    back(path)
+    adapter.update(RecoveryPoint("t", "1|2|"))
+    await adapter.close()
+    again = SqliteRecoveryPointAdapter(path)
+    points = {point.sub_id: point.bookmark for point in await again.recover("me")}
+    assert points == {"s": "1|1|", "t": "1|2|"}
+    await again.close()
+
+
+def test_clients_that_share_a_database_may_begin_at_the_same_time(tmp_path: Path) -> None:
+    refused: list[StoreError] = []
+    together = threading.Barrier(4)
+
+    def begin(path: Path) -> None:
+        together.wait()
+        try:
+            SqliteRecoveryPointAdapter(path)
+        except StoreError as error:
+            refused.append(error)
+
+    for attempt in range(30):
+        path = tmp_path / f"{attempt}.db"
+        threads = [threading.Thread(target=begin, args=(path,)) for _ in range(together.parties)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert refused == []
+
+
+async def kept(path: Path, table: str = "recovery_points") -> dict[str, RecoveryPoint]:
+    adapter = SqliteRecoveryPointAdapter(path, table=table)
+    points = {point.sub_id: point for point in await adapter.recover("me")}
+    await adapter.close()
+    return points
+
+
+def changed(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
+        for statement in statements:
+            database.execute(statement)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[sqlite3.Connection]:
+    """Another program is in the middle of a transaction; `rollback` ends it."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("begin exclusive")
+        yield database
+
+
+@pytest.mark.row("RP6")
+async def test_a_table_that_knew_no_servers_gets_the_columns(path: Path) -> None:
+    changed(
+        path,
+        "create table recovery_points (client_name text, sub_id text, bookmark text, "
+        "primary key (client_name, sub_id))",
+        "insert into recovery_points values ('me', 's', '1|7|')",
+    )
+    adapter = SqliteRecoveryPointAdapter(path)
+    assert list(await adapter.recover("me")) == [RecoveryPoint("s", "1|7|")]
+    adapter.update(RecoveryPoint("s", "1|8|", "east:9007", 5))
+    await adapter.close()
+    assert await kept(path) == {"s": RecoveryPoint("s", "1|8|", "east:9007", 5)}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "create table recovery_points (place text)",
+        "create table recovery_points (client_name, sub_id, bookmark)",
+        "create view recovery_points as select 1 as client_name, 2 as sub_id, 3 as bookmark",
+    ],
+)
+async def test_a_table_that_is_something_else_is_refused(path: Path, statement: str) -> None:
+    changed(path, statement)
+    with pytest.raises(StoreError, match=r"is something else, with the columns .*: give another"):
+        await kept(path)
+    assert await kept(path, "mine") == {}
+
+
+async def test_values_of_other_types_are_no_end_of_the_client(path: Path) -> None:
+    changed(
+        path,
+        "create table recovery_points (client_name, sub_id, bookmark, server, heard_us, "
+        "primary key (client_name, sub_id))",
+        "insert into recovery_points values ('me', 5, 7, null, 'soon')",
+    )
+    assert await kept(path) == {"5": RecoveryPoint("5", "7")}
+
+
+def test_a_file_that_is_no_database_is_left_as_it_is(path: Path) -> None:
+    path.write_bytes(b"no database" * 100)  # a test may write a file
+    with pytest.raises(StoreError, match=r"points\.db: .* not a database; .* give another path"):
+        SqliteRecoveryPointAdapter(path)
+    assert path.read_bytes() == b"no database" * 100  # as above
+
+
+async def test_the_client_goes_on_while_another_program_has_the_database_locked(
+    path: Path,
+) -> None:
+    """Were it waited for in trio's own thread, the lock could never go."""
+    await kept(path)
+    with locked(path) as other:
+        adapter = SqliteRecoveryPointAdapter(path)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(adapter.recover, "me")
+            await trio.sleep(0.05)
+            other.rollback()
+        other.execute("begin exclusive")
+        adapter.update(RecoveryPoint("s", "1|1|"))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(adapter.close)
+            await trio.sleep(0.05)
+            other.rollback()
+    assert await kept(path) == {"s": RecoveryPoint("s", "1|1|")}
+
+
+async def test_a_database_that_stays_locked_is_told_with_what_to_do(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_adapter, "_LOCKED_S", 0.01)
+    adapter = SqliteRecoveryPointAdapter(path)
+    await adapter.recover("me")
+    wanted = r"points\.db: .* is locked; another program .* use another file"
+    with locked(path):
+        with pytest.raises(StoreError, match=wanted):
+            await SqliteRecoveryPointAdapter(path).recover("me")
+        adapter.update(RecoveryPoint("s", "1|1|"))
+        with pytest.raises(StoreError, match=wanted):
+            await adapter.close()
+
+
+@pytest.mark.row("RP8")
+async def test_a_write_that_does_not_come_back_is_left(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_adapter, "_CLOSE_S", 0.01)
+    adapter = SqliteRecoveryPointAdapter(path)
+    await adapter.recover("me")
+    with locked(path):
+        adapter.update(RecoveryPoint("s", "1|1|"))
+        with pytest.raises(StoreError, match=r"the last ones were not written in 0\.01 s"):
+            await adapter.close()
+
+
+@pytest.mark.row("RP8")
+async def test_what_was_purged_while_a_write_failed_stays_purged(path: Path) -> None:
+    failed = threading.Event()
+    adapter: SqliteRecoveryPointAdapter
+
+    def purge(_: StoreError) -> None:
+        if not failed.is_set():
+            adapter.purge()
+            adapter.update(RecoveryPoint("t", "1|2|"))
+            back(path)
+        failed.set()
+
+    adapter = SqliteRecoveryPointAdapter(path, on_error=purge)
+    await adapter.recover("me")
+    away(path)
+    adapter.update(RecoveryPoint("s", "1|1|"))
+    assert failed.wait(20)
+    await adapter.close()
+    assert await kept(path) == {"t": RecoveryPoint("t", "1|2|")}
+
+
+@pytest.mark.row("RP8")
+async def test_an_error_handler_that_raises_is_no_end_of_the_writing(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = threading.Event()
+
+    def fail(_: StoreError) -> None:
+        back(path)
+        failed.set()
+        raise RuntimeError
+
+    adapter = SqliteRecoveryPointAdapter(path, on_error=fail)
+    await adapter.recover("me")
+    away(path)
+    adapter.update(RecoveryPoint("s", "1|1|"))
+    assert failed.wait(20)
+    with pytest.raises(StoreError, match="unable to open"):
+        await adapter.close()
+    assert await kept(path) == {"s": RecoveryPoint("s", "1|1|")}
+    assert "on_error has raised" in caplog.text
+
+
+async def test_text_that_is_no_unicode_is_an_error_and_not_the_end(path: Path) -> None:
+    reported: list[StoreError] = []
+    adapter = SqliteRecoveryPointAdapter(path, on_error=reported.append)
+    await adapter.recover("me")
+    adapter.update(RecoveryPoint("\udcff", "1|1|"))
+    await adapter.close()
+    assert "surrogates not allowed" in str(reported[0])
