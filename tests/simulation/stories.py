@@ -120,10 +120,10 @@ def recycled(seed: int, chance: Random) -> Plan:
         links=Links(latency_s=chance.choice((0.0, 0.01))),
     )
     script: list[Step] = []
-    for _ in range(chance.randint(2, 4)):
+    for _ in range(chance.randint(3, 6)):
         script += [_step("publish", "p1", count=chance.randint(10, 40), after=0.3)] * 8
-        kind, node = chance.choice((("kill", "p1"), ("power", "p1"), ("kill", "b1")))
-        script.append(_step(kind, node, seconds=0.1, after=chance.uniform(0.0, 0.2)))
+        node = chance.choice(("p1", "p1", "b1"))
+        script.append(_step("kill", node, seconds=0.1, after=chance.uniform(0.0, 0.2)))
     return _scripted(plan, script)
 
 
