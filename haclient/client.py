@@ -278,6 +278,7 @@ class Client(PublishingClient):
         bookmark: StartPoint | str = MOST_RECENT,
         filter: str = "",  # noqa: A002  # the protocol's word
         options: str | Options = "",
+        auto_discard: bool = False,
         timeout: float | None = TIMEOUT_S,
     ) -> str:
         """Replay the transaction log from `bookmark`, then follow it live (CC13).
@@ -285,6 +286,9 @@ class Client(PublishingClient):
         `MOST_RECENT` resumes where the bookmark store says this `sub_id` has got to; from the start
         of the log when it knows nothing. Any other bookmark begins anew and forgets what the store
         knew of this `sub_id`.
+
+        With `auto_discard` a message is discarded when the handler has returned; one for which it
+        raises is not, and `on_handler_error` decides (BS20).
 
         Raises:
             InvalidTopic: The topic is not recorded in the transaction log.
@@ -299,7 +303,7 @@ class Client(PublishingClient):
             bookmark=bookmark,
             timeout=_limit(timeout),
         )
-        return await self._subscriber.handle(command, handler)
+        return await self._subscriber.handle(command, handler, auto_discard=auto_discard)
 
     def bookmark_stream(
         self,

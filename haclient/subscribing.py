@@ -86,7 +86,9 @@ class Subscriber:
 
         return MessageStream(delivery, open_=open_stream, close=close_stream)
 
-    async def handle(self, command: Command, handler: Handler) -> str:
+    async def handle(
+        self, command: Command, handler: Handler, *, auto_discard: bool = False
+    ) -> str:
         """Send `command` and give its messages to `handler`, in order; the subscription id."""
         nursery = self._core.running()
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
@@ -94,7 +96,7 @@ class Subscriber:
 
         async def serve_until_ended() -> None:
             try:
-                await serve(delivery, handler, self._on_handler_error)
+                await serve(delivery, handler, self._on_handler_error, discards=auto_discard)
             finally:
                 self._served.remove(subscription.sub_id)
             self._release(subscription)

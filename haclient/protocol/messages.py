@@ -20,7 +20,7 @@ surrogate escapes (protocol 2.3) and are written back as the bytes they were.
 from __future__ import annotations
 
 import copy
-from typing import Annotated, Final, Protocol, runtime_checkable
+from typing import Annotated, Final, Protocol, Self, runtime_checkable
 
 import msgspec
 from msgspec import Meta
@@ -191,6 +191,16 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         """
         if self.owner is not None:
             self.owner.discard(self.number)
+
+    def __enter__(self) -> Self:
+        """`with message:` discards it at the end of the block, unless that raises (BS20)."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, traceback: object, /
+    ) -> None:
+        if kind is None:
+            self.discard()
 
     def copy(self) -> Message:
         """Another message with the same values (CC27)."""

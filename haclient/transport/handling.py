@@ -45,8 +45,21 @@ def check_policy(policy: HandlerErrorPolicy) -> None:
         )
 
 
-async def serve(delivery: Delivery, handler: Handler, policy: HandlerErrorPolicy) -> None:
-    """Call `handler` with every message until the subscription ends."""
+async def serve(
+    delivery: Delivery,
+    handler: Handler,
+    policy: HandlerErrorPolicy,
+    *,
+    discards: bool = False,
+) -> None:
+    """Call `handler` with every message until the subscription ends.
+
+    Args:
+        delivery: Where messages come from.
+        handler: Who is called.
+        policy: What happens when it raises.
+        discards: Whether a message is discarded when the handler has returned (BS20).
+    """
     while (batch := await delivery.next_batch()) is not None:
         for index, message in enumerate(batch):
             try:
@@ -57,6 +70,9 @@ async def serve(delivery: Delivery, handler: Handler, policy: HandlerErrorPolicy
                 if policy == "raise":
                     raise
                 await _absorb(policy, message, error)
+            else:
+                if discards:
+                    message.discard()
             if index % _CHECKPOINT_EVERY == _CHECKPOINT_EVERY - 1:
                 await trio.lowlevel.checkpoint()
 

@@ -9,10 +9,10 @@ from typing import Final, cast
 import trio
 
 from haclient.errors import StoreError, StoreFull, UsageError
-from haclient_stores.interfaces import BookmarkStore, PublishStore, SubscriptionLog
+from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.null_publish import NullPublishStore
 from haclient_stores.publish_log import PublishLog
-from haclient_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
 
 __all__ = ["group_sync", "on_disk", "sync_accepted"]
 
@@ -54,13 +54,13 @@ def group_sync(store: PublishStore | BookmarkStore) -> Callable[[], Awaitable[No
     if isinstance(store, PublishLog) and store.durability == "group":
         return partial(_sync_in_groups, store, store.group_interval_s)
     if isinstance(store, TrackedBookmarkStore) and store.durability != "process":
-        tracked = cast("TrackedBookmarkStore[SubscriptionLog]", store)
+        tracked = cast("TrackedBookmarkStore[Tracked]", store)
         return partial(_sync_in_groups, tracked, _BOOKMARKS_EVERY_S)
     return None
 
 
 async def _sync_in_groups(
-    store: PublishLog | TrackedBookmarkStore[SubscriptionLog], interval_s: float
+    store: PublishLog | TrackedBookmarkStore[Tracked], interval_s: float
 ) -> None:
     """Write through what was stored since the last time; an error of the disk ends the client."""
     while True:

@@ -18,8 +18,8 @@ import trio
 from haclient.errors import StoreFull, TimedOut, UsageError
 from haclient.transport.syncing import group_sync
 from haclient_stores.adapters import PointFeed, RecoveryPoint, RecoveryPointAdapter, TimedAdapter
-from haclient_stores.interfaces import BookmarkStore, PublishStore, SubscriptionLog
-from haclient_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.interfaces import BookmarkStore, PublishStore
+from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
 
 __all__ = ["Upkeep", "open_all"]
 
@@ -155,7 +155,7 @@ class Upkeep:
             if self._store is not None:
                 await self._close(self._store)
 
-    async def _close(self, store: TrackedBookmarkStore[SubscriptionLog]) -> None:
+    async def _close(self, store: TrackedBookmarkStore[Tracked]) -> None:
         try:
             if store.adapter is not None:
                 try:
@@ -189,7 +189,7 @@ async def _kept(adapter: RecoveryPointAdapter, client_name: str) -> list[Recover
     )
 
 
-def _ours(store: BookmarkStore | None) -> TrackedBookmarkStore[SubscriptionLog] | None:
+def _ours(store: BookmarkStore | None) -> TrackedBookmarkStore[Tracked] | None:
     if not isinstance(store, TrackedBookmarkStore):
         return None
-    return cast("TrackedBookmarkStore[SubscriptionLog]", store)
+    return cast("TrackedBookmarkStore[Tracked]", store)

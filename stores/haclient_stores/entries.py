@@ -1,11 +1,11 @@
-"""The parts of a subscription's record: publishers, chunks of entries, aliases, holes. Pure."""
+"""The parts of a subscription's record: publishers, chunks of entries, aliases. Pure."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import repeat
-from operator import le
+from itertools import islice, repeat
+from operator import le, lt
 from typing import TYPE_CHECKING, Final
 
 from haclient_stores.bookmarks import Bookmark, BookmarkList
@@ -13,7 +13,7 @@ from haclient_stores.bookmarks import Bookmark, BookmarkList
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["LARGEST", "MIXED", "Alias", "Chunk", "Holes", "Publishers"]
+__all__ = ["LARGEST", "MIXED", "Alias", "Chunk", "Publishers"]
 
 LARGEST: Final = 2**64 - 1
 _DIGITS: Final = 64  # more than a sequence can have, zeros in front included
@@ -85,14 +85,26 @@ class Publishers:
             index = self.index_of_text(publisher)
         return (index, int(sequence)) if index >= 0 else (-1, 0)
 
+    def position(self, bookmark: str) -> tuple[int, int] | None:
+        """Publisher index and sequence of a bookmark that names a message; else None."""
+        publisher, sequence = self.parse(bookmark)
+        if not 0 < sequence <= LARGEST or not self.ids[publisher]:
+            return None
+        return publisher, sequence
+
     @staticmethod
-    def all_new(seen: dict[int, int], publishers: list[int], sequences: list[int]) -> bool:
+    def all_new(
+        seen: dict[int, int], publisher: int, sequences: list[int], publishers: list[int]
+    ) -> bool:
         """Whether each message is above the highest seen of its publisher, and those before it."""
+        if not publishers:
+            rising = all(map(lt, sequences, islice(sequences, 1, None)))
+            return rising and sequences[0] > seen.get(publisher, 0)
         newest: dict[int, int] = {}
-        for publisher, sequence in zip(publishers, sequences, strict=True):
-            if sequence <= (newest.get(publisher) or seen.get(publisher, 0)):
+        for each, sequence in zip(publishers, sequences, strict=True):
+            if sequence <= (newest.get(each) or seen.get(each, 0)):
                 return False
-            newest[publisher] = sequence
+            newest[each] = sequence
         return True
 
     @staticmethod
@@ -192,35 +204,3 @@ class Alias:
     old: int
     publisher: int
     sequence: int
-
-
-class Holes:
-    """Numbers that stand for no entry, as ascending ranges; they only grow at the end.
-
-    Attributes:
-        count: How many numbers there are.
-    """
-
-    __slots__ = ("_ranges", "count")
-
-    def __init__(self) -> None:
-        self._ranges: list[tuple[int, int]] = []
-        self.count = 0
-
-    def add(self, begin: int, end: int) -> None:
-        """The numbers from `begin` to before `end`, above all others."""
-        self.count += end - begin
-        if self._ranges and self._ranges[-1][1] == begin:
-            begin = self._ranges.pop()[0]
-        self._ranges.append((begin, end))
-
-    def __contains__(self, number: int) -> bool:
-        index = bisect_right(self._ranges, (number, LARGEST)) - 1
-        return index >= 0 and number < self._ranges[index][1]
-
-    def skip(self, number: int) -> int:
-        """The end of the range that begins at `number`, which is dropped; else `number`."""
-        if self._ranges and self._ranges[0][0] == number:
-            begin, number = self._ranges.pop(0)
-            self.count -= number - begin
-        return number

@@ -45,7 +45,8 @@ class Explanation:
         redelivered: Messages that were never discarded and come again.
         repeated: Messages that were discarded and come again nevertheless; one that was delivered
             twice may count twice.
-        skipped: Messages that the server sends again and that are filtered: they were discarded.
+        skipped: Messages that the server sends again and that are filtered: they were discarded;
+            a lower bound where a prune has left out some of them.
         waiting: How many of those were only held back because no persisted ack covers them yet;
             a lower bound after many of them were condensed.
         oldest: The bookmarks of the oldest undiscarded messages, ten at most.
@@ -88,7 +89,7 @@ def explain(
     """The explanation for one subscription."""
     ids = publishers.ids
     waiting = sum(len(chunk.numbers) for chunk in tracker.finished.waiting)
-    discarded_ahead = len(tracker.ahead)
+    discarded_ahead = tracker.ahead.count
     in_front = _discarded_in_front(tracker, ids)
     filtered = {
         Survival.ALL: waiting + in_front + discarded_ahead,

@@ -8,7 +8,8 @@ An ack `b` covers, by its place, all entries of this link up to the last one of 
 a sequence up to b's; and on any link all entries of that publisher up to b's sequence. Chunks that
 wait are kept exactly at first. When many have gathered (a sync destination is down for hours), only
 the last entry of each publisher in each group stays. Whenever an ack covers that one it covers
-those before it too, so what is lost is precision, never safety, and memory stays bounded.
+those before it too, so what is lost is precision, never safety, and memory stays bounded. No group
+has entries of this link and of an earlier one, since different rules hold for the two.
 
 An ack may become a recovery point of its own (`tracking` decides when it may): it is taken once
 everything that had arrived before it is discarded. Pure.
@@ -95,7 +96,8 @@ class Finished:
             groups: deque[Chunk] = deque()
             begin, end = self._from, self._from
             for chunk in self.waiting:
-                if groups and chunk.numbers[-1] - begin <= self._grain:
+                apart = groups and groups[-1].numbers[-1] < self.link_first <= chunk.numbers[0]
+                if groups and not apart and chunk.numbers[-1] - begin <= self._grain:
                     groups.append(Chunk.condensed((groups.pop(), chunk)))
                 else:
                     groups.append(chunk)
@@ -125,10 +127,13 @@ class Finished:
         """A position that is a recovery point once the numbers below `before` are discarded."""
         self._pending = (publisher, sequence, before)
 
-    @property
-    def offered(self) -> dict[int, int]:
-        """The position that was offered last, if it was not taken yet."""
-        return {} if self._pending is None else {self._pending[0]: self._pending[1]}
+    def reached(self) -> dict[int, int]:
+        """The highest sequence of each publisher in a position that is finished or offered."""
+        reached = dict(self.recovered)
+        if self._pending is not None:
+            publisher, sequence, _ = self._pending
+            reached[publisher] = max(sequence, reached.get(publisher, 0))
+        return reached
 
     def settle(self, head: int) -> None:
         """Take the position offered if everything below `head` is discarded."""

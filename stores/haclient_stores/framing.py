@@ -43,7 +43,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from haclient_stores.errors import StoreCorrupt, UsageError
+from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
 
 __all__ = [
     "BOOT_ID_OFFSET",
@@ -131,6 +131,7 @@ def read_identity(
 
     Raises:
         StoreCorrupt: It is the header of something else, or damaged.
+        StoreError: It is of a format version that is not known.
     """
     start = bytes(page[:IDENTITY_BYTES]).ljust(IDENTITY_BYTES, b"\0")
     found, version, header_bytes, file_bytes, first = _identity.unpack_from(start)
@@ -141,8 +142,9 @@ def read_identity(
     if zlib.crc32(start[: _identity.size]) != _crc.unpack_from(start, _identity.size)[0]:
         raise StoreCorrupt(path, 0, "the header does not match its checksum")
     if version != FORMAT_VERSION:
-        raise StoreCorrupt(
-            path, 8, f"written in format version {version}, this library knows {FORMAT_VERSION}"
+        raise StoreError(
+            f"{path}: written in format version {version}, and this library knows "
+            f"{FORMAT_VERSION}: use the version of haclient that has written it"
         )
     return Identity(found, header_bytes, file_bytes, first, version)
 

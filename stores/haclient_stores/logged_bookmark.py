@@ -13,35 +13,31 @@ from __future__ import annotations
 
 import logging
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from typing_extensions import override
 
 from haclient_stores import framing, record_file
+from haclient_stores.bookmark_file import BookmarkFileStore
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.explaining import Survival
-from haclient_stores.files import Disk, RealDisk
-from haclient_stores.home import check_durability
 from haclient_stores.logged_subscription import LoggedSubscription, OpenLog
-from haclient_stores.owned_file import check_process, not_the_owner, open_owned
 from haclient_stores.prune_policy import LogUsage, PrunePolicy, PruneSchedule
 from haclient_stores.record_file import BLOCK_BYTES, GROW_BYTES
 from haclient_stores.records import LogReader, name_records, publisher_record
 from haclient_stores.segment import PAGE_BYTES
-from haclient_stores.snapshots import Condenser, frozen, snapshot
-from haclient_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.snapshots import frozen, snapshot
 from haclient_stores.tracking import SubscriptionTracker
 
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable
+    from pathlib import Path
 
     from haclient_stores.adapters import RecoveryPointAdapter
-    from haclient_stores.files import File
+    from haclient_stores.files import Disk, File
     from haclient_stores.home import Durability
     from haclient_stores.record_file import RecordFile
-    from haclient_stores.standing import Standing
     from haclient_stores.watching import UndiscardedWatch
 
 __all__ = ["LoggedBookmarkStore"]
@@ -52,7 +48,7 @@ _CATCH_UP_ROUNDS: Final = 64  # each is shorter than the one before, unless the 
 _logger = logging.getLogger(__name__)
 
 
-class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
+class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
     """Remembers in a file what subscriptions have received and finished (BS1-BS14, BS16, BS21).
 
     Args:
@@ -90,18 +86,11 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
         on_progress: Callable[[int], object] | None = None,
         disk: Disk | None = None,
     ) -> None:
-        check_durability(durability)
-        super().__init__(adapter, watch)
+        super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._resize_handler = resize_handler
-        self.durability: Durability = durability
-        self._path = Path(path)
-        self._disk = disk or RealDisk()
-        self._process = self._disk.process_id()
-        self._closed = False
         self._synced_end = 0
         self._pruning = threading.Lock()
         self._syncing = threading.Lock()  # a sync and the exchange of the files exclude each other
-        self._file = open_owned(self._disk, self._path)
         try:
             self._open(on_progress)
         except BaseException:
@@ -127,14 +116,12 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
             self._log = OpenLog(file, self._publishers, self._resize_handler)
             return
         reader = LogReader(self._publishers)
-        condenser = Condenser(reader)
         done = PAGE_BYTES
 
         def take(words: array[int]) -> None:
             reader.read(words)
             if reader.unknown is not None:
                 raise StoreCorrupt(self._path, 0, f"a record of unknown kind {reader.unknown}")
-            condenser.condense()
             if on_progress is not None:
                 nonlocal done
                 done += 8 * len(words)
@@ -156,27 +143,11 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
 
     # -- who ----------------------------------------------------------------------------------
 
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._path
-
     @override
-    def open_for(self, client_name: str) -> None:
-        self._check_usable()
-        if self._client_name == client_name:
-            return
-        if self._client_name:
-            raise not_the_owner(self._path, self._client_name, client_name)
+    def _write_owner(self, client_name: str) -> None:
         header = self._file.map(0, PAGE_BYTES)
         framing.write_owner(header.view, client_name)
         header.close()
-        self._client_name = client_name
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise UsageError(f"{self._path}: the store is closed; open it again")
-        check_process(self._path, self._process, self._disk.process_id())
 
     # -- subscriptions ------------------------------------------------------------------------
 
@@ -195,15 +166,6 @@ class LoggedBookmarkStore(TrackedBookmarkStore[LoggedSubscription]):
     @override
     def _tracker(self, handle: LoggedSubscription) -> SubscriptionTracker:
         return handle.tracker
-
-    @override
-    def _seed(self, sub_id: str, newest: dict[int, int], standing: Standing) -> None:
-        self.subscription(sub_id).seed(newest, standing)
-
-    @override
-    def purge(self, sub_id: str | None = None) -> None:
-        for name in list(self._subscriptions) if sub_id is None else [sub_id]:
-            self.subscription(name).purge()
 
     # -- the file -----------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from typing_extensions import override
 from haclient_stores.entries import Alias, Chunk
 from haclient_stores.errors import StoreFull
 from haclient_stores.gate import Gate
-from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.records import (
     Kind,
     begun_flags,
@@ -21,6 +20,7 @@ from haclient_stores.records import (
     start_records,
     word,
 )
+from haclient_stores.tracked_store import Tracked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +102,7 @@ class OpenLog:
             self.introduced += 1
 
 
-class LoggedSubscription(SubscriptionLog):
+class LoggedSubscription(Tracked):
     """The handle of one subscription: its tracker, and what it does written down."""
 
     __slots__ = ("_discard_word", "_gate", "_index", "_log", "_try_discard", "tracker")
@@ -227,7 +227,7 @@ class LoggedSubscription(SubscriptionLog):
         kind = Kind.PERSISTED_WHILE_PAUSED if paused else Kind.PERSISTED
         with self._log.gate.standstill():
             for item in bookmark.split(","):
-                place = tracker.position(item)
+                place = self._log.publishers.position(item)
                 if place is not None:
                     tracker.persisted_at(*place)
                     self._log.introduce()
@@ -238,21 +238,21 @@ class LoggedSubscription(SubscriptionLog):
         tracker = self.tracker
         with self._log.gate.standstill():
             tracker.completed(bookmark)
-            place = tracker.position(bookmark)
+            place = self._log.publishers.position(bookmark)
             if place is None:
                 self._move(Kind.COMPLETED_SOMEWHERE, 1)
             else:
                 self._log.introduce()
                 self._move(Kind.COMPLETED, place[1], place[0])
 
-    def purge(self) -> None:
-        """Forget the subscription, also in the log."""
+    @override
+    def forget(self) -> None:
         with self._log.gate.standstill():
             self.tracker.purge()
             self._move(Kind.PURGED, 1)
 
+    @override
     def seed(self, newest: dict[int, int], standing: Standing) -> None:
-        """Begin where another process has got to, and stand where it stood."""
         with self._log.gate.standstill():
             self.tracker.seed(newest, standing)
             self._log.introduce()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from typing_extensions import override
 
 from haclient_stores.bookmarks import BookmarkList
@@ -12,9 +10,6 @@ from haclient_stores.explaining import Survival
 from haclient_stores.interfaces import BookmarkStore
 from haclient_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.tracking import UNTRACKED, SubscriptionTracker
-
-if TYPE_CHECKING:
-    from haclient_stores.standing import Standing
 
 __all__ = ["MemoryBookmarkStore", "NullBookmarkStore"]
 
@@ -46,15 +41,6 @@ class MemoryBookmarkStore(TrackedBookmarkStore[SubscriptionTracker]):
     @override
     def _tracker(self, handle: SubscriptionTracker) -> SubscriptionTracker:
         return handle
-
-    @override
-    def _seed(self, sub_id: str, newest: dict[int, int], standing: Standing) -> None:
-        self.subscription(sub_id).seed(newest, standing)
-
-    @override
-    def purge(self, sub_id: str | None = None) -> None:
-        for name in list(self._subscriptions) if sub_id is None else [sub_id]:
-            self.subscription(name).purge()
 
     @override
     def prune(self) -> None:

@@ -291,6 +291,10 @@ def recover(file: File, boot_id: bytes, take: Callable[[array[int]], None]) -> R
     for words in reading.blocks():
         take(words)
     end = reading.end
+    if end < reading.synced:
+        raise StoreCorrupt(
+            path, end, f"the records up to byte {reading.synced} were synced, and are not there"
+        )
     _clear(file, end)
     opened = RecordFile(file, end)
     opened.seal()

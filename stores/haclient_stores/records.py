@@ -275,12 +275,6 @@ class LogReader:
             self._gathered[subscription] = _Gathered(found)
         return found
 
-    def replace(self, subscription: int, tracker: SubscriptionTracker) -> None:
-        """Go on with a tracker that knows the same."""
-        self.trackers[subscription] = tracker
-        self._gathered[subscription] = _Gathered(tracker)
-        self._targets.clear()
-
     def _target(self, first: int) -> list[tuple[int, int]] | _Barrier:
         kind = first >> _KIND_SHIFT
         if kind not in {Kind.LOGGED, Kind.DISCARDED}:

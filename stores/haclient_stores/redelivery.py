@@ -15,6 +15,8 @@ from haclient_stores.entries import Alias
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from haclient_stores.entries import Chunk
+
 __all__ = ["Redelivery"]
 
 
@@ -61,11 +63,14 @@ class Redelivery:
         self._numbers[publisher, sequence] = number
         self.places[number] = (publisher, sequence)
 
-    def lose(self, first_queued: int, *, is_open: Callable[[int], bool]) -> set[int]:
-        """Aliases from this number on are held by nobody; the old numbers that are still held.
+    def lose(
+        self, first_queued: int, chunks: Iterable[Chunk], *, is_open: Callable[[int], bool]
+    ) -> None:
+        """Entries and aliases from this number on are held by nobody.
 
         Args:
             first_queued: The first number that was never handed out.
+            chunks: The entries that are not wholly discarded.
             is_open: Whether an old number stands for an entry that is not discarded.
         """
         lost = [each for each in self.aliases.values() if each.number >= first_queued]
@@ -75,7 +80,13 @@ class Redelivery:
                 self.expect(alias.old, alias.publisher, alias.sequence)
         latest = {alias.old: alias for alias in (*self.lapsed.values(), *lost)}
         self.lapsed = {each.number: each for each in latest.values() if is_open(each.old)}
-        return {alias.old for alias in self.aliases.values()}
+        held = {alias.old for alias in self.aliases.values()}
+        for chunk in chunks:
+            if chunk.numbers[-1] < first_queued:
+                continue
+            for number, publisher, sequence in chunk.entries():
+                if number >= first_queued and number not in held and is_open(number):
+                    self.expect(number, publisher, sequence)
 
     def give(self, number: int, publisher: int, sequence: int) -> Alias:
         """An expected entry came again under a new number."""

@@ -34,25 +34,23 @@ offset  bytes  meaning
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
 from haclient_stores import framing
+from haclient_stores.bookmark_file import BookmarkFileStore
 from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
 from haclient_stores.explaining import Survival
-from haclient_stores.files import Disk, RealDisk
-from haclient_stores.home import check_durability
-from haclient_stores.owned_file import check_process, not_the_owner, open_owned
 from haclient_stores.ring_subscription import RingSubscription, Slot
 from haclient_stores.segment import PAGE_BYTES
-from haclient_stores.tracked_store import TrackedBookmarkStore
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from haclient_stores.adapters import RecoveryPointAdapter
+    from haclient_stores.files import Disk
     from haclient_stores.home import Durability
-    from haclient_stores.standing import Standing
     from haclient_stores.tracking import SubscriptionTracker
     from haclient_stores.watching import UndiscardedWatch
 
@@ -80,7 +78,7 @@ def newest_slot(pair: bytes, *, path: Path, offset: int) -> Slot | None:
     return max(filter(None, slots), key=lambda slot: slot.generation, default=None)
 
 
-class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
+class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
     """Remembers the recovery point of each subscription in a file that never grows (BS15).
 
     Args:
@@ -109,17 +107,10 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
         durability: Durability = "process",
         disk: Disk | None = None,
     ) -> None:
-        check_durability(durability)
-        super().__init__(adapter, watch)
         if not 0 < subscriptions <= _MOST_SUBSCRIPTIONS:
             raise UsageError(f"subscriptions is 1 to {_MOST_SUBSCRIPTIONS}, not {subscriptions!r}")
-        self.durability: Durability = durability
-        self._path = Path(path)
-        self._disk = disk or RealDisk()
-        self._process = self._disk.process_id()
-        self._closed = False
+        super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._synced = 0
-        self._file = open_owned(self._disk, self._path)
         try:
             self._open(subscriptions)
         except BaseException:
@@ -169,25 +160,9 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
         self._subscriptions[sub_id] = found
         return found
 
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._path
-
     @override
-    def open_for(self, client_name: str) -> None:
-        self._check_usable()
-        if self._client_name == client_name:
-            return
-        if self._client_name:
-            raise not_the_owner(self._path, self._client_name, client_name)
+    def _write_owner(self, client_name: str) -> None:
         framing.write_owner(self._pages[:PAGE_BYTES], client_name)
-        self._client_name = client_name
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise UsageError(f"{self._path}: the store is closed; open it again")
-        check_process(self._path, self._process, self._disk.process_id())
 
     @override
     def _new_subscription(self, sub_id: str) -> RingSubscription:
@@ -210,15 +185,6 @@ class RingBookmarkStore(TrackedBookmarkStore[RingSubscription]):
     @override
     def _tracker(self, handle: RingSubscription) -> SubscriptionTracker:
         return handle
-
-    @override
-    def _seed(self, sub_id: str, newest: dict[int, int], standing: Standing) -> None:
-        self.subscription(sub_id).seed(newest, standing)
-
-    @override
-    def purge(self, sub_id: str | None = None) -> None:
-        for name in list(self._subscriptions) if sub_id is None else [sub_id]:
-            self.subscription(name).forget()
 
     @property
     @override

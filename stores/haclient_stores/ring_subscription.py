@@ -312,7 +312,7 @@ class RingSubscription(SubscriptionTracker):
         self._kept = standing.copy()
         self.save()
 
+    @override
     def forget(self) -> None:
-        """`purge`, also on disk."""
-        self.purge()
+        super().forget()
         self.save()

@@ -7,13 +7,11 @@ then made at leisure, one after the other, while the client goes on. Pure.
 
 from __future__ import annotations
 
-from array import array
 from copy import copy
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from haclient_stores.records import (
     Kind,
-    LogReader,
     begun_flags,
     standing_records,
     start_records,
@@ -26,9 +24,7 @@ if TYPE_CHECKING:
     from haclient_stores.entries import Publishers
     from haclient_stores.tracking import SubscriptionTracker
 
-__all__ = ["Condenser", "frozen", "snapshot"]
-
-_MANY: Final = 65_536
+__all__ = ["frozen", "snapshot"]
 
 
 def frozen(tracker: SubscriptionTracker) -> SubscriptionTracker:
@@ -108,32 +104,3 @@ def _condensed(tracker: SubscriptionTracker) -> Iterator[tuple[int, int, int, bo
             last.clear()
             yield entry
     yield from sorted(last.values())
-
-
-class Condenser:
-    """Keeps the memory of whoever reads a log bounded by what is live.
-
-    A tracker remembers each discard behind an undiscarded message, and there may be millions. A
-    snapshot needs only the last of each publisher between two undiscarded messages, so when many
-    have gathered, the tracker is written down and read back.
-
-    Args:
-        reader: Who reads.
-    """
-
-    def __init__(self, reader: LogReader) -> None:
-        self._reader = reader
-        self._kept: dict[int, int] = {}  # so many were left the last time
-
-    def condense(self) -> None:
-        """Look whether it is worth it; to be called now and then."""
-        reader = self._reader
-        for subscription, tracker in list(reader.trackers.items()):
-            if len(tracker.ahead) < _MANY + 2 * self._kept.get(subscription, 0):
-                continue
-            again = LogReader(reader.publishers)
-            records = snapshot(subscription, tracker, reader.publishers)
-            again.read(array("Q", [each for record in records for each in record]))
-            again.finish()
-            reader.replace(subscription, again.trackers[subscription])
-            self._kept[subscription] = len(again.trackers[subscription].ahead)

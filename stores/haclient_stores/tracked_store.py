@@ -7,7 +7,7 @@ This is the first half; memory, logged and ring stores add the second.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from typing_extensions import override
 
@@ -27,9 +27,24 @@ if TYPE_CHECKING:
     from haclient_stores.tracking import SubscriptionTracker
     from haclient_stores.watching import UndiscardedWatch
 
-__all__ = ["TrackedBookmarkStore", "point_of", "standing_of"]
+__all__ = ["Tracked", "TrackedBookmarkStore", "point_of", "standing_of"]
 
-_Handle = TypeVar("_Handle", bound=SubscriptionLog)
+
+class Tracked(SubscriptionLog, Protocol):
+    """The handle of a subscription that has a tracker."""
+
+    @abstractmethod
+    def seed(self, newest: dict[int, int], standing: Standing) -> None:
+        """Begin where another process has got to, and stand where it stood."""
+        ...
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Know nothing, also where it is kept."""
+        ...
+
+
+_Handle = TypeVar("_Handle", bound=Tracked)
 
 
 class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
@@ -80,9 +95,10 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
     def _tracker(self, handle: _Handle) -> SubscriptionTracker:
         """What a handle is about."""
 
-    @abstractmethod
-    def _seed(self, sub_id: str, newest: dict[int, int], standing: Standing) -> None:
-        """Begin where another process has got to, and stand where it stood."""
+    @override
+    def purge(self, sub_id: str | None = None) -> None:
+        for name in list(self._subscriptions) if sub_id is None else [sub_id]:
+            self.subscription(name).forget()
 
     # -- one call for each message --------------------------------------------------------------
 
@@ -145,7 +161,10 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
         return explain(sub_id, self._known(sub_id), self._publishers, self._survival)
 
     def entries(self, sub_id: str) -> Iterator[tuple[int, Bookmark, bool]]:
-        """Number, bookmark and whether discarded, of all messages that are not finished."""
+        """Number, bookmark and whether discarded, of all messages that are not finished.
+
+        Of many that were discarded behind an undiscarded one the last of each publisher may do.
+        """
         tracker, ids = self._known(sub_id), self._publishers.ids
         point = positions(tracker.recovery_point())
         for number, publisher, sequence, discarded in tracker.entries():
@@ -174,7 +193,7 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
             own = {} if handle is None else self._tracker(handle).applied()
             ahead = all(newest.get(publisher, 0) >= own[publisher] for publisher in own)
             if newest and ahead and newest != own:
-                self._seed(point.sub_id, newest, standing_of(point))
+                self.subscription(point.sub_id).seed(newest, standing_of(point))
 
     def _positions(self, point: RecoveryPoint) -> dict[int, int]:
         try:

@@ -21,6 +21,8 @@ Undiscarded entries that somebody holds are *in hand*: their redelivery is dropp
 **Persisted acks** (`finished`) are recovery points of their own only after `completed` and while
 the subscription is neither paused nor conflated, which is decided here.
 
+**Memory** is bounded by what is undiscarded, whatever is discarded behind it (`condensing`).
+
 Pure: no clock, no file. The logged store is this class and a record of its moves.
 """
 
@@ -28,18 +30,20 @@ from __future__ import annotations
 
 import logging
 from array import array
+from bisect import bisect_left
 from collections import deque
-from itertools import islice, repeat
-from operator import lt
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
 from haclient_stores.bookmarks import Bookmark, BookmarkList
-from haclient_stores.entries import LARGEST, MIXED, Alias, Chunk, Holes, Publishers
+from haclient_stores.condensing import condensed
+from haclient_stores.entries import LARGEST, MIXED, Alias, Chunk, Publishers
 from haclient_stores.finished import Finished
 from haclient_stores.redelivery import Redelivery
 from haclient_stores.resumption import Resumption
+from haclient_stores.runs import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,6 +54,7 @@ __all__ = ["DUPLICATE", "UNTRACKED", "SubscriptionTracker"]
 
 DUPLICATE: Final = 0
 UNTRACKED: Final = -1
+_MANY: Final = 16_384  # so many more messages make it worth a look what can be forgotten
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +66,7 @@ class SubscriptionTracker(Resumption):
         head: All numbers below it are discarded.
         chunks: The entries that are not wholly discarded, in arrival order.
         ahead: The discarded numbers above the head.
-        holes: The numbers of aliases.
+        holes: Numbers above the head that stand for no entry, such as those of aliases.
         conflated: Whether messages are held back, so that acks are no recovery points.
         paused: Set while the server holds the subscription: its acks are then no recovery points.
         finished: How far it has got.
@@ -86,12 +91,12 @@ class SubscriptionTracker(Resumption):
         self.head = self.next_number
         self._turn = self.next_number  # the number whose discard takes the slow way
         self.chunks: deque[Chunk] = deque()
-        self.ahead: set[int] = set()
-        self.holes = Holes()
+        self.ahead, self.holes = Runs(), Runs()
         self.again = Redelivery()
         self.seen: dict[int, int] = {}
         self.finished = Finished(self.next_number, acked=False)
         self.at_end = False
+        self._look_at = self.next_number + _MANY
         self.begin_anew()
         self.first_number = self.next_number
 
@@ -100,8 +105,8 @@ class SubscriptionTracker(Resumption):
     @property
     def known(self) -> bool:
         """Whether anything is remembered that an explicit start would forget."""
-        known = self.start.known or self.standing.server
-        return bool(known or self.seen or self.finished.recovered)
+        known = self.start.known or self.standing.server or self.seen
+        return bool(known or self.finished.recovered)
 
     @override
     def begin(
@@ -118,13 +123,7 @@ class SubscriptionTracker(Resumption):
 
     @override
     def link_lost(self, first_queued: int) -> None:
-        held = self.again.lose(first_queued, is_open=self._is_open)
-        for chunk in self.chunks:
-            if chunk.numbers[-1] < first_queued:
-                continue
-            for number, publisher, sequence in chunk.entries():
-                if number >= first_queued and number not in held and self._is_open(number):
-                    self.again.expect(number, publisher, sequence)
+        self.again.lose(first_queued, self.chunks, is_open=self._is_open)
         self._set_turn()
 
     @override
@@ -142,12 +141,7 @@ class SubscriptionTracker(Resumption):
         if parsed is None:
             return self._log_each(bookmarks)
         publisher, sequences, publishers = parsed
-        if publishers:
-            new = Publishers.all_new(self.seen, publishers, sequences)
-        else:
-            new = sequences[0] > self.seen.get(publisher, 0) and all(
-                map(lt, sequences, islice(sequences, 1, None))
-            )
+        new = Publishers.all_new(self.seen, publisher, sequences, publishers)
         if not new or max(sequences) > LARGEST:
             known = Publishers.all_known(self.seen, publisher, sequences, publishers)
             if known and not self.again.expects_any(publishers or repeat(publisher), sequences):
@@ -172,6 +166,8 @@ class SubscriptionTracker(Resumption):
         self.chunks.append(chunk)
         if len(self.chunks) == 1:
             self._set_turn()
+        if following > self._look_at:
+            self.condense()
         return chunk
 
     def _log_each(self, bookmarks: list[str]) -> list[int]:
@@ -189,7 +185,9 @@ class SubscriptionTracker(Resumption):
                 publishers.append(publisher)
                 sequences.append(sequence)
             elif not 0 < sequence <= LARGEST:
-                numbers.append(_untracked(bookmark))
+                numbers.append(UNTRACKED)
+                if bookmark:
+                    _log.warning("cannot track a message with the bookmark %r", bookmark)
             elif self.again.expects(publisher, sequence):
                 self._add(publishers, sequences)
                 publishers, sequences = [], []
@@ -212,7 +210,7 @@ class SubscriptionTracker(Resumption):
         """An expected entry came again: its new number."""
         number = self.next_number
         self.next_number = number + 1
-        self.holes.add(number, number + 1)  # the old entry is the one that counts
+        self.holes.append(number, number + 1)  # the old entry is the one that counts
         self.fresh.append(self.again.give(number, publisher, sequence))
         self._set_turn()
         return number
@@ -245,18 +243,20 @@ class SubscriptionTracker(Resumption):
 
     def discard_slowly(self, number: int) -> bool:
         """Discard out of order, at the end of a chunk, or of an entry that was delivered twice."""
+        ahead, holes = self.ahead, self.holes
+        if number == ahead.end < self.next_number and not (
+            holes.count or ahead.scattered or self.again.places
+        ):  # in order behind an undiscarded one; no number here has another meaning
+            ahead.grow()
+            return True
         number = self.again.settle(number)
-        if (
-            not self.head <= number < self.next_number
-            or number in self.ahead
-            or number in self.holes
-        ):
+        if not self.head <= number < self.next_number or number in ahead or number in holes:
             return False
         self.again.forget(number)
         if number == self.head:
             self._move_head()
         else:
-            self.ahead.add(number)
+            ahead.add(number)
         self._set_turn()
         return True
 
@@ -281,13 +281,19 @@ class SubscriptionTracker(Resumption):
     def discard_run(self, numbers: array[int]) -> bool:
         """Discard at once what comes next in order; False, and nothing done, if it is not that."""
         begin, end = numbers[0], numbers[-1] + 1
-        if begin != self.head or self.ahead or self.again.places or self.holes.count:
+        ahead = self.ahead
+        if begin != (ahead.end if ahead.count else self.head) or end > self.next_number:
             return False
-        if end > self.next_number or numbers != array("Q", range(begin, end)):
+        if self.again.places or self.holes.count or ahead.scattered:
             return False
-        self.head = end - 1
-        self._move_head()
-        self._set_turn()
+        if numbers != array("Q", range(begin, end)):
+            return False
+        if ahead.count:
+            ahead.append(begin, end)
+        else:
+            self.head = end - 1
+            self._move_head()
+            self._set_turn()
         return True
 
     def _move_head(self) -> None:
@@ -295,37 +301,37 @@ class SubscriptionTracker(Resumption):
         ahead = self.ahead
         while head != after:
             head = after
-            if head in ahead:
-                ahead.remove(head)
-                after = head + 1
-            else:
-                after = self.holes.skip(head)
+            after = self.holes.skip(ahead.skip(head))
         self.head = head
         chunks = self.chunks
         while chunks and chunks[0].numbers[-1] < head:
             self.finished.take(chunks.popleft())
 
     def _set_turn(self) -> None:
-        if self.ahead or self.again.places or not self.chunks:
+        if self.ahead.count or self.again.places or not self.chunks:
             self._turn = self.head
         else:
             self._turn = self.chunks[0].numbers[-1]
+
+    def condense(self) -> None:
+        """Forget what nobody asks for (see `condensing`)."""
+        if self.ahead.count:
+            chunk, count = self.front()
+            if chunk is not None and count:
+                self.finished.take(chunk.part(0, count))
+                self.chunks[0] = chunk.part(count, len(chunk.numbers))
+            self.chunks = condensed(self.chunks, self.ahead.ranges(), self.finished.link_first)
+        kept = sum(len(chunk.numbers) for chunk in self.chunks)
+        self._look_at = self.next_number + max(_MANY, kept)
 
     # -- persisted acks -----------------------------------------------------------------------
 
     @override
     def persisted(self, bookmark: str) -> None:
         for item in bookmark.split(","):
-            place = self.position(item)
+            place = self._publishers.position(item)
             if place is not None:
                 self.persisted_at(*place)
-
-    def position(self, bookmark: str) -> tuple[int, int] | None:
-        """Publisher index and sequence of a bookmark that names a message; else None."""
-        publisher, sequence = self._publishers.parse(bookmark)
-        if not 0 < sequence <= LARGEST or not self._publishers.ids[publisher]:
-            return None
-        return publisher, sequence
 
     def persisted_at(self, publisher: int, sequence: int) -> None:
         """A persisted ack, parsed."""
@@ -337,7 +343,7 @@ class SubscriptionTracker(Resumption):
 
     @override
     def completed(self, bookmark: str) -> None:
-        place = self.position(bookmark)
+        place = self._publishers.position(bookmark)
         self.at_end = True
         if place is not None:
             self.completed_at(*place)
@@ -363,7 +369,7 @@ class SubscriptionTracker(Resumption):
     @property
     @override
     def undiscarded_count(self) -> int:
-        return self.next_number - self.head - len(self.ahead) - self.holes.count
+        return self.next_number - self.head - self.ahead.count - self.holes.count
 
     @override
     def finished_point(self) -> BookmarkList:
@@ -372,16 +378,19 @@ class SubscriptionTracker(Resumption):
 
     def front(self) -> tuple[Chunk | None, int]:
         """The oldest chunk, and how many entries at its front are discarded."""
-        chunk = self.chunks[0] if self.chunks else None
-        return chunk, max(0, self.head - chunk.numbers[0]) if chunk is not None else 0
+        if not self.chunks:
+            return None, 0
+        chunk = self.chunks[0]
+        numbers, head = chunk.numbers, self.head
+        if isinstance(numbers, range):  # as most are, and a ring asks at each discard
+            return chunk, max(0, head - numbers.start)
+        return chunk, bisect_left(numbers, head)
 
     def applied(self) -> dict[int, int]:
         """The highest sequence of each publisher below which everything is discarded."""
         chunk, count = self.front()
-        newest = dict(self.finished.applied)
-        if chunk is not None and count:
-            newest.update(chunk.part(0, count).newest())
-        return newest
+        front = chunk.part(0, count).newest() if chunk is not None and count else {}
+        return {**self.finished.applied, **front}
 
     @property
     @override
@@ -391,9 +400,8 @@ class SubscriptionTracker(Resumption):
     @override
     def arrived(self) -> dict[int, int]:
         found = dict(self.seen)
-        for places in (self.finished.recovered, self.finished.offered):
-            for publisher, sequence in places.items():
-                found[publisher] = max(sequence, found.get(publisher, 0))
+        for publisher, sequence in self.finished.reached().items():
+            found[publisher] = max(sequence, found.get(publisher, 0))
         ids = self._publishers.ids
         return {ids[publisher]: sequence for publisher, sequence in found.items()}
 
@@ -420,6 +428,10 @@ class SubscriptionTracker(Resumption):
         self.seen.update(newest)
         self.finished.recover(newest)
 
+    def forget(self) -> None:
+        """`purge`, also where it is kept."""
+        self.purge()
+
     def skip_numbers(self, following: int) -> None:
         """The numbers before `following` are not used."""
         if following <= self.next_number:
@@ -427,7 +439,7 @@ class SubscriptionTracker(Resumption):
         if self.head == self.next_number:
             self.head = following
         else:
-            self.holes.add(self.next_number, following)
+            self.holes.append(self.next_number, following)
         self.next_number = following
         self._set_turn()
 
@@ -436,9 +448,3 @@ class SubscriptionTracker(Resumption):
         if old in self.again.places:
             self.again.give(number, *self.again.places[old])
             self._set_turn()
-
-
-def _untracked(bookmark: str) -> int:
-    if bookmark:
-        _log.warning("cannot track a message with the bookmark %r", bookmark)
-    return UNTRACKED

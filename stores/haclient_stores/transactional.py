@@ -179,12 +179,16 @@ class _Subscription(SubscriptionTracker):
     ) -> None:
         super().begin(acked=acked, start=start, conflated=conflated, entered_us=entered_us)
         if start is not None:
-            self.forget()
+            self._forget_done()
             self.generation += 1
             self.anew = True
 
+    @override
     def forget(self) -> None:
-        """Nothing is done any more."""
+        super().forget()
+        self._forget_done()
+
+    def _forget_done(self) -> None:
         self.done.clear()
         self.first = self.latest = None
         self.rows, self.trimmed = 0, ""
@@ -197,7 +201,7 @@ class _Subscription(SubscriptionTracker):
             return numbers
         found = list(numbers)
         for index, bookmark in enumerate(bookmarks):
-            place = self.position(bookmark)
+            place = self._publishers.position(bookmark)
             if place in self.done and found[index] > 0:
                 self.done.discard(place)
                 self.discard(found[index])  # it stands in the order of arrival, as any other
@@ -222,7 +226,7 @@ class _Subscription(SubscriptionTracker):
 
     @override
     def is_discarded(self, bookmark: str) -> bool:
-        return self.position(bookmark) in self.done or super().is_discarded(bookmark)
+        return self._publishers.position(bookmark) in self.done or super().is_discarded(bookmark)
 
     @property
     def start_text(self) -> str:
@@ -396,7 +400,6 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         with self._transaction():
             for name in list(self._subscriptions) if sub_id is None else [sub_id]:
                 handle = self._handle(name)
-                handle.purge()
                 handle.forget()
                 for statement in _FORGET:
                     self._execute(self._connection, statement, self._client_name, name)

@@ -14,14 +14,14 @@ from haclient_stores.files import Disk
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.ring_bookmark import RingBookmarkStore
-from haclient_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
 from support.recording import FIRST_BOOT, Crash, Event, RecordingDisk, kills, power_cuts
 
 PATH = Path("/disk/s.bm")
 MESSAGES = [f"{1 + n % 2}|{n}|" for n in range(1, 13)]
 
 Store: TypeAlias = LoggedBookmarkStore | RingBookmarkStore
-Opened: TypeAlias = TrackedBookmarkStore[SubscriptionLog]
+Opened: TypeAlias = TrackedBookmarkStore[Tracked]
 
 pytestmark = [pytest.mark.row("BS14", "BS15", "BS16"), pytest.mark.timeout(600)]
 

@@ -19,12 +19,12 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
-from haclient_stores import snapshots
+from haclient_stores import finished, runs, tracking
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.ring_bookmark import RingBookmarkStore
-from haclient_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
 from support.bookmark_world import Message, World
 
 pytestmark = pytest.mark.row("BS2", "BS3", "BS4", "BS6", "BS9", "BS10", "BS11", "BS15", "BS19")
@@ -43,7 +43,7 @@ class Kept:
         self.store = self.opened()
         self.world: World
 
-    def opened(self) -> TrackedBookmarkStore[SubscriptionLog]:
+    def opened(self) -> TrackedBookmarkStore[Tracked]:
         path = self.directory / str(self.generation)
         kinds: dict[str, Callable[[], object]] = {
             "memory": MemoryBookmarkStore,
@@ -173,11 +173,13 @@ class AllStores(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("condensed_from", [65_536, 1])
+@pytest.mark.parametrize("few", [1024, 4])
 def test_all_bookmark_stores_agree_with_the_model(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, condensed_from: int
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    monkeypatch.setattr(snapshots, "_MANY", condensed_from)
+    monkeypatch.setattr(tracking, "_MANY", few)
+    monkeypatch.setattr(runs, "_FEW", few // 2)
+    monkeypatch.setattr(finished, "_WAITING_CHUNKS", 2 * few)
     steps: int = request.config.getoption("--store-steps")
     run_state_machine_as_test(
         AllStores,

@@ -111,3 +111,20 @@ def test_fields_that_are_not_set_are_not_shown() -> None:
     assert (
         repr(Message(kind="ack", sequence=0)) == "Message(kind='ack', sequence=0, length_of_data=0)"
     )
+
+
+@pytest.mark.row("BS20")
+def test_a_message_is_discarded_at_the_end_of_its_block() -> None:
+    log = Log()
+    with Message(number=7, owner=log) as message:
+        assert message.number == 7
+        assert log.discarded == []
+    assert log.discarded == [7]
+
+
+@pytest.mark.row("BS20")
+def test_a_message_whose_block_raises_is_not_discarded() -> None:
+    log = Log()
+    with pytest.raises(ZeroDivisionError), Message(number=7, owner=log):
+        raise ZeroDivisionError
+    assert log.discarded == []

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from haclient_stores.entries import MIXED, Chunk, Holes, Publishers
+from haclient_stores.entries import MIXED, Chunk, Publishers
 
 
 def test_publishers_are_numbered_in_the_order_of_their_coming() -> None:
@@ -17,18 +17,6 @@ def test_what_is_no_bookmark_has_no_sequence() -> None:
     for text in ("", "|", "1|", "1|x|", "x|1|", "\u0661|1|", "1|\u0661|", f"{2**64}|1|"):
         assert publishers.parse(text) == (-1, 0)
     assert publishers.ids == []
-
-
-def test_holes_are_joined_counted_and_skipped() -> None:
-    holes = Holes()
-    holes.add(3, 4)
-    holes.add(4, 6)
-    holes.add(9, 10)
-    assert holes.count == 4
-    assert [number for number in range(12) if number in holes] == [3, 4, 5, 9]
-    assert holes.skip(2) == 2
-    assert holes.skip(3) == 6
-    assert holes.count == 1
 
 
 def test_a_condensed_chunk_keeps_the_last_entry_of_each_publisher_in_their_order() -> None:

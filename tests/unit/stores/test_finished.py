@@ -65,3 +65,14 @@ def test_the_front_of_an_open_chunk_counts_too() -> None:
     assert finished.with_part(chunk, 2) == {}
     finished.covered(0, 5, open_chunks=[chunk])
     assert finished.with_part(chunk, 2) == {0: 5}
+
+
+def test_what_came_on_this_link_waits_for_its_own_ack_however_much_is_joined() -> None:
+    finished = Finished(1, acked=True)
+    finished.take(Chunk([1], 0, [1]))
+    finished.begin(2, acked=True)
+    for number in range(2, 200):
+        finished.take(Chunk([number], 1, [number]))
+    finished.offer(0, 5, before=200)
+    finished.settle(200)
+    assert finished.recovered == {0: 5}  # publisher 1 was not acknowledged

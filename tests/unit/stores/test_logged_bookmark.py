@@ -63,22 +63,6 @@ def test_a_record_takes_sixteen_bytes(path: Path) -> None:
     store.close()
 
 
-@pytest.mark.row("BS21")
-def test_a_file_belongs_to_one_process_and_one_client(path: Path) -> None:
-    store = LoggedBookmarkStore(path)
-    store.open_for("me")
-    store.open_for("me")
-    with pytest.raises(StoreLocked, match="in use by another process") as caught:
-        LoggedBookmarkStore(path)
-    assert caught.value.owner == "me"
-    store.close()
-    store = LoggedBookmarkStore(path)
-    assert store.client_name == "me"
-    with pytest.raises(StoreLocked, match="belongs to the client 'me'"):
-        store.open_for("you")
-    store.close()
-
-
 @pytest.mark.row("BS16")
 def test_prune_keeps_what_matters_and_the_file_is_small(path: Path) -> None:
     store = LoggedBookmarkStore(path)
@@ -382,3 +366,18 @@ def test_the_resize_handler_is_asked_before_messages_make_the_file_larger(path: 
     with pytest.raises(StoreFull):
         store.subscription("s").log_batch([f"1|{last + each}|" for each in range(2, 100_000)])
     store.close()
+
+
+@pytest.mark.row("PS21")
+@pytest.mark.parametrize("cut", [4096 + 7, 4096 + 16 * 100, 4096 + 65536])
+def test_a_file_that_was_cut_off_behind_its_last_sync_is_corrupt(path: Path, cut: int) -> None:
+    store = LoggedBookmarkStore(path)
+    log = store.subscription("s")
+    for number in range(1, 3001):
+        log.discard(log.log(f"1|{number}|"))
+    store.close()
+    with path.open("r+b") as file:
+        file.truncate(cut)
+    with pytest.raises(StoreCorrupt, match="were synced, and are not there") as caught:
+        LoggedBookmarkStore(path)
+    assert caught.value.offset == cut // 16 * 16

@@ -94,7 +94,7 @@ def test_a_lost_link_reads_back(restarting: Restarting) -> None:
     log.link_lost(2)
     assert list(log.log_batch(["7|1|", "7|2|"])) == [0, 3]
     log.discard(3)
-    log.purge()
+    log.forget()
     log.log("7|1|")
     log.ended()
     log = restarting.again()

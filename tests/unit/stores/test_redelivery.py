@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from haclient_stores.entries import Chunk
 from haclient_stores.redelivery import Redelivery
 
 
@@ -58,7 +59,7 @@ def test_a_lost_alias_lapses_and_a_late_discard_under_it_still_counts() -> None:
     again = Redelivery()
     again.expect(3, 0, 30)
     again.give(9, 0, 30)
-    assert again.lose(9, is_open=every) == set()
+    again.lose(9, (), is_open=every)
     assert again.expects(0, 30)
     assert (list(again.aliases), list(again.lapsed)) == ([], [9])
     assert again.settle(9) == 3
@@ -70,8 +71,13 @@ def test_an_alias_that_was_handed_out_before_stays_with_its_holder() -> None:
         again.expect(old, 0, sequence)
     again.give(9, 0, 30)
     again.give(10, 0, 40)
-    assert again.lose(10, is_open=every) == {3}
-    assert list(again.aliases) == [9]
+    again.lose(1, [Chunk([3, 4, 5], 0, [30, 40, 50])], is_open=lambda number: number != 5)
+    assert list(again.aliases) == []
+    assert sorted(again.places) == [3, 4]
+    again.give(11, 0, 30)
+    again.lose(12, [Chunk([3, 4, 13], 0, [30, 40, 60])], is_open=every)
+    assert list(again.aliases) == [11]
+    assert sorted(again.places) == [4, 13]
 
 
 def test_only_the_last_alias_of_an_entry_that_is_open_is_remembered() -> None:
@@ -79,7 +85,7 @@ def test_only_the_last_alias_of_an_entry_that_is_open_is_remembered() -> None:
     again.expect(3, 0, 30)
     for number in (9, 10):
         again.give(number, 0, 30)
-        again.lose(number, is_open=every)
+        again.lose(number, (), is_open=every)
     assert list(again.lapsed) == [10]
-    assert again.lose(11, is_open=lambda number: number != 3) == set()
+    again.lose(11, (), is_open=lambda number: number != 3)
     assert again.lapsed == {}

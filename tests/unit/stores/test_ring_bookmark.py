@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient_stores.errors import StoreCorrupt, StoreFull, StoreLocked, UsageError
+from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
 from haclient_stores.ring_bookmark import RingBookmarkStore, newest_slot
 from haclient_stores.ring_subscription import Slot
 
@@ -87,24 +87,6 @@ def test_where_it_began_is_known_to_the_next_process(path: Path) -> None:
     assert killed(store).subscription("t").resume() == "0"
     store.purge()
     assert killed(store).subscription("s").resume() == "0"
-
-
-@pytest.mark.row("BS21")
-def test_a_file_belongs_to_one_process_and_one_client(path: Path) -> None:
-    store = RingBookmarkStore(path)
-    store.open_for("me")
-    store.open_for("me")
-    with pytest.raises(StoreLocked, match="in use by another process as client 'me'"):
-        RingBookmarkStore(path)
-    store.close()
-    store = RingBookmarkStore(path)
-    with pytest.raises(StoreLocked, match="belongs to the client 'me'"):
-        store.open_for("you")
-    store.close()
-    with pytest.raises(UsageError, match="closed"):
-        store.open_for("me")
-    with pytest.raises(UsageError, match="closed; open it again"):
-        store.discard_up_to("s", store.subscription("s").log("1|1|"))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

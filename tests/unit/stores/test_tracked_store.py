@@ -8,11 +8,10 @@ import pytest
 from haclient.session.resuming import forms
 from haclient_stores.adapters import RecoveryPoint
 from haclient_stores.errors import UsageError
-from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.ring_bookmark import RingBookmarkStore
-from haclient_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
 
 KINDS: dict[str, Callable[[Path], object]] = {
     "memory": lambda _: MemoryBookmarkStore(),
@@ -24,20 +23,20 @@ KINDS: dict[str, Callable[[Path], object]] = {
 @pytest.fixture(params=KINDS)
 def store(
     request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[TrackedBookmarkStore[SubscriptionLog]]:
-    made: TrackedBookmarkStore[SubscriptionLog] = KINDS[request.param](tmp_path)  # type: ignore[assignment]  # each is one
+) -> Iterator[TrackedBookmarkStore[Tracked]]:
+    made: TrackedBookmarkStore[Tracked] = KINDS[request.param](tmp_path)  # type: ignore[assignment]  # each is one
     yield made
     made.close()
 
 
-def seeded(store: TrackedBookmarkStore[SubscriptionLog], bookmark: str) -> str:
+def seeded(store: TrackedBookmarkStore[Tracked], bookmark: str) -> str:
     store.seed([RecoveryPoint("s", bookmark)])
     return str(store.most_recent("s"))
 
 
 @pytest.mark.row("RP2", "RP6")
 def test_a_store_that_knows_nothing_begins_at_the_points_that_were_kept(
-    store: TrackedBookmarkStore[SubscriptionLog],
+    store: TrackedBookmarkStore[Tracked],
 ) -> None:
     assert seeded(store, "1|5|,2|7|") == "1|5|,2|7|"
     assert store.is_discarded("s", "1|5|")
@@ -49,7 +48,7 @@ def test_a_store_that_knows_nothing_begins_at_the_points_that_were_kept(
 
 @pytest.mark.row("RP6")
 def test_a_point_counts_only_where_it_is_ahead(
-    store: TrackedBookmarkStore[SubscriptionLog],
+    store: TrackedBookmarkStore[Tracked],
 ) -> None:
     for bookmark in ("1|1|", "1|2|", "1|3|"):
         store.log("s", bookmark)
@@ -66,7 +65,7 @@ def test_a_point_counts_only_where_it_is_ahead(
 @pytest.mark.row("RP6")
 @pytest.mark.parametrize("bookmark", ["0|1|", "0", "20240131T120000Z"])
 def test_what_names_no_message_seeds_nothing(
-    store: TrackedBookmarkStore[SubscriptionLog], bookmark: str
+    store: TrackedBookmarkStore[Tracked], bookmark: str
 ) -> None:
     assert seeded(store, bookmark) == "0"
 
@@ -125,7 +124,7 @@ def test_a_point_that_says_nothing_of_it_is_safe_nowhere(
 
 @pytest.mark.row("RP6")
 def test_a_point_that_is_no_list_is_refused_and_nothing_is_taken_over(
-    store: TrackedBookmarkStore[SubscriptionLog],
+    store: TrackedBookmarkStore[Tracked],
 ) -> None:
     points = [RecoveryPoint("s", "1|5|"), RecoveryPoint("t", "five")]
     with pytest.raises(UsageError, match=r"'t' cannot be used: 'five' is no bookmark.*delete it"):
@@ -133,17 +132,17 @@ def test_a_point_that_is_no_list_is_refused_and_nothing_is_taken_over(
     assert str(store.most_recent("s")) == "0"
 
 
-def made(kind: str, folder: Path) -> TrackedBookmarkStore[SubscriptionLog]:
+def made(kind: str, folder: Path) -> TrackedBookmarkStore[Tracked]:
     return KINDS[kind](folder)  # type: ignore[return-value]  # each is one
 
 
-def asked(log: SubscriptionLog, server: str) -> str:
+def asked(log: Tracked, server: str) -> str:
     """What a client asks a server for that was heard last five seconds ago or more."""
     return forms(log, server, last="", overlap_us=5_000_000)[0]
 
 
 def test_a_subscription_that_is_not_known_is_named_with_those_that_are(
-    store: TrackedBookmarkStore[SubscriptionLog],
+    store: TrackedBookmarkStore[Tracked],
 ) -> None:
     with pytest.raises(UsageError, match="knows none"):
         store.explain("x")
@@ -152,7 +151,7 @@ def test_a_subscription_that_is_not_known_is_named_with_those_that_are(
         list(store.entries("x"))
 
 
-def test_entries_are_what_is_not_finished(store: TrackedBookmarkStore[SubscriptionLog]) -> None:
+def test_entries_are_what_is_not_finished(store: TrackedBookmarkStore[Tracked]) -> None:
     for sequence in range(1, 6):
         store.log("s", f"1|{sequence}|")
     for number in (1, 2, 4):
@@ -161,7 +160,7 @@ def test_entries_are_what_is_not_finished(store: TrackedBookmarkStore[Subscripti
     assert found == [(3, "1|3|", False), (4, "1|4|", True), (5, "1|5|", False)]
 
 
-def test_it_needs_no_upkeep_by_itself(store: TrackedBookmarkStore[SubscriptionLog]) -> None:
+def test_it_needs_no_upkeep_by_itself(store: TrackedBookmarkStore[Tracked]) -> None:
     assert not store.prunes
     assert not store.prune_due(1.0)
     store.sync()

@@ -1,0 +1,123 @@
+"""A set of numbers that are mostly neighbours, kept as runs: memory is bounded by their count.
+
+Numbers come one by one, in any order, or as a run above all others; the lowest run leaves first.
+Almost always a number continues the run that is *growing*, which is two integers. A number that
+does not is *scattered*. When there are as many scattered ones as runs, and at least a thousand, all
+of them are sorted and joined, which costs each number a constant share, and the highest run is the
+growing one from then on. So neighbours meet at the latest when they are many. Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+__all__ = ["Runs"]
+
+_FEW: Final = 1024  # so many numbers may be scattered before it is worth a look
+_NONE: Final = 1 << 64  # above every number: there is no growing run
+
+
+class Runs:
+    """See the module.
+
+    Attributes:
+        count: How many numbers there are.
+        end: The number that continues the growing run, if there is one.
+        scattered: Numbers that are in no run so far.
+    """
+
+    __slots__ = ("_begin", "_begins", "_ends", "count", "end", "scattered")
+
+    def __init__(self) -> None:
+        self.count: int = 0
+        self.end: int = _NONE
+        self.scattered: set[int] = set()
+        self._begin: int = _NONE  # of the growing run
+        self._ends: dict[int, int] = {}  # of the runs below it, by where they begin; rising
+        self._begins: list[int] = []  # the same begins, and some that are gone
+
+    def __contains__(self, number: int) -> bool:
+        if self._begin <= number < self.end or number in self.scattered:
+            return True
+        if not self._ends:
+            return False
+        index = bisect_right(self._begins, number)
+        return index > 0 and number < self._ends.get(self._begins[index - 1], 0)
+
+    def add(self, number: int) -> None:
+        """One more number, which is not in it yet."""
+        self.count += 1
+        if number == self.end:
+            number += 1
+            while number in self.scattered:
+                self.scattered.remove(number)
+                number += 1
+            self.end = number
+        elif self.end == _NONE:
+            self._begin, self.end = number, number + 1
+        else:
+            self.scattered.add(number)
+            if len(self.scattered) > max(_FEW, len(self._ends)):
+                self._join()
+
+    def grow(self) -> None:
+        """Add `end`; it is not in it, and nothing is scattered."""
+        self.count += 1
+        self.end += 1
+
+    def append(self, begin: int, end: int) -> None:
+        """The numbers from `begin` to before `end`, above all others."""
+        if self.scattered:
+            self._join()
+        self.count += end - begin
+        if begin != self.end:
+            if self.end != _NONE:
+                self._ends[self._begin] = self.end
+                self._begins.append(self._begin)
+            self._begin = begin
+        self.end = end
+
+    def skip(self, number: int) -> int:
+        """The end of a run that begins at `number`, the lowest, which is dropped; or `number`."""
+        if number == self._begin:
+            end, self._begin, self.end = self.end, _NONE, _NONE
+        elif number in self.scattered:
+            self.scattered.remove(number)
+            end = number + 1
+        else:
+            end = self._ends.pop(number, number)
+            if len(self._begins) > _FEW + 2 * len(self._ends):
+                self._begins = list(self._ends)
+        self.count -= end - number
+        return end
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Begin and end of each run, rising."""
+        if self.scattered:
+            self._join()
+        growing = [(self._begin, self.end)] if self.end != _NONE else []
+        return [*self._ends.items(), *growing]
+
+    def _join(self) -> None:
+        growing = [(self._begin, self.end)] if self.end != _NONE else []
+        points = ((number, number + 1) for number in self.scattered)
+        runs = sorted([*self._ends.items(), *growing, *points])
+        self.scattered.clear()
+        ends = self._ends = dict[int, int]()
+        first, last = runs[0]
+        for begin, end in runs:
+            if begin > last:
+                ends[first] = last
+                first = begin
+            last = end
+        self._begins = list(ends)
+        self._begin, self.end = first, last
+
+    def copy(self) -> Runs:
+        """One that stays as it is."""
+        twin = Runs()
+        twin.count, twin.end, twin._begin = self.count, self.end, self._begin
+        twin.scattered, twin._ends = self.scattered.copy(), self._ends.copy()
+        twin._begins = self._begins.copy()
+        return twin

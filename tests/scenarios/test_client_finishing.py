@@ -1,0 +1,196 @@
+"""How messages are finished with: by a handler that returns, in a block, up to one, or never."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.client import Client
+from haclient.errors import StoreFull
+from haclient.protocol.messages import Message
+from haclient.stores import LoggedBookmarkStore, PrunePolicy, UndiscardedWatch
+from haclient.transport import upkeep
+from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.record_file import GROW_BYTES
+from haclient_stores.segment import PAGE_BYTES
+from support.clock import in_virtual_time
+from support.peer import Server, answering, together
+
+LIMIT_S = 30.0
+
+
+def fail_on_b(message: Message) -> None:
+    if message.data == b"b":
+        raise ZeroDivisionError
+
+
+@pytest.mark.row("BS20")
+@in_virtual_time
+async def test_what_a_handler_has_returned_for_never_comes_again(
+    server: Server, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.bm"
+    store = LoggedBookmarkStore(path)
+    async with Client("sub", bookmark_store=store, on_handler_error="continue") as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            await client.bookmark_subscribe(
+                "orders", sub_id="s", handler=fail_on_b, auto_discard=True
+            )
+            await peer.publish("s", b"a", b"b", b"c", bm="7|1|")
+            await wait_all_tasks_blocked()
+    store = LoggedBookmarkStore(path)
+    found = [(str(bookmark), done) for _, bookmark, done in store.entries("s")]
+    assert found == [("7|1|", True), ("7|2|", False), ("7|3|", True)]
+    store.close()
+
+
+@pytest.mark.row("BS20")
+@in_virtual_time
+async def test_a_message_of_a_stream_is_discarded_at_the_end_of_its_block(
+    server: Server, tmp_path: Path
+) -> None:
+    store = LoggedBookmarkStore(tmp_path / "s.bm")
+    async with Client("sub", bookmark_store=store) as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            stream = await client.bookmark_stream("orders", sub_id="s").open()
+            await peer.publish("s", b"a", b"b", bm="7|1|")
+            with await anext(stream):
+                assert store.oldest_undiscarded("s") == 1
+            assert store.oldest_undiscarded("s") == 2
+            with pytest.raises(ZeroDivisionError), await anext(stream) as message:
+                fail_on_b(message)
+            assert store.oldest_undiscarded("s") == 2
+
+
+@pytest.mark.row("BS17")
+@pytest.mark.parametrize(
+    ("policy", "batches"),
+    [
+        (PrunePolicy(every_messages=2000), 2),
+        (PrunePolicy(over_bytes=60_000), 2),
+        (PrunePolicy(growths=1), 40),
+        (PrunePolicy(idle_s=0.2), 1),
+        (PrunePolicy(on_exit=True), 1),
+    ],
+    ids=["messages", "size", "growths", "idle", "exit"],
+)
+async def test_a_client_prunes_when_its_policy_says_so_and_loses_nothing(  # cases
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: PrunePolicy,
+    batches: int,
+) -> None:
+    monkeypatch.setattr(upkeep, "_PRUNE_LOOK_EVERY_S", 0.05)
+    path = tmp_path / "s.bm"
+    store = LoggedBookmarkStore(path, prune_policy=policy)
+    pruned = trio.Event()
+    prune = store.prune
+
+    def noted() -> None:
+        prune()
+        trio.from_thread.run_sync(pruned.set)
+
+    store.prune = noted  # type: ignore[method-assign]  # only to see when it is called
+    with trio.fail_after(LIMIT_S):
+        async with Client("sub", bookmark_store=store) as client:
+            peer = await server.log_on(client)
+            async with answering(peer):
+                stream = await client.bookmark_stream("orders", sub_id="s").open()
+                for batch in range(batches):
+                    bodies = [b"x"] * 1000
+                    await peer.publish("s", *bodies, bm=f"7|{batch * 1000 + 1}|")
+                    for number in range(1000):
+                        message = await anext(stream)
+                        if batch or number:  # the very first one stays open
+                            message.discard()
+                if not policy.on_exit:
+                    await pruned.wait()
+                peer.link.close()  # so that the client does not wait for an answer to its flush
+    assert pruned.is_set()
+    store = LoggedBookmarkStore(path)
+    assert store.most_recent("s").items == ()
+    assert store.subscription("s").undiscarded_count == 1
+    assert store.is_discarded("s", f"7|{batches * 1000}|")
+    assert path.stat().st_size == PAGE_BYTES + GROW_BYTES  # as above
+    store.close()
+
+
+@pytest.mark.row("BS5")
+@in_virtual_time
+async def test_a_client_warns_of_a_message_that_nobody_discards(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryBookmarkStore(watch=UndiscardedWatch(after_s=10.0))
+    async with Client("sub", bookmark_store=store) as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            await client.bookmark_subscribe("orders", sub_id="s", handler=fail_on_b)
+            await peer.publish("s", b"a", b"c", bm="7|1|")
+            with caplog.at_level(logging.WARNING):
+                await trio.sleep(12)
+    line = caplog.records[0].getMessage()
+    assert "subscription 's': message 1 has not been discarded for 1" in line
+    assert line.endswith("2 are undiscarded")
+
+
+@pytest.mark.row("BS19")
+@in_virtual_time
+async def test_everything_up_to_a_message_is_finished_in_one_call(
+    server: Server, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.bm"
+    store = LoggedBookmarkStore(path)
+    async with Client("sub", bookmark_store=store) as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            stream = await client.bookmark_stream("orders", sub_id="s").open()
+            await peer.publish("s", *[b"x"] * 10, bm="7|1|")
+            taken = [await anext(stream) for _ in range(8)]
+            store.discard_up_to("s", taken[-1].number)
+            await peer.ack(None, "persisted", sub_id="s", bm="7|10|")
+            await wait_all_tasks_blocked()
+    store = LoggedBookmarkStore(path)
+    assert str(store.most_recent("s")) == "7|8|"
+    store.close()
+
+
+@pytest.mark.row("BS18")
+async def test_messages_for_which_the_store_may_not_grow_are_not_delivered(
+    server: Server, tmp_path: Path
+) -> None:
+    asked: list[int] = []
+
+    def refuse(size: int) -> bool:
+        asked.append(size)
+        return False
+
+    path = tmp_path / "s.bm"
+    store = LoggedBookmarkStore(path, resize_handler=refuse)
+    taken = 0
+    with pytest.raises(StoreFull, match="resize handler refused"):  # noqa: PT012  # from the block
+        async with Client("sub", bookmark_store=store) as client:
+            peer = await server.log_on(client)
+            stream = client.bookmark_stream("orders", sub_id="s")
+            await together(stream.open, lambda: peer.answer("subscribe"))
+            for first in range(1, 40_001, 1000):
+                await peer.publish("s", *[b"x"] * 1000, bm=f"7|{first}|")
+                async for message in stream:  # none is ever discarded
+                    taken = message.number
+                    if taken == first + 999:
+                        break
+                else:
+                    break
+    assert asked[0] == PAGE_BYTES + 2 * GROW_BYTES
+    assert taken > 25_000  # of 65 536 records: one for each, and room for its discard
+    assert path.stat().st_size == PAGE_BYTES + GROW_BYTES  # a test may look at a file
+    store = LoggedBookmarkStore(path)
+    assert store.subscription("s").undiscarded_count == taken
+    store.discard_up_to("s", store.log("s", f"7|{taken}|"))
+    store.close()
