@@ -165,8 +165,9 @@ def late_publisher(seed: int, chance: Random) -> Plan:
     Its first message is recorded by b2 while the two are apart, in front of some that b1 has by
     then acknowledged alone. All that is left to chance is when the subscriber, who knows those and
     not the first one, loses its server, its link or its life; and that it is soon enough for the
-    overlap, except where it replays what is old.
+    overlap, except where it replays what is old, which takes as long as its messages are large.
     """
+    old = chance.random() < 0.4
     plan = Plan(
         seed=seed,
         brokers=("b1", "b2"),
@@ -175,7 +176,12 @@ def late_publisher(seed: int, chance: Random) -> Plan:
             Replication(source="b2", target="b1", mode="async"),
         ),
         publishers=(
-            PublisherPlan(name="p1", store="file", servers=("b1",), pad=chance.choice((0, 400))),
+            PublisherPlan(
+                name="p1",
+                store="file",
+                servers=("b1",),
+                pad=400 if old else chance.choice((0, 400)),
+            ),
             PublisherPlan(name="p2", store="file", servers=("b2",)),
         ),
         subscribers=(
@@ -184,15 +190,14 @@ def late_publisher(seed: int, chance: Random) -> Plan:
                 servers=("b1", "b2"),
                 topics=(_EVERYTHING,),
                 eager=1.0,
-                rotates=chance.random() < 0.5,
+                rotates=chance.random() < (0.2 if old else 0.5),
             ),
         ),
         links=_NARROW,
     )
-    old = chance.random() < 0.3
     script = [_step("kill", "s1", seconds=30.0, after=0.5)] if old else []
     script += [
-        _step("publish", "p1", count=chance.choice((0, 60, 90)), after=0.5),
+        _step("publish", "p1", count=0 if old else chance.choice((0, 60, 90)), after=0.5),
         _step("partition", "b1", other="b2", seconds=4.0, after=1.0),
         _step("publish", "p2", count=1),
         _step("publish", "p1", count=300 if old else 30, after=0.3),
