@@ -173,6 +173,7 @@ class PublishMachine(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         before = self.store
+        self.disk.disarm()  # for the old store, which nobody uses any more, to be closed
         self.disk = self.disk.after_kill()
         self.opened_again()
         if self.kind.lasting:
@@ -186,6 +187,7 @@ class PublishMachine(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 10**6))
     def lose_power(self, seed: int) -> None:
         before = self.store
+        self.disk.disarm()
         self.disk = self.disk.after_power_loss(random.Random(seed))
         self.opened_again()
         frames = list(self.store.replay())
