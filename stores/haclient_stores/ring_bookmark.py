@@ -141,7 +141,8 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         self._region = self._file.map(0, size)
         self._pages = self._region.view
         self.capacity = (size - PAGE_BYTES) // (2 * PAGE_BYTES)
-        if identity is None:
+        if identity is None:  # slots that a loss of power has left without one mean nothing
+            self._pages[:] = bytes(size)
             made = framing.Identity(RING_MAGIC, PAGE_BYTES, size)
             framing.write_identity(self._pages[:PAGE_BYTES], made, self._disk.boot_id())
             return
