@@ -47,7 +47,7 @@ class Commander:
     Args:
         session: Where receivers and waiting commands are entered.
         bookmark_store: Remembers what bookmark subscriptions have seen, or `None`.
-        clock_us: Tells microseconds since 1970; when a subscription was entered at NOW is kept.
+        clock_us: Tells microseconds since 1970, by a clock that may step.
 
     Attributes:
         server_version: Of the server that was logged on to last, as it writes it.
@@ -63,7 +63,6 @@ class Commander:
         self.session = session
         self.bookmark_store = bookmark_store
         self.server_version = ""
-        self._clock_us = clock_us
         self.places = Places(clock_us)
         self.connection: Connection | None = None
         self.logged_on = False
@@ -294,7 +293,7 @@ class Commander:
             log.begin(acked=acked, start=None, conflated=conflated)
             return log, None
         # An explicit bookmark forgets what is known: not before the server has accepted it.
-        entered_us = self._clock_us() if parse_bookmark(bookmark) == NOW else 0
+        entered_us = self.places.now_us() if parse_bookmark(bookmark) == NOW else 0
         return log, partial(
             log.begin, acked=acked, start=bookmark, conflated=conflated, entered_us=entered_us
         )

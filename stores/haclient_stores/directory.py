@@ -180,7 +180,8 @@ class Directory(Home):
     def set_note(self, key: str, value: str) -> None:
         """Keep a text beside the messages; it is on the disk when this returns."""
         self.files.check_usable()
-        if not isinstance(key, str) or not isinstance(value, str):
+        given: list[object] = [key, value]
+        if not all(isinstance(each, str) for each in given):
             raise UsageError(f"a note is a text under a text, not {value!r} under {key!r}")
         notes = {**self._notes, key: value}
         self._disk.replace(self.path / "notes.json", msgspec.json.encode(notes))

@@ -67,8 +67,11 @@ class FileSpace(Space):
         self._control_file = control
         self._control_region = control.map(0, PAGE_BYTES)
         self._control = self._control_region.view
-        # An earlier process may have been killed before its first sync, or have failed in it.
-        self._control_dirty = self._new_names = self._doubtful = True
+        # What a killed process has changed may not be on the disk, whoever reads it from the cache.
+        self._control_dirty = True
+        self._new_names = True
+        self._greeting_synced = False
+        self._doubtful = False  # whether a sync has failed, or may have: see rewriting
         self._closed = False
         self._boot_id = disk.boot_id()
         self._process = disk.process_id()
@@ -244,6 +247,11 @@ class FileSpace(Space):
         framing.write_word(self._control, framing.THIRD_WORD, int(window.reconciled))
         if numbering:
             self._control_dirty = True
+        if window.reconciled and not self._greeting_synced:
+            # Once, and before anything is sent: a server that has seen our messages looks like one
+            # that has seen somebody else's, to a store that has forgotten whether it ever asked.
+            self._control_file.fsync()
+            self._greeting_synced = True
 
     def reserve(self, sequence: int) -> None:
         """Numbers up to this may be in use without a file: after a kill the next is above it."""
@@ -384,8 +392,9 @@ class FileSpace(Space):
             raise
         if segment is None:
             file.close()
-        else:  # there may be more of them than may be open
-            segment.let_go()
+        else:
+            self._doubtful = True
+            segment.let_go()  # there may be more of them than may be open
         return segment
 
     def _keep_unused(self, file: File, size: int) -> None:

@@ -90,8 +90,9 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._resize_handler = resize_handler
         self._synced_end = 0
-        self._doubtful = True  # an earlier process may have failed in a sync: see rewriting
+        self._doubtful = False  # whether a sync has failed, or may have: see rewriting
         self._pruning = threading.Lock()
+        self._name_synced = False  # a killed process may have made it, and not have come so far
         self._syncing = threading.Lock()  # a sync and the exchange of the files exclude each other
         try:
             self._open(on_progress)
@@ -114,9 +115,9 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
         identity = framing.read_identity(header, magic=record_file.LOG_MAGIC, path=str(self._path))
         if identity is None:
             file = record_file.create(self._file, boot_id=boot_id, owner="")
-            self._disk.fsync_dir(self._path.parent)
             self._log = OpenLog(file, self._publishers, self._resize_handler)
             return
+        self._doubtful = True
         reader = LogReader(self._publishers)
         done = PAGE_BYTES
 
@@ -192,11 +193,17 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
             if self._doubtful:
                 write_again(self._file, framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)
                 write_again(self._file, max(self._synced_end, PAGE_BYTES), end)
-                self._disk.fsync_dir(self._path.parent)
             self._doubtful = True
             self._sync_up_to(self._file, end)
             self._doubtful = False
+            self._sync_name()
             self._synced_end = end
+
+    def _sync_name(self) -> None:
+        """Until then a loss of power may give the name to the file before a prune, or to none."""
+        if not self._name_synced:
+            self._disk.fsync_dir(self._path.parent)
+            self._name_synced = True
 
     @staticmethod
     def _sync_up_to(file: File, end: int) -> None:
@@ -244,7 +251,8 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
                 file.close()
                 self._disk.remove(target)
                 raise
-            self._disk.fsync_dir(self._path.parent)
+            with self._syncing:
+                self._sync_name()
             if self._schedule is not None:
                 self._schedule.pruned(self._usage())
 
@@ -271,6 +279,7 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
                 self._disk.rename(self._pruned_path, self._path)
                 old, log.file = log.file, pruned
                 old_file, self._file = self._file, file
+                self._name_synced = False
                 self._synced_end = synced_end
         old.close()
         old_file.close()

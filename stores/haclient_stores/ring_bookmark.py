@@ -112,7 +112,8 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
             raise UsageError(f"subscriptions is 1 to {_MOST_SUBSCRIPTIONS}, not {subscriptions!r}")
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._synced = 0
-        self._doubtful = True  # an earlier process may have failed in a sync: see rewriting
+        self._name_synced = False  # a killed process may have made it, and not have come so far
+        self._doubtful = True  # and may have failed in a sync: see rewriting
         try:
             self._open(subscriptions)
         except BaseException:
@@ -142,10 +143,10 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         self._region = self._file.map(0, size)
         self._pages = self._region.view
         self.capacity = (size - PAGE_BYTES) // (2 * PAGE_BYTES)
-        if identity is None:
+        if identity is None:  # slots that a loss of power has left without one mean nothing
+            self._pages[:] = bytes(size)
             made = framing.Identity(RING_MAGIC, PAGE_BYTES, size)
             framing.write_identity(self._pages[:PAGE_BYTES], made, self._disk.boot_id())
-            self._disk.fsync_dir(self._path.parent)
             return
         for index in range(self.capacity):
             at = PAGE_BYTES * (1 + 2 * index)
@@ -207,15 +208,16 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         self._check_usable()
         written = self._written()
         if self._doubtful:
-            zeros = range(
-                ZEROS_AT, self._file.size(), PAGE_BYTES
-            )  # in each slot: they never change
-            for at in (framing.IDENTITY_BYTES - 1, *zeros[1:]):
-                write_again(self._file, at, at + 1)
-            self._disk.fsync_dir(self._path.parent)
+            write_again(self._file, framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)
+            for slot in range(PAGE_BYTES, self._file.size(), PAGE_BYTES):
+                zero = slot + ZEROS_AT  # which never changes
+                write_again(self._file, zero, zero + 1)
         self._doubtful = True
         self._file.fsync()
         self._doubtful = False
+        if not self._name_synced:
+            self._disk.fsync_dir(self._path.parent)
+            self._name_synced = True
         self._synced = written
 
     @override
