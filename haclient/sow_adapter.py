@@ -28,6 +28,7 @@ from haclient.errors import (
     WouldBlock,
 )
 from haclient_stores.adapters import RecoveryPoint, TimedAdapter
+from haclient_stores.checks import check_callable, check_has, check_text
 
 __all__ = ["SOWRecoveryPointAdapter"]
 
@@ -53,6 +54,9 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         heard_field: Where it has up to when servers were heard, in microseconds since 1970.
         on_error: Called with the error when a point cannot be published (RP8); a warning in the
             log by default.
+
+    Raises:
+        UsageError: One of these is something else.
     """
 
     def __init__(  # noqa: PLR0913  # the names of the fields, all by keyword
@@ -67,9 +71,14 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         heard_field: str = "heardUs",
         on_error: Callable[[HAClientError], object] | None = None,
     ) -> None:
+        check_has("client", client, "a Client", "name", "sow", "sow_delete", "publish_nowait")
+        check_text("topic", topic)
+        check_callable("on_error", on_error)
         self._client = client
         self._topic = topic
         self._fields = client_name_field, sub_id_field, bookmark_field, server_field, heard_field
+        for field in self._fields:
+            check_text("the name of a field", field)
         self._on_error = on_error or _warn
         self._tracked = ""
         self._known: set[str] = set()

@@ -18,7 +18,9 @@ import trio
 from typing_extensions import override
 
 from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter
+from haclient_stores.checks import check_callable, check_text
 from haclient_stores.errors import StoreError, UsageError
+from haclient_stores.owned_file import check_path
 
 if TYPE_CHECKING:
     import sqlite3
@@ -66,6 +68,7 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
 
     Raises:
         StoreError: The database cannot be opened.
+        UsageError: One of these is something else.
     """
 
     def __init__(
@@ -75,7 +78,9 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
         table: str = "recovery_points",
         on_error: Callable[[StoreError], object] | None = None,
     ) -> None:
-        self._path = Path(path)
+        check_text("table", table)
+        check_callable("on_error", on_error)
+        self._path = check_path(path, "the file of the database")
         self._table = '"' + table.replace('"', '""') + '"'
         self._on_error = on_error
         self._client_name = ""

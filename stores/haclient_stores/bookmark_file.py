@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import override
 
+from haclient_stores.checks import check_has, check_text
 from haclient_stores.errors import UsageError
 from haclient_stores.files import Disk, RealDisk
 from haclient_stores.home import check_durability
@@ -40,7 +41,7 @@ class BookmarkFileStore(TrackedBookmarkStore[_Handle]):
 
     Raises:
         StoreLocked: Another process has the store open.
-        UsageError: There is no such durability.
+        UsageError: One of these is something else.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class BookmarkFileStore(TrackedBookmarkStore[_Handle]):
         disk: Disk | None,
     ) -> None:
         check_durability(durability)
+        if disk is not None:
+            check_has("disk", disk, "a Disk", "open_locked")
         super().__init__(adapter, watch)
         self.durability: Durability = durability
         self._path = check_path(path, "the file of the store")
@@ -69,6 +72,7 @@ class BookmarkFileStore(TrackedBookmarkStore[_Handle]):
     @override
     def open_for(self, client_name: str) -> None:
         self._check_usable()
+        check_text("client_name", client_name)
         if self._client_name == client_name:
             return
         if self._client_name:

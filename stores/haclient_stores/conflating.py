@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter, TimedAdapter
-from haclient_stores.errors import UsageError
+from haclient_stores.checks import check_adapter, check_count, check_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,17 +24,16 @@ class ConflatingRecoveryPointAdapter(TimedAdapter):
         max_age_s: And when the oldest of it is so many seconds old.
 
     Raises:
-        UsageError: A limit is below one update or not above zero seconds.
+        UsageError: There is no such adapter, or a limit is below one update or not above zero
+            seconds.
     """
 
     def __init__(
         self, inner: RecoveryPointAdapter, *, max_updates: int = 100, max_age_s: float = 2.0
     ) -> None:
-        if max_updates < 1 or not max_age_s > 0:
-            raise UsageError(
-                "max_updates is at least 1 and max_age_s above 0, "
-                f"not {max_updates!r} and {max_age_s!r}"
-            )
+        check_adapter("inner", inner)
+        check_count("max_updates", max_updates, 1)
+        check_seconds("max_age_s", max_age_s)
         self._inner = inner
         self._max_updates = max_updates
         self._max_age_s = max_age_s

@@ -14,6 +14,7 @@ import msgspec
 from typing_extensions import override
 
 from haclient_stores import framing
+from haclient_stores.checks import check_has
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked, UsageError
 from haclient_stores.file_space import FileSpace
 from haclient_stores.files import RealDisk
@@ -64,6 +65,8 @@ class Directory(Home):
     ) -> None:
         self.keeping = keeping
         self._path = path = check_path(path, "the directory of the store")
+        if disk is not None:
+            check_has("disk", disk, "a Disk", "open_locked")
         self._disk = disk = disk or RealDisk()
         disk.make_directory(path)
         if disk.exists(path / _OF_A_BROKER):

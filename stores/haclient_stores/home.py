@@ -6,14 +6,14 @@ store belongs to, what has to be done for a loss of power, and what is let go of
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
 
 from typing_extensions import override
 
-from haclient_stores.errors import StoreLocked, UsageError
+from haclient_stores.checks import check_seconds, check_text, check_word
+from haclient_stores.errors import StoreLocked
 from haclient_stores.window import PublishWindow
 
 if TYPE_CHECKING:
@@ -35,10 +35,8 @@ def check_durability(durability: str, group_interval_s: object = 0.01) -> None:
     Raises:
         UsageError: It is none, or groups are not apart.
     """
-    if not isinstance(group_interval_s, (int, float)) or not 0 < group_interval_s < math.inf:
-        raise UsageError(f"group_interval_s is above 0 seconds, not {group_interval_s!r}")
-    if durability not in _DURABILITIES:
-        raise UsageError(f"durability is one of {', '.join(_DURABILITIES)}, not {durability!r}")
+    check_seconds("group_interval_s", group_interval_s, endless=False)
+    check_word("durability", durability, _DURABILITIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,9 @@ def check_owner(path: str | Path, owner: str, client_name: str) -> None:
 
     Raises:
         StoreLocked: The store belongs to another client.
+        UsageError: It is no name.
     """
+    check_text("client_name", client_name)
     if owner not in {"", client_name}:
         raise StoreLocked(
             path,

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
+from haclient_stores.checks import check_bytes
 from haclient_stores.directory import Directory
 from haclient_stores.errors import UsageError
 from haclient_stores.file_publish import DEFAULT_FILE_BYTES
 from haclient_stores.home import Durability, Keeping
 from haclient_stores.hybrid_space import HybridSegment, HybridSpace
 from haclient_stores.publish_log import PublishLog
-from haclient_stores.segment import Limits, Segment, check_bytes
+from haclient_stores.segment import Limits, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

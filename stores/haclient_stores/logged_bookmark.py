@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from haclient_stores import framing, record_file
 from haclient_stores.bookmark_file import BookmarkFileStore
+from haclient_stores.checks import check_callable, check_has
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.explaining import Survival
 from haclient_stores.logged_subscription import LoggedSubscription, OpenLog
@@ -70,7 +71,7 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
     Raises:
         StoreLocked: Another process has the store open.
         StoreCorrupt: The file does not match its checksums.
-        UsageError: There is no such durability.
+        UsageError: One of these is something else.
     """
 
     _survival = Survival.ALL
@@ -87,6 +88,10 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
         on_progress: Callable[[int], object] | None = None,
         disk: Disk | None = None,
     ) -> None:
+        if prune_policy is not None:
+            check_has("prune_policy", prune_policy, "a PrunePolicy", "on_exit", "idle_s")
+        check_callable("resize_handler", resize_handler)
+        check_callable("on_progress", on_progress)
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._resize_handler = resize_handler
         self._synced_end = 0

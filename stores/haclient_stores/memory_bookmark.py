@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing_extensions import override
 
 from haclient_stores.bookmarks import BookmarkList
+from haclient_stores.checks import check_text
 from haclient_stores.errors import StoreLocked
 from haclient_stores.explaining import Survival
 from haclient_stores.interfaces import BookmarkStore
@@ -25,6 +26,7 @@ class MemoryBookmarkStore(TrackedBookmarkStore[SubscriptionTracker]):
 
     @override
     def open_for(self, client_name: str) -> None:
+        check_text("client_name", client_name)
         if self._client_name not in {"", client_name}:
             raise StoreLocked(
                 "memory",
@@ -67,6 +69,7 @@ class NullBookmarkStore(BookmarkStore):
     @override
     def open_for(self, client_name: str) -> None:
         """It belongs to nobody."""
+        check_text("client_name", client_name)
 
     @override
     def log(self, sub_id: str, bookmark: str) -> int:

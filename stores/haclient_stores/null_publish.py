@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from haclient_stores.checks import check_text
 from haclient_stores.interfaces import PublishStore
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class NullPublishStore(PublishStore):
     @override
     def open_for(self, client_name: str) -> None:
         """Nothing is kept that could belong to anybody."""
+        check_text("client_name", client_name)
         self._client_name = client_name
 
     @override

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from haclient_stores.errors import UsageError
+from haclient_stores.checks import check_count, check_seconds
 
 __all__ = ["LogUsage", "PrunePolicy", "PruneSchedule"]
 
@@ -30,7 +30,7 @@ class PrunePolicy:
         idle_s: When nothing was logged or discarded for so many seconds.
 
     Raises:
-        UsageError: A limit is below zero.
+        UsageError: A limit is below zero, or no number.
     """
 
     on_exit: bool = False
@@ -40,10 +40,9 @@ class PrunePolicy:
     idle_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("every_messages", "over_bytes", "growths", "idle_s"):
-            value: float = getattr(self, name)
-            if not value >= 0:
-                raise UsageError(f"{name} is zero (never) or above, not {value!r}")
+        for name in ("every_messages", "over_bytes", "growths"):
+            check_count(name, getattr(self, name))
+        check_seconds("idle_s", self.idle_s, zero=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from haclient_stores.checks import check_callable
+from haclient_stores.errors import UsageError
 from haclient_stores.inspecting import kind_of, size_of
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
+from haclient_stores.owned_file import check_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 __all__ = ["Pruned", "prune"]
 
@@ -42,9 +46,11 @@ def prune(
     Raises:
         StoreLocked: A client has the file in use; those before it are pruned.
         StoreError: There is no store at a path.
+        UsageError: One of these is no path, or they are one path; nothing is pruned.
     """
     done: list[Pruned] = []
-    for path in map(Path, paths):
+    check_callable("on_progress", on_progress)
+    for path in _checked(paths):
         before_bytes = size_of(path) if path.exists() else 0
         if kind_of(path) is LoggedBookmarkStore:
             store = LoggedBookmarkStore(path, on_progress=on_progress)
@@ -54,3 +60,11 @@ def prune(
                 store.close()
         done.append(Pruned(path, before_bytes, size_of(path)))
     return done
+
+
+def _checked(paths: object) -> list[Path]:
+    """All of them as paths; one alone is refused, for a text would be a path for each letter."""
+    if isinstance(paths, (str, bytes)) or not isinstance(paths, Iterable):
+        raise UsageError(f"paths is a list of files, not {paths!r}")
+    given = cast("Iterable[str | Path]", paths)
+    return [check_path(path, "the file of a store") for path in given]

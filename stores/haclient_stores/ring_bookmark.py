@@ -40,7 +40,8 @@ from typing_extensions import override
 
 from haclient_stores import framing
 from haclient_stores.bookmark_file import BookmarkFileStore
-from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
+from haclient_stores.checks import check_count
+from haclient_stores.errors import StoreCorrupt, StoreFull
 from haclient_stores.explaining import Survival
 from haclient_stores.rewriting import write_again
 from haclient_stores.ring_subscription import ZEROS_AT, RingSubscription, Slot
@@ -108,8 +109,7 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         durability: Durability = "process",
         disk: Disk | None = None,
     ) -> None:
-        if not 0 < subscriptions <= _MOST_SUBSCRIPTIONS:
-            raise UsageError(f"subscriptions is 1 to {_MOST_SUBSCRIPTIONS}, not {subscriptions!r}")
+        check_count("subscriptions", subscriptions, 1, _MOST_SUBSCRIPTIONS)
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._synced = 0
         self._name_synced = False  # a killed process may have made it, and not have come so far

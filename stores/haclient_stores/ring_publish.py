@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
+from haclient_stores.checks import check_bytes, check_word
 from haclient_stores.directory import Directory
 from haclient_stores.errors import UsageError
 from haclient_stores.home import Durability, Home, Keeping, MemoryHome
@@ -20,7 +21,6 @@ from haclient_stores.segment import (
     PAGE_BYTES,
     Limits,
     Space,
-    check_bytes,
 )
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ class RingPublishStore(PublishLog):
     ) -> None:
         segment_bytes = _segment_bytes(capacity_bytes)
         count = capacity_bytes // segment_bytes
-        if when_full not in {"wait", "raise"}:
-            raise UsageError(f"when_full is wait or raise, not {when_full!r}")
+        check_word("when_full", when_full, ("wait", "raise"))
         limits = Limits(segment_bytes, capacity_bytes, fixed=True, wait=when_full == "wait")
         keeping = Keeping(durability, group_interval_s, truncate_on_close)
         directory: Directory | None = None

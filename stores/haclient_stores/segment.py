@@ -8,6 +8,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from haclient_stores.checks import check_bytes, check_callable
 from haclient_stores.errors import StoreFull, UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ __all__ = [
     "Limits",
     "Segment",
     "Space",
-    "check_bytes",
     "frame_length",
     "walk",
 ]
@@ -35,17 +35,6 @@ MIN_SEGMENT_BYTES: Final = 8 * PAGE_BYTES
 MAX_SEGMENT_BYTES: Final = 512 * 2**20  # the largest frame fits, and offsets take 4 bytes
 
 frame_length = struct.Struct(">I").unpack_from
-
-
-def check_bytes(name: str, value: object) -> int:
-    """A size as it was given.
-
-    Raises:
-        UsageError: It is no whole number.
-    """
-    if not isinstance(value, int):
-        raise UsageError(f"{name} is a whole number of bytes, not {value!r}")
-    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +68,7 @@ class Limits:
             raise UsageError(
                 f"max_bytes is at least segment_bytes, which is {size}, not {self.max_bytes}"
             )
-        if self.resize is not None and not callable(self.resize):
-            raise UsageError(f"resize_handler takes a size and answers, {self.resize!r} cannot")
+        check_callable("resize_handler", self.resize)
 
     def next_segment(self, needed: int, *, held: int, granted: int, waiting: int) -> int:
         """How large the next segment is, if it may exist at all.

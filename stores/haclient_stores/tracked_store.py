@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from haclient_stores.adapters import RecoveryPoint, positions
 from haclient_stores.bookmarks import LAST_MICROSECOND, Bookmark, BookmarkList
+from haclient_stores.checks import check_adapter, check_has
 from haclient_stores.entries import Publishers
 from haclient_stores.errors import UsageError
 from haclient_stores.explaining import Explanation, Survival, explain
@@ -58,6 +59,9 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
         adapter: The same.
         watch: The same.
         durability: What the client waits for.
+
+    Raises:
+        UsageError: One of the two is something else.
     """
 
     _survival: Survival  # what the next process finds
@@ -66,6 +70,10 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
     def __init__(
         self, adapter: RecoveryPointAdapter | None = None, watch: UndiscardedWatch | None = None
     ) -> None:
+        if adapter is not None:
+            check_adapter("adapter", adapter)
+        if watch is not None:
+            check_has("watch", watch, "an UndiscardedWatch", "look")
         self.adapter = adapter
         self.watch = watch
         self._publishers = Publishers()

@@ -48,6 +48,7 @@ from typing_extensions import override
 
 from haclient_stores.adapters import RecoveryPoint, positions
 from haclient_stores.bookmarks import Bookmark, BookmarkList
+from haclient_stores.checks import check_has, check_text
 from haclient_stores.errors import UsageError
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.tracked_store import point_of, standing_of
@@ -245,6 +246,9 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         create_tables: Create the two tables where they are missing, give those of an earlier shape
             their columns, and commit.
         watch: Warns of messages that stay undiscarded (BS5).
+
+    Raises:
+        UsageError: One of these is something else.
     """
 
     def __init__(
@@ -255,6 +259,9 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         create_tables: bool = True,
         watch: UndiscardedWatch | None = None,
     ) -> None:
+        wanted = "a DB-API connection"
+        check_has("connection", connection, wanted, "cursor", "commit", "rollback")
+        check_text("placeholder", placeholder)
         super().__init__(None, watch)
         self._connection = connection
         self._placeholder = placeholder

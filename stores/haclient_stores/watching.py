@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from haclient_stores.errors import UsageError
+from haclient_stores.checks import check_callable, check_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,8 +63,8 @@ class UndiscardedWatch:
     def __init__(
         self, after_s: float = 300.0, on_old: Callable[[OldUndiscarded], object] | None = None
     ) -> None:
-        if not after_s > 0:
-            raise UsageError(f"after_s is a number of seconds above zero, not {after_s!r}")
+        check_seconds("after_s", after_s)
+        check_callable("on_old", on_old)
         self.after_s = after_s
         self._on_old = on_old or _warn
         self._oldest: dict[str, tuple[int, float, float]] = {}  # number, since when, warned at
