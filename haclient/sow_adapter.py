@@ -32,6 +32,7 @@ from haclient_stores.checks import check_callable, check_has, check_text
 
 __all__ = ["SOWRecoveryPointAdapter"]
 
+_FIELDS: Final = "client_name", "sub_id", "bookmark", "server", "heard"
 _FORGOTTEN: Final = "0"  # the bookmark of a subscription that was purged
 _CLOSE_S: Final = 5.0
 _logger = logging.getLogger(__name__)
@@ -77,8 +78,8 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         self._client = client
         self._topic = topic
         self._fields = client_name_field, sub_id_field, bookmark_field, server_field, heard_field
-        for field in self._fields:
-            check_text("the name of a field", field)
+        for name, field in zip(_FIELDS, self._fields, strict=True):
+            check_text(f"{name}_field", field)
         self._on_error = on_error or _warn
         self._tracked = ""
         self._known: set[str] = set()

@@ -22,6 +22,7 @@ __all__ = [
     "check_has",
     "check_seconds",
     "check_text",
+    "check_utf8",
     "check_word",
 ]
 
@@ -66,9 +67,21 @@ def check_seconds(name: str, value: object, *, zero: bool = False, endless: bool
 
 
 def check_text(name: str, value: object) -> None:
-    """Refuse what is no text, and the empty one."""
-    if not isinstance(value, str) or not value:
+    """Refuse what is no text that a file can hold, and the empty one."""
+    check_utf8(name, value)
+    if not value:
         raise UsageError(f"{name} is a text that is not empty, not {value!r}")
+
+
+def check_utf8(name: str, value: object) -> None:
+    """Refuse what is no text that a file can hold."""
+    try:
+        if isinstance(value, str):
+            value.encode("utf-8", "surrogateescape")
+            return
+    except UnicodeEncodeError:  # half of a character
+        pass
+    raise UsageError(f"{name} is a text, not {value!r}")
 
 
 def check_word(name: str, value: object, words: Sequence[str]) -> None:

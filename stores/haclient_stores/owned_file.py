@@ -19,13 +19,14 @@ def check_path(path: str | Path, what: str) -> Path:
     """The path of a store.
 
     Raises:
-        UsageError: It is none, or empty, which would be the working directory.
+        UsageError: It is none, none that a file may have, or empty, which would be the working
+            directory.
     """
     try:
         found = Path(path)
     except TypeError:
         found = None
-    if found is None or path == "":
+    if found is None or path == "" or "\0" in str(found):
         raise UsageError(f"path is {what}, not {path!r}")
     return found
 

@@ -54,13 +54,17 @@ def publish_store_size(
         check_period_s: How often the server looks, in seconds.
 
     Raises:
-        UsageError: A rate, a size or a time is no number, negative or not finite.
+        UsageError: A rate, a size or a time is no number, negative or not finite, or the
+            store would be larger than anything.
     """
     given = (messages_per_second, message_bytes, downgrade_age_s, check_period_s)
     if not all(_is_possible(value) for value in given):
         raise UsageError(f"rates, sizes and times are finite and not negative, not {given}")
-    messages = math.ceil(messages_per_second * (downgrade_age_s + check_period_s))
-    filled = math.ceil(messages * (message_bytes + _HEADER_BYTES) * _SLACK)
+    try:
+        messages = math.ceil(messages_per_second * (downgrade_age_s + check_period_s))
+        filled = math.ceil(messages * (message_bytes + _HEADER_BYTES) * _SLACK)
+    except OverflowError:
+        raise UsageError(f"no store is as large as {given} ask for") from None
     return StoreSize(messages, filled + _PART_FILLED_BYTES)
 
 

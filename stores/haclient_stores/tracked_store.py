@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from haclient_stores.adapters import RecoveryPoint, positions
 from haclient_stores.bookmarks import LAST_MICROSECOND, Bookmark, BookmarkList
-from haclient_stores.checks import check_adapter, check_has
+from haclient_stores.checks import check_adapter, check_has, check_utf8
 from haclient_stores.entries import Publishers
 from haclient_stores.errors import UsageError
 from haclient_stores.explaining import Explanation, Survival, explain
@@ -93,7 +93,10 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
     def subscription(self, sub_id: str) -> _Handle:
         """The fast handle of one subscription; always the same object for the same id (BS7)."""
         found = self._subscriptions.get(sub_id)
-        return self._new_subscription(sub_id) if found is None else found
+        if found is not None:
+            return found
+        check_utf8("sub_id", sub_id)
+        return self._new_subscription(sub_id)
 
     @abstractmethod
     def _new_subscription(self, sub_id: str) -> _Handle:

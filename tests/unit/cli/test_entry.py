@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
 from haclient.cli import main
+from haclient.stores import LoggedBookmarkStore
+from support.process import haclient
 
 
 def test_the_entry_point_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,3 +35,15 @@ def test_an_interrupt_while_modules_are_loaded_is_one_line(
         main()
     assert ended.value.code == 130
     assert capsys.readouterr().err == "haclient: error: interrupted\n"
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("command", [("store", "show"), ("store", "verify"), ("--version",)])
+def test_results_without_a_standard_output_are_a_failure(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    path = tmp_path / "orders.bm"
+    LoggedBookmarkStore(path).close()
+    done = haclient(*command, path, before_exec=lambda: os.close(1))
+    assert done.code == 1
+    assert done.err == "haclient: error: [Errno 9] Bad file descriptor\n"

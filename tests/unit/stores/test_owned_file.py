@@ -33,6 +33,6 @@ def test_another_client_and_a_fork_are_told_what_to_do() -> None:
 
 def test_a_path_is_a_text_or_a_path_and_not_empty() -> None:
     assert check_path("a/b", "a file") == check_path(Path("a/b"), "a file") == Path("a/b")
-    for wrong in ("", None, 5, b"a"):
+    for wrong in ("", None, 5, b"a", "a\0b"):
         with pytest.raises(UsageError, match="path is the file of the store, not"):
             check_path(wrong, "the file of the store")  # type: ignore[arg-type]  # wrong on purpose

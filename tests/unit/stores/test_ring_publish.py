@@ -105,7 +105,7 @@ def test_a_disk_without_room_refuses_the_ring_and_lets_go_of_it(tmp_path: Path) 
 def test_what_can_never_work_is_refused() -> None:
     with pytest.raises(UsageError, match=f"at least {MIN_RING_BYTES}, not 65535"):
         RingPublishStore(None, MIN_RING_BYTES - 1)
-    with pytest.raises(UsageError, match="when_full is wait or raise"):
+    with pytest.raises(UsageError, match="when_full is one of wait, raise, not"):
         RingPublishStore(None, CAPACITY, "drop")  # type: ignore[arg-type]  # on purpose
     with pytest.raises(UsageError, match="capacity_bytes is a whole number of bytes, not '1M'"):
         RingPublishStore(None, "1M")  # type: ignore[arg-type]  # on purpose

@@ -73,3 +73,5 @@ def test_impossible_rates_are_refused(wrong: float) -> None:
         publish_store_size(1, 100, downgrade_age_s=60, check_period_s=wrong)
     with pytest.raises(UsageError, match=r"not .*'fast'"):
         publish_store_size("fast", 100, downgrade_age_s=60, check_period_s=1)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(UsageError, match="no store is as large as"):
+        publish_store_size(1e308, 100, downgrade_age_s=1e308, check_period_s=1)
