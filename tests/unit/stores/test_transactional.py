@@ -460,6 +460,64 @@ def test_what_was_forgotten_comes_back_with_the_transaction(
     assert [again.is_discarded("s", f"7|{n}|") for n in (1, 2, 3, 4)] == [True] * 3 + [False]
 
 
+def rolled_back(
+    connection: sqlite3.Connection, store: TransactionalRecoveryPoint, bookmark: str
+) -> None:
+    with suppress(RuntimeError), connection:
+        store.save(Delivered("s", bookmark))
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("given_up", [1, 2, 5])
+def test_a_message_that_is_given_up_takes_nothing_else_along(
+    connection: sqlite3.Connection, given_up: int
+) -> None:
+    """Its transaction is rolled back, and it is discarded: that says nothing of what was saved."""
+    store = opened(connection)
+    saved(connection, store, "7|1|", "7|2|")
+    store = opened(connection)
+    store.subscription("s").begin(acked=False, start="0")
+    for sequence in range(1, given_up + 1):
+        number = store.log("s", f"7|{sequence}|")
+        rolled_back(connection, store, f"7|{sequence}|")
+        store.discard("s", number)
+    store.log("s", "7|8|")
+    write(connection, store, "7|8|")
+    again = opened(connection)
+    assert [again.is_discarded("s", f"7|{n}|") for n in (2, 8)] == [False, True]
+
+
+def test_a_transaction_that_is_still_open_does_not_count_as_known(
+    connection: sqlite3.Connection,
+) -> None:
+    """It sees what it has written itself, and may be rolled back after that."""
+    store = opened(connection)
+    store.subscription("s").begin(acked=False, start="0")
+    first = store.log("s", "7|1|")
+    store.subscription("s").log_batch(["7|2|", "7|3|", "7|4|"])
+    rolled_back(connection, store, "7|1|")
+    with suppress(RuntimeError), connection:
+        store.save(Delivered("s", "7|2|"))
+        store.discard("s", first)
+        store.save(Delivered("s", "7|3|"))
+        raise RuntimeError
+    write(connection, store, "7|4|")
+    assert opened(connection).is_discarded("s", "7|4|")
+
+
+def test_once_it_is_known_a_save_is_one_statement(connection: sqlite3.Connection) -> None:
+    store = opened(connection)
+    store.subscription("s").begin(acked=False, start="0")
+    saved(connection, store, "7|1|", "7|2|")
+    number = store.log("s", "7|3|")
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
+    write(connection, store, "7|3|")
+    connection.set_trace_callback(None)
+    store.discard("s", number)
+    assert len([each for each in statements if "haclient_" in each]) == 1
+
+
 def test_purge_after_an_explicit_start(connection: sqlite3.Connection) -> None:
     store = opened(connection)
     store.subscription("s").begin(acked=False, start="0")
