@@ -179,7 +179,7 @@ class _Subscription(SubscriptionTracker):
         self.rows = 0
         self.wanted = False
         self.latest: RecoveryPoint | None = None
-        self.trimmed = ""
+        self.trimmed = RecoveryPoint(sub_id, "")
 
     @override
     def begin(
@@ -200,7 +200,7 @@ class _Subscription(SubscriptionTracker):
         self.done.clear()
         self.latest = None
         self.telling, self.told = {}, {}
-        self.rows, self.trimmed = 0, ""
+        self.rows, self.trimmed = 0, RecoveryPoint(self._sub_id, "")
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
@@ -361,7 +361,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
             sequence = max(place.sequence, handle.telling.get(place.publisher_id, 0))
             handle.telling[place.publisher_id] = sequence
             self._execute(connection, _FORGET_EARLIER, *key, handle.generation)
-            self._save_point(connection, handle, RecoveryPoint(message.sub_id, ""))
+            self._save_point(connection, handle, handle.trimmed)
         self._execute(
             connection,
             _SAVE_DONE,
@@ -391,12 +391,13 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
     def trim(self, sub_id: str, connection: Connection | None = None) -> None:
         """Save the recovery point in the running transaction, and forget what it has passed."""
         handle = self._handle(sub_id)
+        handle.latest = None  # which is older
         self._trim(connection or self._connection, handle, point_of(sub_id, handle))
 
     def _trim(self, connection: Connection, handle: _Subscription, point: RecoveryPoint) -> None:
-        if not point.bookmark or point.bookmark == handle.trimmed:
+        if not point.bookmark or point.bookmark == handle.trimmed.bookmark:
             return
-        handle.rows, handle.trimmed = 0, point.bookmark
+        handle.rows, handle.trimmed = 0, point
         self._save_point(connection, handle, point)
         for publisher, sequence in positions(BookmarkList.parse(point.bookmark)).items():
             key = self._client_name, point.sub_id, _digits(publisher)

@@ -13,6 +13,7 @@ import pytest
 
 from haclient.session.resuming import forms
 from haclient.testing import check_bookmark_store
+from haclient_stores import transactional
 from haclient_stores.errors import StoreLocked, UsageError
 from haclient_stores.transactional import TransactionalRecoveryPoint
 
@@ -516,6 +517,40 @@ def test_once_it_is_known_a_save_is_one_statement(connection: sqlite3.Connection
     connection.set_trace_callback(None)
     store.discard("s", number)
     assert len([each for each in statements if "haclient_" in each]) == 1
+
+
+def test_the_recovery_point_never_goes_back(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was found out before a `trim` is not saved after it: the rows are deleted."""
+    monkeypatch.setattr(transactional, "_TRIM_EVERY", 2)
+    store = opened(connection)
+    numbers = [store.log("s", mark) for mark in ("7|1|", "7|2|")]
+    for mark in ("7|1|", "7|2|"):
+        write(connection, store, mark)
+    for number in numbers:
+        store.discard("s", number)
+    with connection:
+        store.trim("s")
+    store.log("s", "7|3|")
+    write(connection, store, "7|3|")
+    assert str(opened(connection).most_recent("s")) == "7|2|"
+
+
+def test_telling_of_a_start_keeps_the_point_that_was_saved_since(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactional, "_TRIM_EVERY", 1)
+    store = opened(connection)
+    store.subscription("s").begin(acked=False, start="0")
+    first, *_ = store.subscription("s").log_batch(["7|1|", "7|2|", "7|3|", "7|4|"])
+    write(connection, store, "7|2|")
+    write(connection, store, "7|1|")
+    store.discard("s", first)
+    write(connection, store, "7|3|")
+    write(connection, store, "7|4|")
+    again = opened(connection)
+    assert [again.is_discarded("s", f"7|{n}|") for n in (1, 2, 3, 4)] == [True] * 4
 
 
 def test_purge_after_an_explicit_start(connection: sqlite3.Connection) -> None:
