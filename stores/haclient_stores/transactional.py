@@ -360,7 +360,6 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         if not self._knows(connection, handle, key):
             sequence = max(place.sequence, handle.telling.get(place.publisher_id, 0))
             handle.telling[place.publisher_id] = sequence
-            self._execute(connection, _FORGET_EARLIER, *key, handle.generation)
             self._save_point(connection, handle, handle.trimmed)
         self._execute(
             connection,
@@ -392,6 +391,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         """Save the recovery point in the running transaction, and forget what it has passed."""
         handle = self._handle(sub_id)
         handle.latest = None  # which is older
+        handle.told = {}  # this transaction may tell the database, too, and is not over
         self._trim(connection or self._connection, handle, point_of(sub_id, handle))
 
     def _trim(self, connection: Connection, handle: _Subscription, point: RecoveryPoint) -> None:
@@ -406,6 +406,9 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
     def _save_point(
         self, connection: Connection, handle: _Subscription, point: RecoveryPoint
     ) -> None:
+        if handle.confirmed != handle.generation:  # no row of them may stand in the way of another
+            key = self._client_name, point.sub_id, handle.generation
+            self._execute(connection, _FORGET_EARLIER, *key)
         self._execute(
             connection,
             _SAVE_POINT,

@@ -553,6 +553,23 @@ def test_telling_of_a_start_keeps_the_point_that_was_saved_since(
     assert [again.is_discarded("s", f"7|{n}|") for n in (1, 2, 3, 4)] == [True] * 4
 
 
+def test_a_point_of_a_new_start_leaves_no_earlier_rows(connection: sqlite3.Connection) -> None:
+    """Else what is saved again would stand there already, and not count."""
+    store = opened(connection)
+    store.log("s", "7|1|")
+    saved(connection, store, "7|2|")
+    store = opened(connection)
+    store.subscription("s").begin(acked=False, start="0")
+    first = store.log("s", "7|1|")
+    rolled_back(connection, store, "7|1|")
+    store.discard("s", first)
+    with connection:
+        store.trim("s")
+    assert count(connection) == 0
+    saved(connection, store, "7|2|")
+    assert opened(connection).is_discarded("s", "7|2|")
+
+
 def test_purge_after_an_explicit_start(connection: sqlite3.Connection) -> None:
     store = opened(connection)
     store.subscription("s").begin(acked=False, start="0")
