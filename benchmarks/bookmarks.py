@@ -1,12 +1,19 @@
-"""Bookmark stores by themselves: what a message costs, and what a prune takes."""
+"""Bookmark stores by themselves: what a message costs, and what a prune takes.
+
+How much memory a prune needs is only told in a process that does nothing else:
+`python -m benchmarks.bookmarks FILE` prunes a file and prints its rows as JSON.
+"""
 
 from __future__ import annotations
 
-import resource
+import json
+import sys
 import time
+from pathlib import Path
 
 from benchmarks.blast import PUBLISHER, SUB_ID
-from benchmarks.scenario import Scenario, Setting
+from benchmarks.machine import CLIENT_CORE, pin
+from benchmarks.scenario import Scenario, Setting, module_process
 from haclient.stores import LoggedBookmarkStore, MemoryBookmarkStore, RingBookmarkStore
 
 __all__ = ["SCENARIOS"]
@@ -57,20 +64,36 @@ def _prune_rows(setting: Setting) -> dict[str, float]:
     store = LoggedBookmarkStore(path)
     _log_and_discard(store, count, live_every=_LIVE_EVERY)
     store.close()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
-    store = LoggedBookmarkStore(path)
-    store.prune()
-    store.close()
-    took = time.perf_counter() - start
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    process = module_process("benchmarks.bookmarks", str(path))
+    out, _ = process.communicate(timeout=600)
+    took, grown = json.loads(out)
     return {
         "seconds to prune ten million records": took * _PRUNED_RECORDS / (2 * count),
         "MiB that a prune adds to the process": grown / 1024,
     }
 
 
+def _peak_kib() -> int:
+    """The most memory that this program has had; `ru_maxrss` would count who has started it."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+def main() -> None:
+    """Prune a file; print the seconds and the KiB that it took."""
+    pin(CLIENT_CORE)
+    before, start = _peak_kib(), time.perf_counter()
+    store = LoggedBookmarkStore(sys.argv[1])
+    store.prune()
+    store.close()
+    took = time.perf_counter() - start
+    sys.stdout.write(json.dumps([took, _peak_kib() - before]))
+
+
 SCENARIOS = [
     Scenario("bookmarks", "us", _message_rows),
     Scenario("prune", "", _prune_rows),
 ]
+
+if __name__ == "__main__":
+    main()

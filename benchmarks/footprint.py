@@ -73,6 +73,7 @@ async def _fill(uri: str, count: int) -> dict[str, float]:
         await client.disconnect()  # or leaving would wait for acks that never come
     return {
         "memory per message / frame": each / frame_bytes,
+        "bytes per unpersisted message": each,
         "worst collector pause ms": pauses.worst_s * 1e3,
         "rate at the end / at first": rates[-1] / rates[0],
     }

@@ -47,7 +47,7 @@ class Commander:
     Args:
         session: Where receivers and waiting commands are entered.
         bookmark_store: Remembers what bookmark subscriptions have seen, or `None`.
-        clock_us: Tells microseconds since 1970; when a subscription was entered at NOW is kept.
+        clock_us: Tells microseconds since 1970, by a clock that may step.
 
     Attributes:
         server_version: Of the server that was logged on to last, as it writes it.
@@ -63,7 +63,6 @@ class Commander:
         self.session = session
         self.bookmark_store = bookmark_store
         self.server_version = ""
-        self._clock_us = clock_us
         self.places = Places(clock_us)
         self.connection: Connection | None = None
         self.logged_on = False
@@ -296,7 +295,7 @@ class Commander:
         # An explicit bookmark forgets what is known: not before the server has accepted it.
         entered_us = 0
         if parse_bookmark(bookmark) == NOW:  # by the clock of any server not later than that
-            entered_us = max(1, self._clock_us() - self.places.overlap_us)
+            entered_us = max(1, self.places.now_us() - self.places.overlap_us)
         return log, partial(
             log.begin, acked=acked, start=bookmark, conflated=conflated, entered_us=entered_us
         )

@@ -90,6 +90,7 @@ class Core:
         """Open the nursery that everything of this client runs in."""
         if self._nursery is not None or self.state is ConnectionState.SHUTDOWN:
             raise UsageError("a client runs once: make a new one with the same stores' paths")
+        self.commander.places.now_us()  # from here on the clock may step
         await self._upkeep.recover(self.name)
         self._nursery = await self._stack.enter_async_context(open_nursery())
         for task in (self.events.run, *self._upkeep.tasks):

@@ -3,7 +3,8 @@
 The rules are in `session/resuming.py`; this carries them out. Each entry is asked for in the best
 form first; a server that refuses a list with a time gets the list alone, and a warning says so.
 When a server has accepted one, its store notes whose log it follows from here on; while messages
-come it notes about once a second up to when the server was heard.
+come it notes about once a second up to when the server was heard. The times are this machine's;
+`session/unstepped.py` says why steps of its clock do no harm.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import trio
 from haclient.errors import InvalidBookmark
 from haclient.session.resuming import forms
 from haclient.session.subscriptions import Subscription
+from haclient.session.unstepped import Unstepped
 from haclient_stores.interfaces import SubscriptionLog
 
 __all__ = ["OVERLAP_S", "Places", "best_first"]
@@ -31,7 +33,7 @@ class Places:
     """The subscriptions of one client and the servers that they are entered at.
 
     Args:
-        clock_us: Tells microseconds since 1970.
+        clock_us: Tells microseconds since 1970, by a clock that may step.
 
     Attributes:
         server: The address of the server in use.
@@ -42,6 +44,14 @@ class Places:
         self.server = ""
         self.overlap_us = int(OVERLAP_S * 1_000_000)
         self._clock_us = clock_us
+        self._unstepped: Unstepped | None = None
+
+    def now_us(self) -> int:
+        """The time; called once when the client starts, and from then on steps do no harm."""
+        wall_us, now = self._clock_us(), trio.current_time()
+        if self._unstepped is None:
+            self._unstepped = Unstepped(wall_us, now)
+        return self._unstepped.earliest_us(wall_us, now)
 
     def forms(self, log: SubscriptionLog, last: str = "") -> tuple[str, ...]:
         """What to ask this server for, the best form first."""
@@ -71,7 +81,7 @@ class Places:
             heard_at = None if log is None else whereabouts.heard_at(until, now)
             if log is not None and heard_at is not None and (whereabouts.moved or last):
                 ago_us = int((now - heard_at) * 1_000_000)
-                log.heard(max(1, self._clock_us() - ago_us))
+                log.heard(max(1, self.now_us() - ago_us))
 
 
 async def best_first(

@@ -65,7 +65,10 @@ class FileSpace(Space):
         self._control_file = control
         self._control_region = control.map(0, PAGE_BYTES)
         self._control = self._control_region.view
-        self._control_dirty = False
+        # What a killed process has changed may not be on the disk, whoever reads it from the cache.
+        self._control_dirty = True
+        self._new_names = True
+        self._greeting_synced = False
         self._closed = False
         self._boot_id = disk.boot_id()
         self._process = disk.process_id()
@@ -74,7 +77,6 @@ class FileSpace(Space):
         self._stale: list[FileSegment] = []  # unused, but the disk does not know it yet
         self._parked: deque[FileSegment] = deque()
         self._dirty: list[FileSegment] = []
-        self._new_names = False
         self._next_name = 1
         self._fixed = False
         self._reserved = 0
@@ -233,6 +235,11 @@ class FileSpace(Space):
         framing.write_word(self._control, framing.SECOND_WORD, last)
         framing.write_word(self._control, framing.THIRD_WORD, int(window.reconciled))
         self._control_dirty = self._control_dirty or numbering
+        if window.reconciled and not self._greeting_synced:
+            # Once, and before anything is sent: a server that has seen our messages looks like one
+            # that has seen somebody else's, to a store that has forgotten whether it ever asked.
+            self._control_file.fsync()
+            self._greeting_synced = True
 
     def reserve(self, sequence: int) -> None:
         """Numbers up to this may be in use without a file: after a kill the next is above it."""

@@ -90,6 +90,7 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
         self._resize_handler = resize_handler
         self._synced_end = 0
         self._pruning = threading.Lock()
+        self._name_synced = False  # a killed process may have made it, and not have come so far
         self._syncing = threading.Lock()  # a sync and the exchange of the files exclude each other
         try:
             self._open(on_progress)
@@ -112,7 +113,6 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
         identity = framing.read_identity(header, magic=record_file.LOG_MAGIC, path=str(self._path))
         if identity is None:
             file = record_file.create(self._file, boot_id=boot_id, owner="")
-            self._disk.fsync_dir(self._path.parent)
             self._log = OpenLog(file, self._publishers, self._resize_handler)
             return
         reader = LogReader(self._publishers)
@@ -187,7 +187,14 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
                 self._log.file.seal()
                 end = self._log.file.end
             self._sync_up_to(self._file, end)
+            self._sync_name()
             self._synced_end = end
+
+    def _sync_name(self) -> None:
+        """Until then a loss of power may give the name to the file before a prune, or to none."""
+        if not self._name_synced:
+            self._disk.fsync_dir(self._path.parent)
+            self._name_synced = True
 
     @staticmethod
     def _sync_up_to(file: File, end: int) -> None:
@@ -235,7 +242,8 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
                 file.close()
                 self._disk.remove(target)
                 raise
-            self._disk.fsync_dir(self._path.parent)
+            with self._syncing:
+                self._sync_name()
             if self._schedule is not None:
                 self._schedule.pruned(self._usage())
 
@@ -262,6 +270,7 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
                 self._disk.rename(self._pruned_path, self._path)
                 old, log.file = log.file, pruned
                 old_file, self._file = self._file, file
+                self._name_synced = False
                 self._synced_end = synced_end
         old.close()
         old_file.close()

@@ -185,9 +185,10 @@ class RecordFile:
 
 
 def create(file: File, *, boot_id: bytes, owner: str) -> RecordFile:
-    """Make an empty file a log."""
-    file.allocate(PAGE_BYTES + GROW_BYTES)
+    """Make a file without a header a log, whatever a loss of power has left in it."""
+    _clear(file, PAGE_BYTES)
     header = file.map(0, PAGE_BYTES)
+    header.view[:] = bytes(PAGE_BYTES)
     if owner:
         framing.write_owner(header.view, owner)
     framing.write_identity(header.view, framing.Identity(LOG_MAGIC, PAGE_BYTES), boot_id)
@@ -304,7 +305,7 @@ def recover(file: File, boot_id: bytes, take: Callable[[array[int]], None]) -> R
 
 def _clear(file: File, end: int) -> None:
     """Zero everything behind the end, as far as it is not zero."""
-    size = file.size()
+    size = max(file.size(), PAGE_BYTES)
     base = PAGE_BYTES + -(-(size - PAGE_BYTES) // GROW_BYTES) * GROW_BYTES
     file.allocate(max(base, PAGE_BYTES + GROW_BYTES))
     while end < size:

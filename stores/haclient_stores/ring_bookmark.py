@@ -111,6 +111,7 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
             raise UsageError(f"subscriptions is 1 to {_MOST_SUBSCRIPTIONS}, not {subscriptions!r}")
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._synced = 0
+        self._name_synced = False  # a killed process may have made it, and not have come so far
         try:
             self._open(subscriptions)
         except BaseException:
@@ -140,10 +141,10 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         self._region = self._file.map(0, size)
         self._pages = self._region.view
         self.capacity = (size - PAGE_BYTES) // (2 * PAGE_BYTES)
-        if identity is None:
+        if identity is None:  # slots that a loss of power has left without one mean nothing
+            self._pages[:] = bytes(size)
             made = framing.Identity(RING_MAGIC, PAGE_BYTES, size)
             framing.write_identity(self._pages[:PAGE_BYTES], made, self._disk.boot_id())
-            self._disk.fsync_dir(self._path.parent)
             return
         for index in range(self.capacity):
             at = PAGE_BYTES * (1 + 2 * index)
@@ -205,6 +206,9 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         self._check_usable()
         written = self._written()
         self._file.fsync()
+        if not self._name_synced:
+            self._disk.fsync_dir(self._path.parent)
+            self._name_synced = True
         self._synced = written
 
     @override

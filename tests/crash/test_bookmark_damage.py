@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from haclient_stores import record_file
 from haclient_stores.errors import StoreCorrupt
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.segment import PAGE_BYTES
 
 pytestmark = [pytest.mark.row("BS14", "PS21"), pytest.mark.timeout(600)]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that grows by a block at a time: less to write for each try."""
+    monkeypatch.setattr(record_file, "GROW_BYTES", record_file.BLOCK_BYTES)
 
 
 def test_every_byte_of_a_small_log_flipped_is_noticed_or_has_no_effect(

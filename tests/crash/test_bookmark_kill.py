@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.ring_bookmark import RingBookmarkStore
+from support.killing import run_and_kill
 
-RUNS = 8
+RUNS = 5
 
 SUBSCRIBER = """
 import os, random, sys, threading
 from haclient.stores import LoggedBookmarkStore, RingBookmarkStore
-kind, path, seed = sys.argv[1:]
+path, seed, kind = sys.argv[1:]
 rng = random.Random(int(seed))
 store = LoggedBookmarkStore(path) if kind == "logged" else RingBookmarkStore(path)
 store.open_for("victim")
@@ -54,22 +51,6 @@ while True:
 """
 
 
-def run_and_kill(kind: str, path: Path, seed: int, *, lines: int) -> list[str]:
-    """Let a process work, kill it after so many lines, and return all that it has reported."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        [sys.executable, "-c", SUBSCRIBER, kind, str(path), str(seed)],
-        stdout=subprocess.PIPE,
-        env=environment,
-    ) as process:
-        assert process.stdout is not None
-        reported = [process.stdout.readline() for _ in range(lines)]
-        process.send_signal(signal.SIGKILL)
-        reported += process.stdout.readlines()
-    assert reported[0], "the process died by itself"
-    return [line.decode().strip() for line in reported if line.endswith(b"\n")]
-
-
 @pytest.mark.timeout(3600)
 @pytest.mark.row("BS14", "BS15", "BS16")
 @pytest.mark.parametrize("kind", ["logged", "ring"])
@@ -79,8 +60,8 @@ def test_a_killed_subscriber_remembers_every_discard_while_another_thread_prunes
     rng = random.Random(12)
     path = tmp_path / "s.bm"
     discarded: set[str] = set()
-    for run in range(max(RUNS, request.config.getoption("--kills"))):
-        discarded.update(run_and_kill(kind, path, run, lines=rng.randint(1, 600)))
+    for run in range(-(-request.config.getoption("--kills") // 2) or RUNS):
+        discarded.update(run_and_kill(SUBSCRIBER, path, run, kind, lines=rng.randint(1, 600)))
         store = LoggedBookmarkStore(path) if kind == "logged" else RingBookmarkStore(path)
         log = store.subscription("s")
         forgotten = [bookmark for bookmark in discarded if not log.is_discarded(bookmark)]

@@ -112,6 +112,25 @@ def test_many_unsynced_pages_are_sampled_with_contents_in_between() -> None:
     }
 
 
+def test_a_page_of_a_sample_may_be_torn_at_a_sector() -> None:
+    events: list[Event] = []
+    disk = RecordingDisk(events)
+    file = disk.open(A, create=True)
+    file.allocate(10 * PAGE)
+    file.fsync()
+    disk.fsync_dir(A.parent)
+    for _ in range(20):
+        file.pwrite(b"1" * 10 * PAGE, 0)
+        disk.note("written")
+    torn = {
+        page.index(b"\0")
+        for crash in power_cuts(events)
+        for page in (crash.image.get(A, b"")[at : at + PAGE] for at in range(0, 10 * PAGE, PAGE))
+        if b"1" in page and b"\0" in page
+    }
+    assert torn == set(range(512, PAGE, 512))
+
+
 def test_a_second_crash_begins_with_what_the_first_has_left() -> None:
     events: list[Event] = []
     _, file = written(events)

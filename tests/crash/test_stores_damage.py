@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from haclient_stores import record_file
 from haclient_stores.errors import StoreCorrupt
 from haclient_stores.file_publish import FilePublishStore
 from haclient_stores.file_segment import HEADER_BYTES
@@ -16,6 +17,12 @@ BASE = 1000
 FRAME = len(b'....{"s":1001}body')
 
 pytestmark = [pytest.mark.row("PS21")]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that grows by a block at a time: less to write for each try."""
+    monkeypatch.setattr(record_file, "GROW_BYTES", record_file.BLOCK_BYTES)
 
 
 def killed_publish_store(path: Path, *, sealed: int, unsealed: int) -> None:

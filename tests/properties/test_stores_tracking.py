@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -11,7 +7,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from typing_extensions import override
 
 from haclient_stores.interfaces import SubscriptionLog
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.tracking import SubscriptionTracker
 from support.bookmark_world import World
 
@@ -88,42 +83,5 @@ class TrackerMachine(RuleBasedStateMachine):
             self.world.finish(self.after_restart)
 
 
-class LoggedMachine(TrackerMachine):
-    """The same with a file; a restart reads what a killed process would have left."""
-
-    @override
-    def first_subscription(self) -> SubscriptionLog:
-        self.directory = Path(tempfile.mkdtemp())
-        self.generation = 0
-        self.store = LoggedBookmarkStore(self.directory / "0.bm")
-        return self.store.subscription("s")
-
-    @override
-    def after_restart(self) -> SubscriptionLog:
-        self.generation += 1
-        path = self.directory / f"{self.generation}.bm"
-        shutil.copyfile(self.store.path, path)
-        self.store.close()
-        self.store = LoggedBookmarkStore(path)
-        return self.store.subscription("s")
-
-    @rule()
-    def prune(self) -> None:
-        self.store.prune()
-
-    @rule()
-    def sync(self) -> None:
-        self.store.sync()
-
-    @override
-    def teardown(self) -> None:
-        if hasattr(self, "world"):
-            super().teardown()
-            self.store.close()
-            shutil.rmtree(self.directory)
-
-
 TestTracker = TrackerMachine.TestCase
-TestTracker.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestLogged = LoggedMachine.TestCase
-TestLogged.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestTracker.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

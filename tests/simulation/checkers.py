@@ -3,11 +3,13 @@
 They know where the promise ends (design 5). What it does not cover is never a complaint and is
 counted in `Beyond` instead:
 
-* a message that only a memory store had when its process was killed, or that was not synced when
-  the machine lost its power at durability `process` (`Forgiven`);
-* a discard that was not synced when the machine lost its power (`PowerLost`): its message may come
+* a message that a crash of its publisher may have taken (`Forgiven`; `surviving` says which);
+* a discard that a crash of its subscriber may have taken (`DiscardsLost`): its message may come
   again;
 * a message that comes again because it was delivered and not discarded before a restart.
+
+A forgiven message is not outside of every promise: it is in order with those of its process, it is
+never the middle of what arrives from a memory, and a broker lacks it only if it knows a later one.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from simulation.history import (
     Accepted,
     Delivered,
     Discarded,
+    DiscardsLost,
     Fact,
     Forgiven,
     MessageId,
     Point,
-    PowerLost,
     Resumed,
 )
 
@@ -35,11 +37,14 @@ __all__ = [
     "bounded",
     "count_beyond",
     "handed_out_twice",
+    "holes",
     "lost",
     "order",
+    "position",
     "recovery_points",
     "repeated",
     "skipped",
+    "states",
 ]
 
 Wants = Mapping[str, Callable[[MessageId, str], bool]]
@@ -54,7 +59,7 @@ class Beyond:
     """What happened where the promise ends."""
 
     forgiven: int = 0
-    repeated_after_power_loss: int = 0
+    repeated_after_crash: int = 0
     redelivered_undiscarded: int = 0
 
 
@@ -62,13 +67,18 @@ def _forgiven(facts: Sequence[Fact]) -> set[MessageId]:
     return {fact.message for fact in facts if isinstance(fact, Forgiven)}
 
 
-def lost(facts: Sequence[Fact], wants: Wants) -> Iterator[str]:
-    """Nothing accepted is lost: every subscription got all that it is about."""
-    forgiven = _forgiven(facts)
+def _delivered(facts: Sequence[Fact]) -> dict[str, set[MessageId]]:
     got: dict[str, set[MessageId]] = defaultdict(set)
     for fact in facts:
         if isinstance(fact, Delivered):
             got[fact.subscription].add(fact.message)
+    return got
+
+
+def lost(facts: Sequence[Fact], wants: Wants) -> Iterator[str]:
+    """Nothing accepted is lost: every subscription got all that it is about."""
+    forgiven = _forgiven(facts)
+    got = _delivered(facts)
     for fact in facts:
         if not isinstance(fact, Accepted) or fact.message in forgiven:
             continue
@@ -84,8 +94,8 @@ def repeated(facts: Sequence[Fact]) -> Iterator[str]:
         match fact:
             case Discarded():
                 discarded[fact.subscription].add(fact.message)
-            case PowerLost():
-                discarded[fact.subscription].clear()
+            case DiscardsLost():
+                discarded[fact.subscription] -= fact.messages
             case Delivered() if fact.message in discarded[fact.subscription]:
                 yield f"repeated: {fact.subscription} got {fact.message} after its discard"
             case _:
@@ -106,35 +116,74 @@ def handed_out_twice(facts: Sequence[Fact]) -> Iterator[str]:
 def order(facts: Sequence[Fact]) -> Iterator[str]:
     """A process gets the messages of each publisher in the order of their publishing.
 
-    One that is forgiven may be on a single broker, and comes when that one is back.
+    One that is forgiven may be on a single broker, and comes when that one is back: behind those of
+    later processes of its publisher, and behind its own where these have holes.
     """
-    forgiven = _forgiven(facts)
+    spans = _spans(facts)
     last: dict[tuple[str, int, str], int] = {}
+    got: dict[tuple[str, int, str], list[int]] = defaultdict(list)
     for fact in facts:
-        if isinstance(fact, Delivered) and fact.message not in forgiven:
-            key = (fact.subscription, fact.life, fact.message.publisher)
-            if fact.message.number < last.get(key, -1):
-                yield f"order: {fact.subscription} got {fact.message} after {last[key]}"
-            last[key] = max(fact.message.number, last.get(key, -1))
+        if not isinstance(fact, Delivered):
+            continue
+        key = (fact.subscription, fact.life, fact.message.publisher)
+        number, late = fact.message.number, last.get(key, -1)
+        if number < late:
+            until = spans.get(fact.message)
+            if until is None or any(number < each <= until for each in got[key]):
+                yield f"order: {fact.subscription} got {fact.message} after {late}"
+        last[key] = max(number, late)
+        got[key].append(number)
 
 
-def _sequence(bookmark: str) -> tuple[str, int]:
+def _spans(facts: Sequence[Fact]) -> dict[MessageId, int]:
+    """For each forgiven message, up to which number others have to come behind it."""
+    ends: dict[str, int] = {}
+    for fact in facts:
+        if isinstance(fact, Forgiven) and fact.end_of:
+            ends[fact.end_of] = max(fact.message.number, ends.get(fact.end_of, 0))
+    return {
+        fact.message: ends.get(fact.end_of, fact.message.number)
+        for fact in facts
+        if isinstance(fact, Forgiven)
+    }
+
+
+def holes(facts: Sequence[Fact], wants: Wants) -> Iterator[str]:
+    """What arrives of the end of a memory that was lost is the beginning of that."""
+    topics = {fact.message: fact.topic for fact in facts if isinstance(fact, Accepted)}
+    got = _delivered(facts)
+    for subscription, wanted in wants.items():
+        missing: dict[str, MessageId] = {}
+        for fact in facts:
+            if not isinstance(fact, Forgiven) or not fact.end_of:
+                continue
+            if not wanted(fact.message, topics[fact.message]):
+                continue
+            if fact.message not in got[subscription]:
+                missing.setdefault(fact.end_of, fact.message)
+            elif fact.end_of in missing:
+                before = missing[fact.end_of]
+                yield f"hole: {subscription} got {fact.message} and never {before}"
+
+
+def position(bookmark: str) -> tuple[int, int]:
+    """Publisher id and sequence of a bookmark."""
     publisher, sequence = bookmark.split("|")[:2]
-    return publisher, int(sequence)
+    return int(publisher), int(sequence)
 
 
 def recovery_points(facts: Sequence[Fact]) -> Iterator[str]:
     """No recovery point is at or behind a message that was delivered and is not discarded."""
-    open_: dict[str, dict[MessageId, tuple[str, int]]] = defaultdict(dict)
+    open_: dict[str, dict[MessageId, tuple[int, int]]] = defaultdict(dict)
     for fact in facts:
         match fact:
             case Delivered():
-                open_[fact.subscription][fact.message] = _sequence(fact.bookmark)
+                open_[fact.subscription][fact.message] = position(fact.bookmark)
             case Discarded():
                 open_[fact.subscription].pop(fact.message, None)
             case Point():
                 items = [item for item in fact.bookmarks.split(",") if item.count("|") > 1]
-                point = dict(map(_sequence, items))
+                point = dict(map(position, items))
                 for message, (publisher, sequence) in open_[fact.subscription].items():
                     if sequence <= point.get(publisher, -1):
                         yield f"recovery point: {fact.subscription} passed {message}"
@@ -167,19 +216,38 @@ def skipped(facts: Sequence[Fact]) -> Iterator[str]:
 def agreement(
     logs: Mapping[str, Sequence[LogRecord]], forgiven: frozenset[MessageId] = frozenset()
 ) -> Iterator[str]:
-    """Replicas hold the same messages under the same bookmarks, each once, each in order."""
+    """Replicas hold the same messages under the same bookmarks, each once, each in order.
+
+    One that is forgiven may be lacking where a later one of its publisher came first.
+    """
+    last: dict[str, dict[int, int]] = {broker: {} for broker in logs}
+    meant: dict[str, MessageId] = {}
     for broker, log in logs.items():
-        last: dict[str, int] = {}
         for bookmark, message in log:
-            publisher, sequence = _sequence(bookmark)
-            if sequence <= last.get(publisher, -1):
-                yield f"agreement: {broker} has {message} ({bookmark}) after {last[publisher]}"
-            last[publisher] = sequence
+            publisher, sequence = position(bookmark)
+            before = last[broker].get(publisher, -1)
+            if sequence <= before:
+                yield f"agreement: {broker} has {message} ({bookmark}) after {before}"
+            last[broker][publisher] = sequence
+            if meant.setdefault(bookmark, message) != message:
+                yield f"agreement: {bookmark} is both {meant[bookmark]} and {message}"
     everything = {record for log in logs.values() for record in log}
     for broker, log in logs.items():
         for bookmark, message in sorted(everything - set(log)):
-            if message not in forgiven:
+            publisher, sequence = position(bookmark)
+            if message not in forgiven or last[broker].get(publisher, -1) < sequence:
                 yield f"agreement: {broker} lacks {message} ({bookmark})"
+
+
+def states(
+    logs: Mapping[str, Sequence[LogRecord]],
+    answers: Mapping[str, Mapping[str, int]],
+) -> Iterator[str]:
+    """The State of the World of each broker is the last message of each key in its own log."""
+    for broker, log in logs.items():
+        wanted = {m.publisher: m.number for _, m in log if m.topic == "state"}
+        if wanted != answers[broker]:
+            yield f"state: {broker} answers {answers[broker]} and has {wanted}"
 
 
 def bounded(sizes: Mapping[str, int], limits: Mapping[str, int]) -> Iterator[str]:
@@ -200,7 +268,7 @@ def count_beyond(facts: Sequence[Fact]) -> Beyond:
             case Delivered():
                 key = (fact.subscription, fact.message)
                 if key in discarded:
-                    found.repeated_after_power_loss += 1
+                    found.repeated_after_crash += 1
                 elif key in got:
                     found.redelivered_undiscarded += 1
                 got.add(key)

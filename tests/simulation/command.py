@@ -9,17 +9,22 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic  # noqa: TID251  how long people wait for it
 from typing import Final
 
+from simulation.hunting import LIMIT, Hunt, hunt_all
+from simulation.keeping import Kept, keep
 from simulation.mutations import MUTATIONS, planted
 from simulation.planning import plan_of
 from simulation.plans import Plan
+from simulation.progress import Progress, is_wanted
 from simulation.shrinking import shrink
 from simulation.simulator import Outcome, simulate
 
-__all__ = ["Summary", "main", "run_seed"]
+__all__ = ["Summary", "failures_of", "main", "run_seed"]
 
 _SHOWN: Final = 6
 
@@ -51,9 +56,14 @@ def run_seed(seed: int, mutation: str = "") -> Summary:
         crashes=counts.crashes,
         virtual_s=outcome.virtual_s,
         forgiven=beyond.forgiven,
-        repeated=beyond.repeated_after_power_loss,
+        repeated=beyond.repeated_after_crash,
         redelivered=beyond.redelivered_undiscarded,
     )
+
+
+def failures_of(plan: Plan, mutation: str = "") -> tuple[str, ...]:
+    """Run a plan, with a planted bug if one is named: the complaints."""
+    return tuple(_simulated(plan, mutation).failures)
 
 
 def _simulated(plan: Plan, mutation: str) -> Outcome:
@@ -75,9 +85,13 @@ def main(arguments: Sequence[str]) -> int:
         return _check_mutations(options)
     if options.steps or options.trace:
         return _repeat(options)
+    seeds = _seeds(options)
+    told = is_wanted(seeds=len(seeds), terminal=sys.stderr.isatty())
+    progress = Progress(len(seeds), _say_aside if told else lambda _: None, monotonic)
     summaries: list[Summary] = []
     for summary in _summaries(options):
         summaries.append(summary)
+        progress.done(failed=bool(summary.failures))
         if summary.failures:
             _report(summary.seed, options)
     _tell(_totals(summaries), options)
@@ -95,9 +109,16 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--trace", action="store_true", help="print all that happens in a seed")
     parser.add_argument("--steps", default="", help="keep these steps of the seed's script only")
+    parser.add_argument("--enough", type=int, default=3, help="seeds that find a planted bug (3)")
     parser.add_argument("--mutation", default="", choices=["", *MUTATIONS], help="plant a bug")
     parser.add_argument(
         "--mutations", action="store_true", help="plant each bug in turn; each has to be found"
+    )
+    parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="DIR",
+        help="keep the shrunk plan of each seed that fails there",
     )
     options = parser.parse_args(arguments)
     if options.seeds is None:
@@ -111,19 +132,25 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
+def _say_aside(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
 def _seeds(options: argparse.Namespace) -> range:
     return range(options.seed, options.seed + options.seeds)
 
 
-def _summaries(options: argparse.Namespace, mutation: str = "") -> Iterator[Summary]:
-    mutation = mutation or options.mutation
-    seeds = _seeds(options)
+def _summaries(options: argparse.Namespace) -> Iterator[Summary]:
+    """What became of each seed, as soon as it is known."""
+    seeds, mutation = _seeds(options), options.mutation
     if min(options.jobs, len(seeds)) < 2:
         yield from (run_seed(seed, mutation) for seed in seeds)
         return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, mp_context=spawn) as pool:
-        yield from pool.map(run_seed, seeds, [mutation] * len(seeds), chunksize=4)
+        runs = [pool.submit(run_seed, seed, mutation) for seed in seeds]
+        yield from (run.result() for run in as_completed(runs))
 
 
 def _totals(summaries: list[Summary]) -> dict[str, float]:
@@ -148,19 +175,19 @@ def _tell(totals: dict[str, float], options: argparse.Namespace) -> None:
 
 
 def _report(seed: int, options: argparse.Namespace) -> None:
-    """Shrink a failing seed; print what failed, the short script, and how to repeat it."""
+    """Print what has failed; shrink it; print the short script, and how to repeat it."""
     plan = plan_of(seed)
-    found = _simulated(plan, options.mutation).failures
+    found = failures_of(plan, options.mutation)
     kinds = {text.partition(":")[0] for text in found}
 
     def fails(shorter: Plan) -> bool:
-        again = _simulated(shorter, options.mutation).failures
+        again = failures_of(shorter, options.mutation)
         return any(text.partition(":")[0] in kinds for text in again)
 
-    short = shrink(plan, fails)
     _say(f"seed {seed} failed:")
     for text in found[:_SHOWN]:
         _say(f"  {text}")
+    short = shrink(plan, fails)
     _say(f"shrunk from {len(plan.script)} to {len(short.script)} steps:")
     for step in short.script:
         _say(f"  {step}")
@@ -168,6 +195,10 @@ def _report(seed: int, options: argparse.Namespace) -> None:
     planted_bug = f" --mutation {options.mutation}" if options.mutation else ""
     _say(f"repeat: nox -s simulate -- --seed {seed}{planted_bug}")
     _say(f"        nox -s simulate -- --seed {seed}{planted_bug} --trace --steps {steps or '-'}")
+    if options.save is not None:
+        path = options.save / f"{options.mutation or 'seed'}-{seed}.json"
+        keep(Kept(what=found[0], plan=short, mutation=options.mutation), path)
+        _say(f"saved: {path}")
 
 
 def _repeat(options: argparse.Namespace) -> int:
@@ -184,13 +215,29 @@ def _repeat(options: argparse.Namespace) -> int:
     return int(bool(outcome.failures))
 
 
+def _failures(seed: int, mutation: str) -> tuple[str, ...]:
+    return run_seed(seed, mutation).failures
+
+
 def _check_mutations(options: argparse.Namespace) -> int:
-    """Each planted bug has to be found; print in how many of the seeds it was."""
-    missed = 0
-    for name, mutation in MUTATIONS.items():
-        failed = [each.seed for each in _summaries(options, name) if each.failures]
-        missed += not failed
-        first = f"first by {failed[0]}" if failed else "NOT FOUND"
-        _say(f"{name:28} {len(failed):4} of {options.seeds} seeds, {first:16} {mutation.what}")
-    _say(f"{len(MUTATIONS) - missed} of {len(MUTATIONS)} planted bugs found")
-    return int(missed > 0)
+    """Each planted bug has to be found; print in how many seeds it was, and by whom."""
+    names = [options.mutation] if options.mutation else list(MUTATIONS)
+    hunts: list[Hunt] = []
+    for found in hunt_all(
+        _failures, names, _seeds(options), enough=options.enough, jobs=options.jobs
+    ):
+        hunts.append(found)
+        _say(f"{found}")
+        _say(f"    {MUTATIONS[found.name].what}")
+    totals = {
+        "mutations": len(hunts),
+        "found": sum(1 for each in hunts if each.found),
+        "runs": sum(each.seeds for each in hunts),
+        "limits": sum(each.by[LIMIT] for each in hunts),
+        "broken": sorted({seed for each in hunts for seed in each.broken}),
+    }
+    if totals["broken"]:
+        _say(f"these seeds fail without a planted bug, too: {totals['broken']}")
+    text = "{found} of {mutations} planted bugs found in {runs} runs".format(**totals)
+    _say(json.dumps(totals) if options.json else text)
+    return int(totals["found"] != totals["mutations"] or bool(totals["broken"]))

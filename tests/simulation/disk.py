@@ -15,6 +15,8 @@ they write into a copy that nobody reads any more.
 
 *Faults* are armed one by one (`arm`): the next operation of a kind fails with an error number; a
 write that fails has written the first part of its bytes. A failed `fsync` has synced nothing.
+
+*Other processes* may come at the two moments that matter to locks: `meanwhile`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from typing_extensions import override
 
@@ -73,6 +75,7 @@ class SimulatedDisk(Disk):
 
     Attributes:
         failures: How often each armed fault was met.
+        meanwhile: What another process does, once, between open and `lock`, or after a `rename`.
     """
 
     def __init__(self, boot: int = 1) -> None:
@@ -81,6 +84,7 @@ class SimulatedDisk(Disk):
         self._history: dict[Path, list[dict[Path, _Inode]]] = {}  # since a directory was synced
         self._armed: dict[str, list[int]] = {}
         self.failures: Counter[str] = Counter()
+        self.meanwhile: dict[Literal["lock", "rename"], Callable[[], None]] = {}
 
     # -- faults -------------------------------------------------------------
 
@@ -161,11 +165,18 @@ class SimulatedDisk(Disk):
 
     @override
     def open_locked(self, path: Path) -> File:
-        file = self.open(path, create=True)
-        assert isinstance(file, _SimulatedFile)
-        if not file.lock():
-            raise StoreLocked(path, "", "in use by another process; close that one first")
-        return file
+        while True:
+            file = self.open(path, create=True)
+            assert isinstance(file, _SimulatedFile)
+            self.meanwhile.pop("lock", _nothing)()
+            if not file.lock():
+                raise StoreLocked(path, "", "in use by another process; close that one first")
+            if self._leads_to(path, file):
+                return file
+            file.close()
+
+    def _leads_to(self, path: Path, file: _SimulatedFile) -> bool:
+        return self._names.get(path) is file.inode
 
     @override
     def exists(self, path: Path) -> bool:
@@ -184,6 +195,7 @@ class SimulatedDisk(Disk):
         self.check("rename", source)
         self._names[target] = self._names.pop(source)
         self._changed(target)
+        self.meanwhile.pop("rename", _nothing)()
 
     @override
     def remove(self, path: Path) -> None:
@@ -218,6 +230,10 @@ class SimulatedDisk(Disk):
         pass  # nobody forks here
 
 
+def _nothing() -> None:
+    pass
+
+
 def _survivors(inode: _Inode, chance: random.Random) -> bytearray:
     """What the disk has of a file after a loss of power."""
     now, old = inode.content(), inode.synced
@@ -242,15 +258,15 @@ class _SimulatedFile(File):
     def __init__(self, disk: SimulatedDisk, path: Path, inode: _Inode) -> None:
         self._disk = disk
         self._path = path
-        self._inode = inode
+        self.inode = inode
         self._open = True
         self._holds_lock = False
 
     def lock(self) -> bool:
         """Take the lock if nobody has it."""
-        if self._inode.locked:
+        if self.inode.locked:
             return False
-        self._inode.locked = self._holds_lock = True
+        self.inode.locked = self._holds_lock = True
         return True
 
     def _check(self, operation: str) -> None:
@@ -265,12 +281,12 @@ class _SimulatedFile(File):
 
     @override
     def size(self) -> int:
-        return self._inode.size
+        return self.inode.size
 
     @override
     def pread(self, count: int, offset: int) -> bytes:
         self._check("pread")
-        return self._inode.memory[offset : min(offset + count, self._inode.size)]
+        return self.inode.memory[offset : min(offset + count, self.inode.size)]
 
     @override
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
@@ -278,31 +294,31 @@ class _SimulatedFile(File):
         whole = bytes(data)
         written = whole[: len(whole) // 2] if torn else whole
         assert offset + len(whole) <= _RESERVED_BYTES, "a file of the simulation is small"
-        self._inode.memory[offset : offset + len(written)] = written
-        self._inode.size = max(self._inode.size, offset + len(written))
+        self.inode.memory[offset : offset + len(written)] = written
+        self.inode.size = max(self.inode.size, offset + len(written))
         self._check("pwrite")
 
     @override
     def allocate(self, size: int) -> None:
         self._check("allocate")
         assert size <= _RESERVED_BYTES, "a file of the simulation is small"
-        self._inode.size = max(self._inode.size, size)
+        self.inode.size = max(self.inode.size, size)
 
     @override
     def map(self, offset: int, length: int) -> Region:
         self._check("map")
-        return _SimulatedRegion(memoryview(self._inode.memory)[offset : offset + length])
+        return _SimulatedRegion(memoryview(self.inode.memory)[offset : offset + length])
 
     @override
     def fsync(self) -> None:
         self._check("fsync")
-        self._inode.synced = self._inode.content()
+        self.inode.synced = self.inode.content()
 
     @override
     def close(self) -> None:
         self._open = False
         if self._holds_lock:
-            self._inode.locked = self._holds_lock = False
+            self.inode.locked = self._holds_lock = False
 
 
 class _SimulatedRegion(Region):

@@ -10,12 +10,12 @@ __all__ = [
     "Accepted",
     "Delivered",
     "Discarded",
+    "DiscardsLost",
     "Fact",
     "Forgiven",
     "History",
     "MessageId",
     "Point",
-    "PowerLost",
     "Resumed",
 ]
 
@@ -25,6 +25,11 @@ class MessageId(NamedTuple):
 
     publisher: str
     number: int
+
+    @property
+    def topic(self) -> str:
+        """What it is published on."""
+        return "state" if self.number % 4 == 3 else "orders"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +43,15 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Forgiven:
-    """The promise does not cover this message any more: a crash took what it does not survive."""
+    """The promise does not cover this message any more: a crash took what it does not survive.
+
+    Attributes:
+        end_of: Which process it was published in, if what is lost of that is its end, without
+            holes; empty if any part of it may be lost.
+    """
 
     message: MessageId
+    end_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +81,11 @@ class Discarded:
 
 
 @dataclass(frozen=True, slots=True)
-class PowerLost:
-    """The subscriber's machine stopped: discards since the last sync are not promised."""
+class DiscardsLost:
+    """A crash may have taken these discards: their messages may come again."""
 
     subscription: str
+    messages: frozenset[MessageId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +96,7 @@ class Point:
     bookmarks: str
 
 
-Fact: TypeAlias = Accepted | Forgiven | Resumed | Delivered | Discarded | PowerLost | Point
+Fact: TypeAlias = Accepted | Forgiven | Resumed | Delivered | Discarded | DiscardsLost | Point
 
 
 class History:

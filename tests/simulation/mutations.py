@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from haclient.session import logon, resuming
-from haclient.transport import dispatch, ha_core, publisher, reentry
+from haclient.session import logon, resuming, unstepped
+from haclient.transport import dispatch, ha_core, publisher, reentry, upkeep
+from haclient_fake_server import journal_files
 from haclient_fake_server.engine import durability, heartbeats, identity
 from haclient_stores import (
     file_recovery,
     logged_bookmark,
     logged_subscription,
     resumption,
+    ring_subscription,
     segments,
+    tracked_store,
     tracking,
     window,
 )
@@ -78,22 +82,24 @@ def _replace(stack: contextlib.ExitStack, owner: object, name: str, value: objec
     return original
 
 
-@_mutation("the broker acknowledges a block that is still in its own buffer")
+@_mutation("the broker acknowledges the last block, which it has not written yet")
 def _ack_before_write(stack: contextlib.ExitStack) -> None:
-    unwritten: dict[int, tuple[int, int]] = {}
+    unwritten: WeakKeyDictionary[disk._Inode, tuple[int, int]] = WeakKeyDictionary()
 
-    def pwrite(self: Ours, data: Ours, offset: int) -> None:
-        written(self, data, offset)
-        if self.path.name.startswith("journal.0"):
-            unwritten[id(self._inode)] = (offset, len(data))
+    def append(self: Ours, block: Ours) -> None:
+        appended(self, block)
+        size = len(block.data)
+        for segment in self._segments.values():
+            unwritten.pop(segment.file.inode, None)
+        unwritten[self._live.file.inode] = (self._live.end - size, size)
 
     def copy(self: Ours) -> Ours:
         made = copied(self)
-        offset, length = unwritten.get(id(self), (0, 0))
-        made.memory[offset : offset + length] = bytes(length)
+        offset, size = unwritten.get(self, (0, 0))
+        made.memory[offset : offset + size] = bytes(size)
         return made
 
-    written = _replace(stack, disk._SimulatedFile, "pwrite", pwrite)
+    appended = _replace(stack, journal_files.JournalFiles, "append", append)
     copied = _replace(stack, disk._Inode, "copy", copy)
 
 
@@ -164,19 +170,33 @@ def _stale_frames_of_a_recycled_segment(stack: contextlib.ExitStack) -> None:
     stack.callback(vars(file_recovery).pop, "bytes")
 
 
-@_mutation("the broker acknowledges a subscription up to the end of its log, passed or not")
+@_mutation("the broker acknowledges a subscription that it holds back up to the end of its log")
 def _persisted_ack_for_what_was_not_sent(stack: contextlib.ExitStack) -> None:
     _replace(stack, heartbeats, "_passed", lambda state, _item: state.last_bookmark)
 
 
-@_mutation("prune takes the lock of the new file only after the rename")
+@_mutation("prune takes the lock of its new file only after the rename")
 def _lock_after_rename(stack: contextlib.ExitStack) -> None:
+    unlocked: WeakKeyDictionary[disk.SimulatedDisk, Ours] = WeakKeyDictionary()
+
     def open_locked(self: disk.SimulatedDisk, path: Path) -> Ours:
         if path.name.endswith(".prune"):
-            return self.open(path, create=True)
+            unlocked[self] = self.open(path, create=True)
+            return unlocked[self]
         return locked(self, path)
 
+    def rename(self: disk.SimulatedDisk, source: Path, target: Path) -> None:
+        renamed(self, source, target)
+        if source.name.endswith(".prune"):
+            unlocked.pop(self).lock()
+
     locked = _replace(stack, disk.SimulatedDisk, "open_locked", open_locked)
+    renamed = _replace(stack, disk.SimulatedDisk, "rename", rename)
+
+
+@_mutation("the lock of a file that was opened before a rename counts, whatever the path names now")
+def _lock_before_rename(stack: contextlib.ExitStack) -> None:
+    _replace(stack, disk.SimulatedDisk, "_leads_to", lambda *_: True)
 
 
 @_mutation("a store without history numbers from what the server has seen, not from the clock")
@@ -248,3 +268,35 @@ def _discard_not_written(stack: contextlib.ExitStack) -> None:
 @_mutation("what was queued when the link was lost counts as handed out")
 def _lost_queue_counts_as_seen(stack: contextlib.ExitStack) -> None:
     _replace(stack, ha_core, "drop_queued", lambda subscription: subscription.sink.drop())
+
+
+@_mutation("a step of the client's clock leads to a replay that begins too late")
+def _steps_of_the_clock_are_believed(stack: contextlib.ExitStack) -> None:
+    def believe(_: Ours, wall_us: int, _now: float) -> int:
+        return wall_us
+
+    _replace(stack, unstepped.Unstepped, "earliest_us", believe)
+
+
+@_mutation("durability group never syncs")
+def _groups_are_never_synced(stack: contextlib.ExitStack) -> None:
+    _replace(stack, upkeep, "group_sync", lambda _store: None)
+
+
+@_mutation("a ring forgets what was discarded and not yet acknowledged")
+def _ring_without_applied(stack: contextlib.ExitStack) -> None:
+    def restore(self: Ours, slot: ring_subscription.Slot) -> None:
+        vectors = tuple((publisher, resume, resume) for publisher, resume, _ in slot.vectors)
+        restored(self, replace(slot, vectors=vectors))
+
+    restored = _replace(stack, ring_subscription.RingSubscription, "restore", restore)
+
+
+@_mutation("what comes right behind a point that an adapter has kept counts as known")
+def _points_count_for_more(stack: contextlib.ExitStack) -> None:
+    def recovered(self: Ours, points: Ours) -> None:
+        took(self, points)
+        for handle in self.subscriptions.values():
+            handle.seen = {publisher: seen + 2 for publisher, seen in handle.seen.items()}
+
+    took = _replace(stack, tracked_store.TrackedBookmarkStore, "seed", recovered)

@@ -25,6 +25,7 @@ __all__ = ["EPOCH_US", "Life", "Node", "Program"]
 EPOCH_US: Final = 1_700_000_000_000_000
 """The wall clock when a simulation begins."""
 
+_SKEW_LIMIT_US: Final = 1_500_000
 _ENDING_LIMIT_S: Final = 30.0  # virtual; leaving a client takes at most a drain and a timeout
 
 
@@ -33,12 +34,14 @@ class Life:
 
     Attributes:
         number: The how manieth process of its node it is, from 1.
+        began_at: When it began, in virtual seconds.
         alive: Whether it has not crashed yet.
         disk: The disk as this process sees it.
     """
 
     def __init__(self, number: int, disk: SimulatedDisk) -> None:
         self.number = number
+        self.began_at = trio.current_time()
         self.alive = True
         self.disk = disk
         self.scope = trio.CancelScope()
@@ -51,7 +54,14 @@ class Life:
 
 
 class Program(Protocol):
-    """What a node runs."""
+    """What a node runs.
+
+    Attributes:
+        numbers_from_clock: Whether a clock that is set back between two of its processes would
+            make it use numbers twice.
+    """
+
+    numbers_from_clock: bool = False
 
     async def run(self, life: Life) -> None:
         """Run until cancelled."""
@@ -64,6 +74,8 @@ class Node:
     """One machine.
 
     Attributes:
+        skew_us: By how much its clock is wrong, always.
+        stepped_us: By how much more it is wrong for now.
         crashes: How many of its processes have crashed.
         complaints: Processes that ended by themselves without a fault to blame, or did not end.
     """
@@ -80,7 +92,7 @@ class Node:
         self.name = name
         self.program = program
         self.disk = SimulatedDisk()
-        self.skew_us = 0
+        self.skew_us = self.stepped_us = 0
         self.crashes = 0
         self.complaints: list[str] = []
         self.life: Life | None = None
@@ -93,7 +105,20 @@ class Node:
 
     def clock_us(self) -> int:
         """This machine's wall clock."""
-        return EPOCH_US + int(trio.current_time() * 1_000_000) + self.skew_us
+        return EPOCH_US + int(trio.current_time() * 1_000_000) + self.skew_us + self.stepped_us
+
+    def set_clock(self, by_s: float) -> None:
+        """Its clock jumps by seconds, within what the overlap allows for.
+
+        Those who number from the clock are not set back: their next process would be, too.
+        """
+        by_us = int(by_s * 1_000_000)
+        if by_us > 0 or not self.program.numbers_from_clock:
+            self.skew_us = max(-_SKEW_LIMIT_US, min(_SKEW_LIMIT_US, self.skew_us + by_us))
+
+    def _set_clock_right(self) -> None:
+        """A process may begin with a clock that is far behind, if it takes no numbers from it."""
+        self.stepped_us = 0 if self.program.numbers_from_clock else min(0, self.stepped_us)
 
     @property
     def up(self) -> bool:
@@ -138,6 +163,7 @@ class Node:
                 with trio.move_on_at(self._down_until):
                     await self._back.wait()
             self._wires.light_up(self.name)
+            self._set_clock_right()
             self._lives += 1
             self.life = Life(self._lives, self.disk)
             self._told(f"{self.name} starts as process {self._lives}")

@@ -12,9 +12,25 @@ from typing import Literal, TypeAlias
 
 from typing_extensions import override
 
-__all__ = ["Links", "Plan", "PublisherPlan", "Replication", "Step", "StoreKind", "SubscriberPlan"]
+__all__ = [
+    "BookmarkStoreKind",
+    "DurabilityKind",
+    "Links",
+    "Plan",
+    "Prunes",
+    "PublishStoreKind",
+    "PublisherPlan",
+    "Replication",
+    "Step",
+    "SubscriberPlan",
+    "WhenFull",
+]
 
-StoreKind: TypeAlias = Literal["file", "fsync", "memory"]
+PublishStoreKind: TypeAlias = Literal["file", "ring", "hybrid", "memory", "ring_memory"]
+BookmarkStoreKind: TypeAlias = Literal["logged", "ring", "memory", "adapter"]
+DurabilityKind: TypeAlias = Literal["process", "group", "fsync"]
+WhenFull: TypeAlias = Literal["", "wait", "raise"]
+Prunes: TypeAlias = Literal["", "messages", "size", "idle"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +41,7 @@ class Step:
         number: Its place in the whole script.
         kind: A method of `simulator.Simulator` of the name `do_<kind>`.
         node: What it is done to; empty: the broker with the most connections.
-        other: The second node, of a partition; or the operation, of a disk fault.
+        other: The second node, of a partition; the operation, of a disk fault; or when exactly.
         count: How many messages or bytes; an error number; or a seed for what is chosen by chance.
         seconds: How long it lasts, or by how much a clock jumps.
         after: Virtual seconds between the step before and this one.
@@ -64,15 +80,25 @@ class PublisherPlan:
 
     Attributes:
         name: Its client name.
-        store: The kind of its store; `fsync` is a file with that durability.
+        store: The kind of its store.
         servers: Brokers, best first.
         pad: Each message is longer by so many bytes.
+        durability: Of its store.
+        when_full: What becomes of a publish when the store is full; empty for one without a limit
+            (a ring always has one).
     """
 
     name: str
-    store: StoreKind
+    store: PublishStoreKind
     servers: tuple[str, ...]
     pad: int = 0
+    durability: DurabilityKind = "process"
+    when_full: WhenFull = ""
+
+    @property
+    def forgets(self) -> bool:
+        """Whether its store ends with its process."""
+        return self.store in {"memory", "ring_memory"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +113,9 @@ class SubscriberPlan:
         keeps: Every so manieth message is never discarded; 0 for none.
         slow_s: How long its handler takes for a message, at most.
         rotates: Whether each of its processes has another server as its best.
+        store: The kind of its store; `adapter` is one in memory with its points in a topic.
+        durability: Of its store.
+        prunes: What its store's policy prunes for; empty for none.
     """
 
     name: str
@@ -96,6 +125,14 @@ class SubscriberPlan:
     keeps: int = 0
     slow_s: float = 0.0
     rotates: bool = False
+    store: BookmarkStoreKind = "logged"
+    durability: DurabilityKind = "process"
+    prunes: Prunes = ""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it discards in order, which is what a ring is for."""
+        return self.store == "ring"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

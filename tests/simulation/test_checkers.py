@@ -11,15 +11,16 @@ from simulation.history import (
     Accepted,
     Delivered,
     Discarded,
+    DiscardsLost,
     Fact,
     Forgiven,
     MessageId,
     Point,
-    PowerLost,
     Resumed,
 )
 
-ONE, TWO = MessageId("p", 1), MessageId("p", 2)
+ONE, TWO, THREE = (MessageId("p", number) for number in (1, 2, 3))
+LOST_ONE = DiscardsLost("s", frozenset({ONE}))
 WANTS: checkers.Wants = {"s": lambda _message, topic: topic == "orders"}
 Check = Callable[[Sequence[Fact]], Iterator[str]]
 
@@ -32,6 +33,10 @@ def lost(facts: Sequence[Fact]) -> Iterator[str]:
     return checkers.lost(facts, WANTS)
 
 
+def holes(facts: Sequence[Fact]) -> Iterator[str]:
+    return checkers.holes(facts, WANTS)
+
+
 def accepted(message: MessageId, topic: str = "orders") -> Accepted:
     return Accepted(message, topic, message.number)
 
@@ -41,6 +46,17 @@ def accepted(message: MessageId, topic: str = "orders") -> Accepted:
     [
         (lost, [accepted(ONE), accepted(TWO), got(TWO)]),
         (checkers.repeated, [got(ONE), Discarded("s", ONE), got(ONE, 2)]),
+        (checkers.repeated, [got(TWO), Discarded("s", TWO), LOST_ONE, got(TWO, 2)]),
+        (checkers.order, [Forgiven(TWO), got(TWO), got(ONE)]),
+        (checkers.order, [Forgiven(ONE, "p 1"), Forgiven(TWO, "p 1"), got(TWO), got(ONE)]),
+        (
+            holes,
+            [
+                *(accepted(each) for each in (ONE, TWO, THREE)),
+                *(Forgiven(each, "p 1") for each in (ONE, TWO, THREE)),
+                *(got(ONE), got(THREE)),
+            ],
+        ),
         (checkers.handed_out_twice, [got(ONE), got(ONE)]),
         (checkers.order, [got(TWO), got(ONE)]),
         (checkers.recovery_points, [got(ONE), got(TWO), Discarded("s", TWO), Point("s", "7|2|")]),
@@ -56,10 +72,33 @@ def test_it_is_found(check: Check, facts: list[Fact]) -> None:
     ("check", "facts"),
     [
         (lost, [accepted(ONE), Forgiven(ONE), accepted(TWO, "other")]),
-        (checkers.repeated, [got(ONE), Discarded("s", ONE), PowerLost("s"), got(ONE, 2)]),
+        (
+            checkers.repeated,
+            [got(ONE), Discarded("s", ONE), DiscardsLost("s", frozenset({ONE})), got(ONE, 2)],
+        ),
         (checkers.repeated, [got(ONE), got(ONE, 2), Discarded("s", ONE)]),
         (checkers.handed_out_twice, [got(ONE), got(ONE, 2)]),
         (checkers.order, [got(TWO), got(ONE, 2), got(TWO, 2)]),
+        (checkers.order, [Forgiven(ONE), Forgiven(TWO), got(TWO), got(ONE)]),
+        (checkers.order, [Forgiven(ONE, "p 1"), Forgiven(TWO, "p 1"), got(THREE), got(ONE)]),
+        (
+            holes,
+            [
+                *(accepted(each) for each in (ONE, TWO, THREE)),
+                *(Forgiven(each, "p 1") for each in (TWO, THREE)),
+                got(TWO),
+            ],
+        ),
+        (holes, [accepted(ONE), accepted(TWO), Forgiven(ONE), Forgiven(TWO), got(TWO)]),
+        (
+            holes,
+            [
+                accepted(ONE, "other"),
+                accepted(TWO),
+                *(Forgiven(each, "p 1") for each in (ONE, TWO)),
+                got(TWO),
+            ],
+        ),
         (checkers.order, [Forgiven(ONE), got(TWO), got(ONE)]),
         (checkers.recovery_points, [got(ONE), got(TWO), Discarded("s", ONE), Point("s", "7|1|")]),
         (checkers.recovery_points, [got(ONE), Point("s", "0")]),
@@ -79,9 +118,24 @@ def test_replicas_hold_the_same_each_in_order() -> None:
     assert list(checkers.agreement({"a": [first, second], "b": [first, second]})) == []
     missing = {"a": [first, second], "b": [first]}
     assert len(list(checkers.agreement(missing))) == 1
-    assert list(checkers.agreement(missing, frozenset({TWO}))) == []
+    assert len(list(checkers.agreement(missing, frozenset({TWO})))) == 1, "nothing was in its way"
+    later = {"a": [first, second], "b": [second]}
+    assert list(checkers.agreement(later, frozenset({ONE}))) == []
     assert len(list(checkers.agreement({"a": [second, first]}))) == 1
     assert len(list(checkers.agreement({"a": [first, first]}))) == 1
+
+
+def test_a_bookmark_is_that_of_one_message() -> None:
+    twice = {"a": [("7|1|", ONE)], "b": [("7|1|", TWO)]}
+    found = list(checkers.agreement(twice, frozenset({ONE, TWO})))
+    assert [text for text in found if "both" in text]
+
+
+def test_the_state_is_the_last_message_of_each_key_in_the_log() -> None:
+    logs = {"a": [("7|3|", THREE), ("7|4|", MessageId("p", 4))], "b": []}
+    assert THREE.topic == "state" != ONE.topic
+    assert list(checkers.states(logs, {"a": {"p": 3}, "b": {}})) == []
+    assert len(list(checkers.states(logs, {"a": {"p": 7}, "b": {"p": 3}}))) == 2
 
 
 def test_sizes_have_limits() -> None:
@@ -94,10 +148,10 @@ def test_what_is_beyond_the_promise_is_counted() -> None:
         got(ONE),
         got(ONE, 2),
         Discarded("s", ONE),
-        PowerLost("s"),
+        LOST_ONE,
         got(ONE, 3),
         Forgiven(TWO),
     ]
     beyond = checkers.count_beyond(facts)
-    assert (beyond.forgiven, beyond.repeated_after_power_loss) == (1, 1)
+    assert (beyond.forgiven, beyond.repeated_after_crash) == (1, 1)
     assert beyond.redelivered_undiscarded == 1

@@ -10,6 +10,7 @@ import pytest
 
 from haclient_stores.errors import StoreError, StoreFull, StoreLocked
 from haclient_stores.file_publish import FilePublishStore
+from haclient_stores.files import File
 from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from simulation.disk import SimulatedDisk
 
@@ -110,6 +111,34 @@ def test_a_lock_is_the_open_file_s() -> None:
     disk.after_kill().open_locked(FILE)
     file.close()
     disk.open_locked(FILE).close()
+
+
+def test_a_lock_is_on_the_file_that_the_path_names() -> None:
+    disk = SimulatedDisk()
+    owner = disk.open_locked(FILE)
+    other = FILE.with_name("other")
+
+    def replace() -> None:
+        held.append(disk.open_locked(other))
+        disk.rename(other, FILE)
+        owner.close()
+
+    held: list[File] = []
+    disk.meanwhile["lock"] = replace
+    with pytest.raises(StoreLocked):
+        disk.open_locked(FILE)
+    held[0].close()
+    disk.open_locked(FILE).close()
+
+
+def test_another_process_comes_once_right_after_a_rename() -> None:
+    disk = SimulatedDisk()
+    came: list[bool] = []
+    disk.meanwhile["rename"] = lambda: came.append(disk.exists(FILE))
+    for name in ("a", "b"):
+        disk.open(FILE.with_name(name), create=True)
+        disk.rename(FILE.with_name(name), FILE)
+    assert came == [True]
 
 
 def test_production_stores_work_on_it() -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
+
 import pytest
 
 from haclient.session import logon
 from haclient_stores.tracking import SubscriptionTracker
-from simulation.command import run_seed
+from simulation import stories
+from simulation.command import failures_of, run_seed
+from simulation.hunting import hunt
 from simulation.mutations import MUTATIONS, planted
+from simulation.plans import Plan
 
 pytestmark = pytest.mark.simulation
 
-FEW_SEEDS = range(1, 9)
+SEEDS = range(1, 31)
 
 
 @pytest.mark.parametrize(
@@ -20,12 +26,31 @@ FEW_SEEDS = range(1, 9)
         "recovery_point_as_highest_seen",
         "discard_before_handler",
         "new_publish_before_replay",
-        "duplicates_forgotten_at_restart",
-        "discard_not_written",
     ],
 )
 def test_a_planted_bug_is_found(name: str) -> None:
-    assert any(run_seed(seed, name).failures for seed in FEW_SEEDS)
+    def run(seed: int, name: str) -> tuple[str, ...]:
+        return run_seed(seed, name).failures
+
+    assert hunt(run, name, SEEDS, enough=1).found
+
+
+@pytest.mark.parametrize(
+    ("name", "story"),
+    [
+        ("trim_by_s", stories.replaced),
+        ("stale_frames_of_a_recycled_segment", stories.recycled),
+        ("persisted_ack_for_what_was_not_sent", stories.slow_reader),
+        ("missing_time_anchor", stories.late_publisher),
+    ],
+)
+def test_a_story_finds_the_bug_that_it_is_for(
+    name: str, story: Callable[[int, Random], Plan]
+) -> None:
+    def run(seed: int, name: str) -> tuple[str, ...]:
+        return failures_of(story(seed, Random(f"story {seed}")), name)
+
+    assert hunt(run, name, SEEDS, enough=1).found
 
 
 def test_a_planted_bug_is_taken_out_again() -> None:

@@ -120,6 +120,13 @@ class World:
         """The discarded messages that have nothing undiscarded before them."""
         return set(takewhile(self.discarded.__contains__, self.log))
 
+    def forget(self) -> None:
+        """The subscription is about to be purged: nothing of it is known, in hand or queued."""
+        self.discarded.clear()
+        self.arrived.clear()
+        self.hands.clear()
+        self.queue.clear()
+
     def lose_link(self) -> None:
         """The connection breaks; the client enters again."""
         first = self.queue[0][0] if self.queue else self.last_number + 1

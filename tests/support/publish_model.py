@@ -75,10 +75,10 @@ KINDS = {
         lambda disk: FilePublishStore(DIRECTORY, segment_bytes=_SMALL, disk=disk), lasting=True
     ),
     "ring": Store(
-        lambda disk: RingPublishStore(DIRECTORY, 8 * _SMALL, disk=disk), lasting=True, fixed=True
+        lambda disk: RingPublishStore(DIRECTORY, 4 * _SMALL, disk=disk), lasting=True, fixed=True
     ),
     "ring in memory": Store(
-        lambda _: RingPublishStore(None, 8 * _SMALL), lasting=False, fixed=True
+        lambda _: RingPublishStore(None, 4 * _SMALL), lasting=False, fixed=True
     ),
     "file that truncates": Store(
         lambda disk: FilePublishStore(

@@ -9,8 +9,9 @@ the two kinds of crash follow:
 * `power_cuts(events)`: the machine stops. What was synced is there; of each page that was written
   since, the disk has the old or the new content, as it happened to be written back. Every subset of
   up to `ALL_SUBSETS_OF` such pages is tried; of more pages a seeded sample, in which a page may
-  also have a content in between. The length of a file counts as a page. Of the creations, renames
-  and removals that no directory sync has covered, a prefix is there. The boot id is another one.
+  also have a content in between, or be torn at a sector. The length of a file counts as a page. Of
+  the creations, renames and removals that no directory sync has covered, a prefix is there. The
+  boot id is another one.
 
 Use: run a store on `RecordingDisk(events)`, and call `disk.note(value)` whenever the store has made
 a promise. Each `Crash` says which notes were there; open the store again on `crash.disk()` and
@@ -41,6 +42,7 @@ __all__ = [
     "Created",
     "Event",
     "Image",
+    "Killed",
     "NamesSynced",
     "Note",
     "RecordingDisk",
@@ -59,6 +61,8 @@ FIRST_BOOT: Final = b"the first boot.."
 NEXT_BOOT: Final = b"the next boot..."
 THIRD_BOOT: Final = b"the third boot.."
 _PAGE: Final = 4096
+_SECTOR: Final = 512  # is written whole, in any case
+_TORN: Final = 0.2  # of the pages in a sample
 _SIZE: Final = -1  # stands for the length of a file among its pages
 _T = TypeVar("_T")
 
@@ -133,6 +137,10 @@ Event: TypeAlias = Write | Resized | Synced | Created | Renamed | Removed | Name
 # -- the disk -----------------------------------------------------------------------------------
 
 
+class Killed(BaseException):
+    """The process that uses the disk is dead: none of its handlers can change anything."""
+
+
 class _Inode:
     def __init__(self, number: int, data: bytes = b"") -> None:
         self.number = number
@@ -188,6 +196,22 @@ class RecordingDisk(Disk):
             self.before(event)
         if self.events is not None:
             self.events.append(event)
+
+    def kill_after(self, count: int) -> None:
+        """Let the process die after so many more events; nothing happens until `restart`."""
+        left = itertools.count(count, -1)
+
+        def before(event: Event) -> None:
+            if not isinstance(event, Note) and next(left) <= 0:
+                raise Killed
+
+        self.before = before
+
+    def restart(self) -> None:
+        """The process is gone, and the next one may come; all goes on to be recorded."""
+        self.before = None
+        for inode in self._names.values():
+            inode.holder = None
 
     def image(self) -> Image:
         """The files as a process leaves them that is killed now."""
@@ -458,9 +482,12 @@ class _Content:
         self.now[offset : offset + len(data)] = data
         for page in range(offset // _PAGE, (offset + max(1, len(data)) - 1) // _PAGE + 1):
             version = bytes(self.now[page * _PAGE : (page + 1) * _PAGE])
-            versions = self.versions.setdefault(page, [])
-            if not versions or versions[-1] != version:
-                versions.append(version)
+            versions = self.versions.get(page, [])
+            if version != (versions[-1] if versions else self.on_disk(page)):
+                self.versions.setdefault(page, []).append(version)
+
+    def on_disk(self, page: int) -> bytes:
+        return bytes(self.disk[page * _PAGE : (page + 1) * _PAGE])
 
     def resize(self, size: int) -> None:
         self.now.extend(bytes(size - len(self.now)))
@@ -545,14 +572,21 @@ class _Machine:
     def latest(self, pages: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
         return {page: self.contents[page[0]].versions[page[1]][-1] for page in pages}
 
-    def sample(self, rng: random.Random) -> dict[tuple[int, int], bytes]:
-        """Each unsynced page in one of the contents that it has had."""
+    def sample(
+        self, pages: Iterable[tuple[int, int]], rng: random.Random
+    ) -> dict[tuple[int, int], bytes]:
+        """Each of these pages in one of the contents that it has had, or torn between two."""
         found: dict[tuple[int, int], bytes] = {}
-        for inode, page in self.unsynced():
+        for inode, page in pages:
             versions = self.contents[inode].versions[page]
             index = rng.randint(-1, len(versions) - 1)
-            if index >= 0:
-                found[inode, page] = versions[index]
+            if index < 0:
+                continue
+            found[inode, page] = version = versions[index]
+            if page != _SIZE and rng.random() < _TORN:
+                old = versions[index - 1] if index else self.contents[inode].on_disk(page)
+                cut = _SECTOR * rng.randrange(1, _PAGE // _SECTOR)
+                found[inode, page] = version[:cut] + old.ljust(len(version), b"\0")[cut:]
         return found
 
 
@@ -598,40 +632,52 @@ def _parts(write: Write) -> list[Write]:
 
 
 def power_cuts(
-    events: list[Event], *, seed: int = 0, base: Image | None = None, boot: bytes = NEXT_BOOT
+    events: list[Event],
+    *,
+    seed: int = 0,
+    base: Image | None = None,
+    boot: bytes = NEXT_BOOT,
+    after: int = 1,
 ) -> Iterator[Crash]:
-    """What the disk has when power fails after any event; each image once for the same notes.
+    """What the disk has when power fails after any event; each state once for the same notes.
 
     Args:
         events: What happened.
         seed: Chooses the samples.
         base: The files before that, all of them synced.
         boot: The boot id after it: unlike all before.
+        after: The first event after which it may fail, counted from 1.
     """
     machine = _Machine(base)
     rng = random.Random(seed)
     seen: set[int] = set()
     for index, event in enumerate(events, 1):
         machine.apply(event)
-        if isinstance(event, Note):
+        if isinstance(event, Note | Synced):  # other promises, or another disk below the pages
             seen.clear()
-        for image in _left_by_power(machine, rng):
-            key = hash(tuple(sorted(image.items())))
+        for names, written in _left_by_power(machine, rng) if index >= after else ():
+            key = hash((frozenset(names.items()), frozenset(written.items())))
             if key not in seen:
                 seen.add(key)
-                yield Crash(image, machine.notes, index, boot)
+                yield Crash(machine.left(names, written), machine.notes, index, boot)
 
 
-def _left_by_power(machine: _Machine, rng: random.Random) -> Iterator[Image]:
-    pages = machine.unsynced()
+_Left: TypeAlias = tuple[dict[Path, int], dict[tuple[int, int], bytes]]
+
+
+def _left_by_power(machine: _Machine, rng: random.Random) -> Iterator[_Left]:
+    """Which names lead to which inode, and what was written back of which page."""
+    unsynced = machine.unsynced()
     for names in machine.possible_names():
+        named = set(names.values())
+        pages = [page for page in unsynced if page[0] in named]
         if len(pages) <= ALL_SUBSETS_OF:
             for count in range(len(pages) + 1):
                 for chosen in itertools.combinations(pages, count):
-                    yield machine.left(names, machine.latest(chosen))
-            yield machine.left(names, machine.sample(rng))
+                    yield names, machine.latest(chosen)
+            yield names, machine.sample(pages, rng)
         else:
-            yield machine.left(names, {})
-            yield machine.left(names, machine.latest(pages))
+            yield names, {}
+            yield names, machine.latest(pages)
             for _ in range(SAMPLES):
-                yield machine.left(names, machine.sample(rng))
+                yield names, machine.sample(pages, rng)

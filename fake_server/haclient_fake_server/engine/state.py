@@ -215,9 +215,15 @@ class State:
         return self.durability.limit if self.durability.waits else self.batch.position
 
     def confirmed_of(self, publisher: Publisher) -> int:
-        """The sequence up to which a publisher's messages are safe everywhere (ID8)."""
+        """The sequence up to which a publisher's messages are safe everywhere (ID8).
+
+        Always that of a message, or 0: numbers jump, and a publisher that was told one that no
+        message has would miss it on a server that has not heard of any (PS9).
+        """
         lowest = self.durability.lowest(publisher.id)
-        return publisher.seen if lowest is None else lowest - 1
+        if lowest is None:
+            return publisher.seen
+        return lowest - 1 if self.journal.find(publisher.id, lowest - 1) is not None else 0
 
     @property
     def last_bookmark(self) -> str:

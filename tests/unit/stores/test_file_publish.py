@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import shutil
 import signal
@@ -15,6 +16,7 @@ import pytest
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked, UsageError
 from haclient_stores.file_publish import Durability, FilePublishStore
 from haclient_stores.segment import MIN_SEGMENT_BYTES
+from simulation.disk import SimulatedDisk
 from support.disks import WatchedDisk
 from support.frames import BASE, fill, frame_of, kept, put, put_until_full, take_all
 
@@ -445,3 +447,17 @@ def test_numbers_from_the_clock_are_no_word_of_a_server_even_after_a_restart(
     again.reconcile(seen=0, persisted=0, clock_us=0)
     assert again.store(b"h", b"t", b"next") == 5002
     again.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_loss_of_power_leaves_it_known_that_a_server_was_asked(seed: int) -> None:
+    """Else what that server has seen would be taken for the messages of somebody else."""
+    disk = SimulatedDisk()
+    store = FilePublishStore("/store", durability="fsync", disk=disk)
+    store.number_above(1000)
+    sequence = put(store, b"before the first logon")
+    store.sync()
+    store.reconcile(seen=0, persisted=0, clock_us=1000)
+    found = FilePublishStore("/store", disk=disk.after_power_loss(random.Random(seed)))
+    found.reconcile(seen=sequence, persisted=0, clock_us=2000)
+    assert found.lowest_unpersisted == sequence

@@ -14,6 +14,7 @@ from haclient_stores.logged_bookmark import LoggedBookmarkStore
 from haclient_stores.prune_policy import PrunePolicy
 from haclient_stores.record_file import GROW_BYTES
 from haclient_stores.segment import PAGE_BYTES
+from simulation.disk import SimulatedDisk
 from support.disks import WatchedDisk
 
 
@@ -381,3 +382,18 @@ def test_a_file_that_was_cut_off_behind_its_last_sync_is_corrupt(path: Path, cut
     with pytest.raises(StoreCorrupt, match="were synced, and are not there") as caught:
         LoggedBookmarkStore(path)
     assert caught.value.offset == cut // 16 * 16
+
+
+def test_records_whose_header_a_loss_of_power_has_taken_mean_nothing_later_either(
+    path: Path,
+) -> None:
+    disk = SimulatedDisk()
+    store = LoggedBookmarkStore(path, disk=disk)
+    for number in range(1, 4):
+        store.discard("s", store.log("s", f"1|{number}|"))
+    disk.open(path).pwrite(bytes(PAGE_BYTES), 0)
+    disk = disk.after_kill()
+    assert str(LoggedBookmarkStore(path, disk=disk).most_recent("s")) == "0"
+    again = LoggedBookmarkStore(path, disk=disk.after_kill())
+    assert not again.subscriptions
+    assert not again.is_discarded("s", "1|1|")

@@ -12,6 +12,7 @@ import pytest
 from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
 from haclient_stores.ring_bookmark import RingBookmarkStore, newest_slot
 from haclient_stores.ring_subscription import Slot
+from simulation.disk import SimulatedDisk
 
 pytestmark = pytest.mark.row("BS15")
 
@@ -195,3 +196,17 @@ def test_subscriptions_may_be_entered_while_a_thread_looks_what_to_sync(path: Pa
     finally:
         sys.setswitchinterval(every_s)
     store.close()
+
+
+def test_slots_whose_header_a_loss_of_power_has_taken_mean_nothing_later_either(path: Path) -> None:
+    disk = SimulatedDisk()
+    store = RingBookmarkStore(path, disk=disk)
+    for sub_id in ("s", "t"):
+        store.discard(sub_id, store.log(sub_id, "1|5|"))
+    disk.open(path).pwrite(bytes(PAGE), 0)
+    disk = disk.after_kill()
+    store = RingBookmarkStore(path, disk=disk)
+    store.log("t", "1|4|")
+    again = RingBookmarkStore(path, disk=disk.after_kill())
+    assert set(again.subscriptions) == {"t"}
+    assert not again.is_discarded("t", "1|4|")

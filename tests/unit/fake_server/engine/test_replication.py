@@ -115,6 +115,22 @@ def test_a_logon_tells_what_was_seen_and_what_is_safe_everywhere() -> None:
     assert group["a"].engine.confirmed == 2, "what was never waited for is taken as it is"
 
 
+@pytest.mark.row("ID8", "PS9")
+@pytest.mark.parametrize("safe", [[], [7]])
+def test_a_logon_calls_no_number_safe_that_no_message_has(safe: list[int]) -> None:
+    group = linked(ONE_WAY)
+    for sequence in safe:
+        group["a"].client("p").publish(sequence)
+    group.settle()
+    group.cut("a", "b")
+    group["a"].client("p").publish(1_700_000_000)
+    peer = group["a"].connect()
+    peer.send(c="logon", client_name="p", a="processed")
+    (answer,) = peer.take()
+    assert answer.position is not None
+    assert (answer.sequence, answer.position.sequence) == (1_700_000_000, 0)
+
+
 @pytest.mark.row("RE4", "ID8")
 def test_what_came_from_an_instance_that_died_is_safe_on_both() -> None:
     group = linked(PAIR)

@@ -1,0 +1,267 @@
+"""Bugs planted in the stores: the crash proofs find each, which is why they are believed."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias, TypeVar
+
+import pytest
+
+from haclient_stores import (
+    file_space,
+    framing,
+    hybrid_space,
+    logged_bookmark,
+    logged_subscription,
+    record_file,
+    ring_bookmark,
+    ring_subscription,
+    segments,
+    snapshots,
+)
+from support import bookmark_walk, publish_walk
+from support.recording import RecordingDisk
+
+pytestmark = [pytest.mark.row("PS21", "PS22", "BS14", "BS15", "BS16"), pytest.mark.timeout(600)]
+
+Ours: TypeAlias = Any  # an object of the product, inside and all
+Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+Proofs: TypeAlias = Callable[[str, int], Iterator[None]]
+_F = TypeVar("_F", bound=Plant)
+
+MOST_CRASHES: Final = 20_000  # of all that are tried before a bug counts as not found
+SEEDS: Final = range(4)
+BUGS: dict[str, tuple[str, Plant, Proofs]] = {}
+"""By name: the kind of store that has the bug, what plants it, and the proofs that find it."""
+
+
+def publish_proofs(kind: str, seed: int) -> Iterator[None]:
+    """A walk, and every crash on the way; raises where a promise is broken."""
+    walk, events = publish_walk.walked(kind, seed, steps=40, kill_every=5 * (seed % 2))
+    for crash, check in publish_walk.crashes(events):
+        check(walk, crash)
+        yield
+
+
+def bookmark_proofs(kind: str, seed: int) -> Iterator[None]:
+    """The same for a bookmark store."""
+    events = bookmark_walk.walked(kind, seed, steps=30, kill_every=3 * (seed % 2))
+    for crash in bookmark_walk.crashes(events):
+        bookmark_walk.check(kind, crash)
+        yield
+
+
+def bug(kind: str, proofs: Proofs = publish_proofs) -> Callable[[_F], _F]:
+    def register(plant: _F) -> _F:
+        BUGS[f"{kind}: {plant.__name__}"] = (kind, plant, proofs)
+        return plant
+
+    return register
+
+
+# -- publish stores -----------------------------------------------------------------------------
+
+
+@bug("file")
+def a_segment_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(file_space.FileSpace, "_sync_file", lambda *_: None)
+
+
+@bug("file")
+def the_directory_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RecordingDisk, "fsync_dir", lambda *_: None)
+
+
+@bug("file", lambda kind, _: publish_walk.check_next_process(kind))
+def names_of_a_killed_process_are_taken_for_synced(patch: pytest.MonkeyPatch) -> None:
+    made = file_space.FileSpace.__init__
+
+    def begin(self: Ours, *values: Ours, **named: Ours) -> None:
+        made(self, *values, **named)
+        self._new_names = False
+
+    patch.setattr(file_space.FileSpace, "__init__", begin)
+
+
+@bug("file")
+def a_length_is_written_before_its_frame(patch: pytest.MonkeyPatch) -> None:
+    def append(self: Ours, head: bytes, tail: bytes, body: bytes) -> int:
+        rest = b"%b%d%b%b" % (head, self._window.last_sequence + 1, tail, body)
+        if self._at + len(rest) + 4 > self._limit:
+            self._make_room(len(rest) + 4)
+            return append(self, head, tail, body)
+        self._memory[self._at - 4 : self._at] = struct.pack(">I", len(rest))
+        self._memory[self._at : self._at + len(rest) + 4] = rest + bytes(4)
+        self._at += len(rest) + 4
+        self._window.last_sequence += 1
+        self.unsent_bytes += len(rest) + 4
+        return int(self._window.last_sequence)
+
+    patch.setattr(segments.SegmentLog, "append", append)
+    patch.setattr("haclient_stores.publish_log.PublishLog.store", append)
+
+
+@bug("file")
+def checksums_say_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(framing, "seal_checksum", lambda *_: 0)
+
+
+@bug("file")
+def a_segment_is_used_again_before_the_disk_knows(patch: pytest.MonkeyPatch) -> None:
+    released = file_space.FileSpace.release
+
+    def release(self: Ours, segment: Ours) -> None:
+        segment.synced = False
+        released(self, segment)
+
+    patch.setattr(file_space.FileSpace, "release", release)
+
+
+@bug("file")
+def acks_are_not_noted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(file_space.FileSpace, "note", lambda *_, **__: None)
+
+
+@bug("file")
+def the_synced_word_is_written_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    def sync(self: Ours, segment: Ours) -> None:
+        with self._disk.open(segment.path) as file:
+            word = bytearray(16)
+            framing.write_word(memoryview(word), 0, segment.end)
+            file.pwrite(word, framing.FIRST_WORD)
+            segment.synced = True
+            file.fsync()
+
+    patch.setattr("support.recording._RecordedFile.__enter__", lambda self: self, raising=False)
+    patch.setattr("support.recording._RecordedFile.__exit__", lambda *_: None, raising=False)
+    patch.setattr(file_space.FileSpace, "_sync_file", sync)
+
+
+@bug("ring")
+def a_header_is_valid_before_it_is_whole(patch: pytest.MonkeyPatch) -> None:
+    written = framing.write_identity
+
+    def write(page: Ours, identity: framing.Identity, boot_id: bytes) -> None:
+        page[:8] = identity.magic
+        written(page, identity, boot_id)
+
+    patch.setattr(framing, "write_identity", write)
+
+
+@bug("hybrid")
+def numbers_in_memory_are_not_reserved(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(file_space.FileSpace, "reserve", lambda *_: None)
+
+
+@bug("hybrid")
+def the_newest_segment_moves_to_the_files_first(patch: pytest.MonkeyPatch) -> None:
+    moved = hybrid_space.HybridSpace._move_out
+    patch.setattr(
+        hybrid_space.HybridSpace, "_move_out", lambda self, _: moved(self, self._in_memory[-1])
+    )
+
+
+# -- bookmark stores ----------------------------------------------------------------------------
+
+
+@bug("logged", bookmark_proofs)
+def a_prune_is_not_synced_before_the_rename(patch: pytest.MonkeyPatch) -> None:
+    synced = logged_bookmark.LoggedBookmarkStore._sync_up_to
+
+    def sync(file: Ours, end: int) -> None:
+        if not file.path.name.endswith(".prune"):
+            synced(file, end)
+
+    patch.setattr(logged_bookmark.LoggedBookmarkStore, "_sync_up_to", staticmethod(sync))
+
+
+@bug("logged", lambda kind, _: bookmark_walk.check_next_process(kind))
+def the_name_of_a_pruned_file_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(logged_bookmark.LoggedBookmarkStore, "_sync_name", lambda _: None)
+
+
+@bug("logged", bookmark_proofs)
+def a_prune_drops_one_live_entry(patch: pytest.MonkeyPatch) -> None:
+    taken = snapshots.snapshot
+
+    def snapshot(*values: Ours) -> Iterator[tuple[int, int]]:
+        records = list(taken(*values))
+        logged = [at for at, (word, _) in enumerate(records) if word >> 56 == 1]
+        return iter(records[: logged[-1]] + records[logged[-1] + 1 :] if logged else records)
+
+    patch.setattr(logged_bookmark, "snapshot", snapshot)
+
+
+@bug("logged", bookmark_proofs)
+def a_prune_forgets_what_was_discarded_out_of_order(patch: pytest.MonkeyPatch) -> None:
+    taken = snapshots.snapshot
+    patch.setattr(
+        logged_bookmark,
+        "snapshot",
+        lambda *values: (each for each in taken(*values) if each[0] >> 56 != 2),
+    )
+
+
+@bug("logged", bookmark_proofs)
+def discards_are_not_written(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        logged_subscription.LoggedSubscription,
+        "discard",
+        lambda self, number: self._try_discard(number) and None,
+    )
+
+
+@bug("ring", bookmark_proofs)
+def the_first_slot_counts(patch: pytest.MonkeyPatch) -> None:
+    def newest(pair: bytes, **_: Ours) -> ring_subscription.Slot | None:
+        return ring_subscription.Slot.unpack(pair[:4096])
+
+    patch.setattr(ring_bookmark, "newest_slot", newest)
+
+
+@bug("ring", bookmark_proofs)
+def a_slot_counts_without_its_checksum(patch: pytest.MonkeyPatch) -> None:
+    class Trusting:
+        @staticmethod
+        def crc32(_: object) -> int:
+            return 0
+
+    patch.setattr(ring_subscription, "zlib", Trusting)
+
+
+@bug("ring", bookmark_proofs)
+def a_slot_is_written_where_the_newest_is(patch: pytest.MonkeyPatch) -> None:
+    written = ring_subscription.RingSubscription._write
+
+    def write(self: Ours) -> None:
+        self._slots = (self._slots[0], self._slots[0])
+        written(self)
+
+    patch.setattr(ring_subscription.RingSubscription, "_write", write)
+
+
+# -- finding them -------------------------------------------------------------------------------
+
+
+def found(proofs: Proofs, kind: str) -> bool:
+    for seed in SEEDS:
+        try:
+            for _ in itertools.islice(proofs(kind, seed), MOST_CRASHES):
+                pass
+        except Exception:  # whatever it is: the bug shows
+            return True
+    return False
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    monkeypatch.setattr(record_file, "GROW_BYTES", record_file.BLOCK_BYTES)
+    kind, plant, proofs = BUGS[name]
+    plant(monkeypatch)
+    assert found(proofs, kind)

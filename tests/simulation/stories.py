@@ -1,0 +1,237 @@
+"""Stories: what chance alone would rarely bring about.
+
+Some are steps among the others of a script. Others are whole plans, because what they are about
+needs few nodes, of a certain kind, and that nothing else heals what they did. Each is needed to
+find one of the bugs that `mutations` plants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from simulation.plans import (
+    Links,
+    Plan,
+    PublisherPlan,
+    Replication,
+    Step,
+    SubscriberPlan,
+)
+
+__all__ = ["late_publisher", "recycled", "replaced", "slow_reader", "told", "with_stories"]
+
+_TOLD_SHARE: Final = 0.25
+_EVERYTHING: Final = "^(orders|state)$"
+_NARROW: Final = Links(latency_s=0.02, receive_bytes=700, capacity_bytes=2048)
+_WORK: Final = frozenset({"publish", "discard", "prune", "intrude", "query"})
+
+
+def told(seed: int) -> Plan | None:
+    """The plan of a seed that is one story; None if the seed belongs to no such."""
+    chance = Random(f"told {seed}")
+    if chance.random() >= _TOLD_SHARE:
+        return None
+    return chance.choice((late_publisher, late_publisher, slow_reader, recycled, replaced))(
+        seed, chance
+    )
+
+
+def with_stories(plan: Plan, steps: list[Step], chance: Random) -> list[Step]:
+    """What chance alone would rarely bring about, each now and then."""
+    for story in (_newcomer, _split):
+        if len(plan.brokers) > 1 and chance.random() < 0.3:
+            at = chance.randrange(len(steps))
+            if chance.random() < 0.6:  # nothing else goes wrong, which might heal it
+                at, steps = 0, [step for step in steps if step.kind in _WORK]
+            steps[at:at] = story(plan, chance)
+    return steps
+
+
+def _newcomer(plan: Plan, chance: Random) -> list[Step]:
+    """A publisher appears on one replica, which lags, shortly before another one dies."""
+    there, here = plan.publishers[-1].servers[:2]
+    near = [each.name for each in plan.publishers[:-1] if each.servers[0] == here]
+    readers = [each.name for each in plan.subscribers if each.servers[0] == here]
+    old = chance.choice(near or [plan.publishers[0].name])
+    victim = chance.choice([here, here, *readers])
+    return [
+        _step("publish", old, count=3, after=0.3),
+        _step("lag", there, other=here, seconds=1.0, after=0.3),
+        _step("publish", plan.publishers[-1].name, count=3),
+        _step("publish", old, count=5, after=0.05),
+        *(_step("discard", reader, after=0.15) for reader in readers),
+        _step("kill", victim, seconds=1.5 if victim == here else 0.0, after=0.2),
+        _step("lag", there, other=here, after=0.5),
+    ]
+
+
+def _split(plan: Plan, chance: Random) -> list[Step]:
+    """Replicas are parted; a publisher dies, and so does the only one that has its messages."""
+    forgetful = [each for each in plan.publishers[:-1] if each.forgets]
+    publisher = chance.choice(forgetful or plan.publishers)
+    here, there = publisher.servers[:2]
+    return [
+        _step("partition", here, other=there, seconds=4.0),
+        _step("publish", publisher.name, count=5, after=0.1),
+        _step("kill", publisher.name, seconds=0.1, after=0.2),
+        _step("kill", here, seconds=2.0),
+        _step("publish", publisher.name, count=5, after=0.1),
+    ]
+
+
+def slow_reader(seed: int, chance: Random) -> Plan:
+    """A subscriber that is always behind loses its link: it needs all that was not sent to it."""
+    plan = Plan(
+        seed=seed,
+        brokers=("b1",),
+        replications=(),
+        publishers=(PublisherPlan(name="p1", store="file", servers=("b1",), pad=400),),
+        subscribers=(
+            SubscriberPlan(
+                name="s1",
+                servers=("b1",),
+                topics=(_EVERYTHING,),
+                eager=chance.choice((0.9, 1.0)),
+                slow_s=chance.choice((0.0, 0.0, 0.01)),
+            ),
+        ),
+        links=Links(latency_s=0.01, receive_bytes=700, capacity_bytes=4096),
+    )
+    script = [_step("slow", "s1", seconds=0.1), _step("publish", "p1", count=5, after=0.5)]
+    for _ in range(chance.randint(2, 4)):
+        kind = chance.choice(("reset", "end", "kill"))
+        script += [
+            _step("publish", "p1", count=300, after=1.0),
+            _step(kind, "s1", after=chance.uniform(0.5, 3.0)),
+        ]
+    return _scripted(plan, [*script, _step("wait", "", after=5.0)])
+
+
+def recycled(seed: int, chance: Random) -> Plan:
+    """A publisher dies in a segment that it has filled before; or its only broker dies, again."""
+    plan = Plan(
+        seed=seed,
+        brokers=("b1",),
+        replications=(),
+        publishers=(PublisherPlan(name="p1", store="file", servers=("b1",), pad=400),),
+        subscribers=(SubscriberPlan(name="s1", servers=("b1",), topics=(_EVERYTHING,), eager=1.0),),
+        links=Links(latency_s=chance.choice((0.0, 0.01))),
+    )
+    script: list[Step] = []
+    for _ in range(chance.randint(3, 6)):
+        script += [_step("publish", "p1", count=chance.randint(10, 40), after=0.3)] * 8
+        node = chance.choice(("p1", "p1", "b1"))
+        script.append(_step("kill", node, seconds=0.1, after=chance.uniform(0.0, 0.2)))
+    return _scripted(plan, script)
+
+
+def replaced(seed: int, chance: Random) -> Plan:
+    """A publisher hears what a broker has seen; then that one is lost, with all that it alone has.
+
+    The subscriber stays with the other one: the new broker has no order in common with the old.
+    """
+    plan = Plan(
+        seed=seed,
+        brokers=("b1", "b2"),
+        replications=(
+            Replication(source="b1", target="b2", mode="sync"),
+            Replication(source="b2", target="b1", mode="sync"),
+        ),
+        publishers=(
+            PublisherPlan(name="p1", store="file", servers=("b1", "b2")),
+            PublisherPlan(name="p2", store="file", servers=("b2", "b1")),
+        ),
+        subscribers=(SubscriberPlan(name="s1", servers=("b2",), topics=(_EVERYTHING,)),),
+        links=Links(latency_s=chance.choice((0.0, 0.01))),
+    )
+    script = [
+        _step("publish", "p1", count=chance.choice((0, 10)), after=0.5),
+        _step("publish", "p2", count=3),
+        _step("partition", "b1", other="b2", seconds=4.0, after=1.0),
+        _step("publish", "p1", count=5, after=0.1),
+        _step("kill", "p1", seconds=0.1, after=0.3),
+        _step("replace", "b1", seconds=chance.choice((0.5, 2.0)), after=chance.uniform(0.4, 0.8)),
+        _step("publish", "p1", count=5, after=0.3),
+        _step("wait", "", after=5.0),
+    ]
+    return _scripted(plan, script)
+
+
+def late_publisher(seed: int, chance: Random) -> Plan:
+    """A publisher that appears late, on two replicas that put it in different places.
+
+    Its first message is recorded by b2 while the two are apart, in front of some that b1 has by
+    then acknowledged alone. All that is left to chance is when the subscriber, who knows those and
+    not the first one, loses its server, its link or its life; and that it is soon enough for the
+    overlap, except where it replays what is old, which takes as long as its messages are large.
+    """
+    old = chance.random() < 0.4
+    plan = Plan(
+        seed=seed,
+        brokers=("b1", "b2"),
+        replications=(
+            Replication(source="b1", target="b2", mode="async"),
+            Replication(source="b2", target="b1", mode="async"),
+        ),
+        publishers=(
+            PublisherPlan(
+                name="p1",
+                store="file",
+                servers=("b1",),
+                pad=400 if old else chance.choice((0, 400)),
+            ),
+            PublisherPlan(name="p2", store="file", servers=("b2",)),
+        ),
+        subscribers=(
+            SubscriberPlan(
+                name="s1",
+                servers=("b1", "b2"),
+                topics=(_EVERYTHING,),
+                eager=1.0,
+                rotates=chance.random() < (0.2 if old else 0.5),
+            ),
+        ),
+        links=_NARROW,
+    )
+    script = [_step("kill", "s1", seconds=30.0, after=0.5)] if old else []
+    script += [
+        _step("publish", "p1", count=0 if old else chance.choice((0, 60, 90)), after=0.5),
+        _step("partition", "b1", other="b2", seconds=4.0, after=1.0),
+        _step("publish", "p2", count=1),
+        _step("publish", "p1", count=300 if old else 30, after=0.3),
+    ]
+    if old:
+        script += [
+            _step("publish", "p1", count=5, after=28.25),
+            _step("kill", "b1", seconds=2.0, after=chance.uniform(0.4, 0.6)),
+        ]
+    elif plan.subscribers[0].rotates:
+        script.append(_step("kill", "s1", seconds=chance.uniform(3.0, 6.0), after=2.0))
+    else:
+        script.append(_step("partition", "s1", other="b1", seconds=12.0, after=2.0))
+        script.append(_step("reset", "s1", after=chance.uniform(5.3, 5.5)))
+    if not old and chance.random() < 0.4:  # that makes no difference
+        step_s = chance.choice((8.0, 30.0, 7200.0, -30.0))
+        script.insert(1, _step("step_clock", "s1", seconds=step_s))
+    return _scripted(plan, [*script, _step("wait", "", after=20.0)])
+
+
+def _scripted(plan: Plan, script: list[Step]) -> Plan:
+    steps = (replace(step, number=number) for number, step in enumerate(script))
+    return replace(plan, script=tuple(steps))
+
+
+def _step(  # the fields of a step that stories need
+    kind: str,
+    node: str,
+    *,
+    other: str = "",
+    count: int = 0,
+    seconds: float = 0.0,
+    after: float = 0.0,
+) -> Step:
+    return Step(
+        number=0, kind=kind, node=node, other=other, count=count, seconds=seconds, after=after
+    )
