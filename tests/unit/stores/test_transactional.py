@@ -19,6 +19,8 @@ from haclient_stores.transactional import TransactionalRecoveryPoint
 
 pytestmark = pytest.mark.row("BS24")
 
+LIMIT_S = 30.0  # for a thread that has failed
+
 
 @dataclass(frozen=True)
 class Delivered:
@@ -316,24 +318,24 @@ def test_save_in_another_thread_while_the_client_goes_on(tmp_path: Path) -> None
     done: queue.Queue[list[tuple[int, str]] | None] = queue.Queue()
 
     def work() -> None:
-        while (batch := ready.get()) is not None:
+        while (batch := ready.get(timeout=LIMIT_S)) is not None:
             with connection:
                 for _, bookmark in batch:
                     store.save(Delivered("s", bookmark))
             done.put(batch)
         done.put(None)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     for begin in range(1, 5001, 50):
         bookmarks = [f"{1 + n % 3}|{n}|" for n in range(begin, begin + 50)]
         numbers = store.subscription("s").log_batch(bookmarks)
         ready.put(list(zip(numbers, bookmarks, strict=True)))
         while not done.empty():
-            for number, _ in done.get() or ():
+            for number, _ in done.get(timeout=LIMIT_S) or ():
                 store.discard("s", number)
     ready.put(None)
-    while (batch := done.get()) is not None:
+    while (batch := done.get(timeout=LIMIT_S)) is not None:
         for number, _ in batch:
             store.discard("s", number)
     thread.join()
