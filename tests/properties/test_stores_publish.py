@@ -241,6 +241,7 @@ class PublishMachine(RuleBasedStateMachine):
     @override
     def teardown(self) -> None:
         if hasattr(self, "store"):
+            self.disk.disarm()
             self.store.close()
 
 
