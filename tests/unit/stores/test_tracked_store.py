@@ -68,7 +68,7 @@ def test_the_start_that_an_adapter_was_told_is_not_ahead(
     tmp_path: Path, start: str, end: str
 ) -> None:
     """While nothing is finished the point is the start, and the file knows more."""
-    store = LoggedBookmarkStore(tmp_path / "s.bm")
+    store = made("logged", tmp_path)
     log = store.subscription("s")
     log.begin(acked=False, start=start)
     log.completed(end)
@@ -77,7 +77,7 @@ def test_the_start_that_an_adapter_was_told_is_not_ahead(
     told = list(store.recovery_points())
     assert [point.bookmark for point in told] == ["7|3|"]
     store.close()
-    store = LoggedBookmarkStore(tmp_path / "s.bm")
+    store = made("logged", tmp_path)
     store.seed(told)
     assert [store.is_discarded("s", f"7|{n}|") for n in (4, 5)] == [False, True]
     assert seeded(store, "7|9|") == "7|9|", "the subscription went on elsewhere"
