@@ -187,9 +187,10 @@ def _write_database(path: Path, tables: Iterable[tuple[str, Iterator[dict[str, A
     try:
         database = Database(path)
         try:
-            for name, rows in tables:
-                database.table(name).drop(ignore=True)
-                database.table(name).insert_all(rows)
+            with database.atomic():  # interrupted, it leaves what was there before
+                for name, rows in tables:
+                    database.table(name).drop(ignore=True)
+                    database.table(name).insert_all(rows)
         finally:
             database.close()
     except sqlite3.Error as error:

@@ -93,11 +93,22 @@ class HASettings:
                 f"on_resubscribe_failure is 'fail', 'retry', 'drop' or a callable, not {failure!r}"
             )
 
+    @property
+    def minds_gaps(self) -> bool:
+        """Whether a server that lacks what was acknowledged is left."""
+        return self.on_publish_gap != "continue"
+
 
 class HACore(Core):
     """A client's pieces, kept connected."""
 
     def __init__(self, settings: Settings, ha: HASettings) -> None:
+        store = settings.publish_store
+        if isinstance(store, PublishLog) and store.error_on_publish_gap and not ha.minds_gaps:
+            raise UsageError(
+                "on_publish_gap='continue' goes on where error_on_publish_gap=True of the publish "
+                "store says stop: give one of the two"
+            )
         super().__init__(settings)
         self._ha = ha
         self._plan = RecoveryPlan()
@@ -121,9 +132,6 @@ class HACore(Core):
             Recovery.LIVE: self._stay,
         }
         self.commander.places.overlap_us = int(ha.failover_overlap_s * 1_000_000)
-        store = settings.publish_store
-        if isinstance(store, PublishLog):  # a store of the user's own decides by itself
-            store.error_on_publish_gap = ha.on_publish_gap != "continue"
 
     # -- for the client -------------------------------------------------------
 
@@ -314,8 +322,12 @@ class HACore(Core):
     async def _reconcile_with_server(self) -> None:
         self._serving()
         self._ha.chooser.report_success(self._info())
-        self._reconcile()
         log = self.publisher.log
+        persisted = self.server.persisted if self.server is not None else 0
+        if self._ha.minds_gaps and log is not None and persisted < log.last_persisted:
+            # The store has not heard of it: one of the user's own might go on.
+            raise PublishGap(log.last_persisted, persisted)
+        self._reconcile()
         if log is not None and log.gap is not None:
             _logger.warning(
                 "client %s goes on with %s: %s", self.name, self._info()["uri"], log.gap

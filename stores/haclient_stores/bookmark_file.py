@@ -15,7 +15,7 @@ from typing_extensions import override
 from haclient_stores.errors import UsageError
 from haclient_stores.files import Disk, RealDisk
 from haclient_stores.home import check_durability
-from haclient_stores.owned_file import check_process, not_the_owner, open_owned
+from haclient_stores.owned_file import check_path, check_process, not_the_owner, open_owned
 from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class BookmarkFileStore(TrackedBookmarkStore[_Handle]):
         check_durability(durability)
         super().__init__(adapter, watch)
         self.durability: Durability = durability
-        self._path = Path(path)
+        self._path = check_path(path, "the file of the store")
         self._disk = disk or RealDisk()
         self._process = self._disk.process_id()
         self._closed = False

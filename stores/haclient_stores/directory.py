@@ -18,6 +18,7 @@ from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked, UsageE
 from haclient_stores.file_space import FileSpace
 from haclient_stores.files import RealDisk
 from haclient_stores.home import Home, Keeping, check_owner
+from haclient_stores.owned_file import check_path
 from haclient_stores.segment import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -61,10 +62,8 @@ class Directory(Home):
         segment_bytes: int,
         kept: int = 2,
     ) -> None:
-        if path == "":  # which would be the working directory
-            raise UsageError("path is the directory of the store, not an empty text")
         self.keeping = keeping
-        self._path = path = Path(path)
+        self._path = path = check_path(path, "the directory of the store")
         self._disk = disk = disk or RealDisk()
         disk.make_directory(path)
         if disk.exists(path / _OF_A_BROKER):
@@ -181,6 +180,9 @@ class Directory(Home):
     def set_note(self, key: str, value: str) -> None:
         """Keep a text beside the messages; it is on the disk when this returns."""
         self.files.check_usable()
+        given: list[object] = [key, value]
+        if not all(isinstance(each, str) for each in given):
+            raise UsageError(f"a note is a text under a text, not {value!r} under {key!r}")
         notes = {**self._notes, key: value}
         self._disk.replace(self.path / "notes.json", msgspec.json.encode(notes))
         self._notes = notes

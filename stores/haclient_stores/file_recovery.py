@@ -54,6 +54,7 @@ def read_segment(disk: Disk, file: File, boot_id: bytes) -> FileSegment | None:
     segment = FileSegment(disk, path, first=identity.first, size=identity.file_bytes)
     segment.adopt(file)
     segment.synced = True
+    segment.lasting = max(synced, HEADER_BYTES)
     _verify(segment, safe=None if same_boot else synced)
     if segment.end < synced:
         at = seal_at(segment, len(segment.mark_offsets) - 1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from haclient_stores import framing
+from haclient_stores.rewriting import write_again
 from haclient_stores.segment import PAGE_BYTES, Segment
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = [
     "frames_below",
     "seal_at",
     "seal_frames",
+    "write_unsynced_again",
 ]
 
 SEGMENT_MAGIC: Final = b"HAPUBSEG"
@@ -44,9 +46,10 @@ class FileSegment(Segment):
         path: The file.
         synced: Its header on disk may vouch for frames, so it must not be overwritten before the
             header says otherwise there.
+        lasting: Frames up to this offset were covered by a sync.
     """
 
-    __slots__ = ("_disk", "_file", "_region", "path", "synced")
+    __slots__ = ("_disk", "_file", "_region", "lasting", "path", "synced")
 
     def __init__(self, disk: Disk, path: Path, *, first: int, size: int) -> None:
         super().__init__(first=first, begin=HEADER_BYTES, size=size)
@@ -55,6 +58,7 @@ class FileSegment(Segment):
         self._region: Region | None = None
         self.path = path
         self.synced = False
+        self.lasting = HEADER_BYTES
 
     @property
     @override
@@ -113,3 +117,14 @@ def seal_frames(segment: Segment, end: int, next_sequence: int) -> None:
     crc = framing.seal_checksum(view[segment.end : end], segment.next_sequence, next_sequence)
     at = seal_at(segment, len(segment.mark_offsets) - 1)
     framing.write_seal(view, at, framing.Seal(end, crc, next_sequence))
+
+
+def write_unsynced_again(segment: FileSegment, file: File) -> None:
+    """Write again what no sync has covered: see `rewriting`.
+
+    Only bytes that do not change as long as the segment is in use: an append may be under way.
+    """
+    sealed = seal_at(segment, len(segment.mark_offsets) - 2)
+    write_again(file, framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)  # all of its page
+    write_again(file, segment.lasting, segment.end)
+    write_again(file, sealed, segment.size)

@@ -25,7 +25,9 @@ from haclient_stores.file_segment import (
     SEGMENT_MAGIC,
     FileSegment,
     seal_frames,
+    write_unsynced_again,
 )
+from haclient_stores.rewriting import write_again
 from haclient_stores.segment import PAGE_BYTES, SLOT_BYTES, Segment, Space
 from haclient_stores.window import PublishWindow
 
@@ -69,6 +71,7 @@ class FileSpace(Space):
         self._control_dirty = True
         self._new_names = True
         self._greeting_synced = False
+        self._doubtful = False  # whether a sync has failed, or may have: see rewriting
         self._closed = False
         self._boot_id = disk.boot_id()
         self._process = disk.process_id()
@@ -131,8 +134,10 @@ class FileSpace(Space):
         with self._lock:
             if size != self._segment_bytes or not self._stale:
                 return None
-            segment = self._stale.pop()
+            segment = self._stale[-1]
         self._sync_unused(segment)
+        with self._lock:  # a sync in another thread may have come first
+            (self._stale if segment in self._stale else self._spare).remove(segment)
         return segment
 
     def _made(self, first: int, size: int) -> FileSegment:
@@ -157,10 +162,16 @@ class FileSpace(Space):
             StoreFull: The disk has no room for them.
         """
         self._fixed = True
-        while (len(self._spare) + 1) * self._segment_bytes <= size:
-            segment = self._made(0, self._segment_bytes)
-            segment.let_go()
-            self._spare.append(segment)
+        found = len(self._spare)
+        try:
+            while (len(self._spare) + 1) * self._segment_bytes <= size:
+                segment = self._made(0, self._segment_bytes)
+                segment.let_go()
+                self._spare.append(segment)
+        except StoreError:  # do not leave a full disk behind
+            for segment in self._spare[found:]:
+                self._disk.remove(segment.path)
+            raise
 
     @override
     def release(self, segment: Segment) -> None:
@@ -234,7 +245,8 @@ class FileSpace(Space):
         last = max(window.last_sequence, self._reserved)
         framing.write_word(self._control, framing.SECOND_WORD, last)
         framing.write_word(self._control, framing.THIRD_WORD, int(window.reconciled))
-        self._control_dirty = self._control_dirty or numbering
+        if numbering:
+            self._control_dirty = True
         if window.reconciled and not self._greeting_synced:
             # Once, and before anything is sent: a server that has seen our messages looks like one
             # that has seen somebody else's, to a store that has forgotten whether it ever asked.
@@ -256,15 +268,17 @@ class FileSpace(Space):
             stale = list(self._stale)
             new_names, self._new_names = self._new_names, False
             control_dirty, self._control_dirty = self._control_dirty, False
+        doubtful, self._doubtful = self._doubtful, True
         try:
             for segment in dirty:
-                self._sync_file(segment)
+                self._sync_file(segment, doubtful=doubtful)
             for segment in stale:
                 self._sync_unused(segment)
             with self._lock:
                 self._spare += [one for one in stale if one in self._stale]
                 self._stale = [one for one in self._stale if one not in stale]
             if control_dirty:
+                write_again(self._control_file, 0, 1)
                 self._control_file.fsync()
             if new_names:
                 self._disk.fsync_dir(self._directory)
@@ -272,11 +286,12 @@ class FileSpace(Space):
             self._control_dirty = self._control_dirty or control_dirty
             self._new_names = self._new_names or new_names
             raise
+        self._doubtful = False
         finished = dirty[:-1]  # the last one made may have been written to meanwhile
         with self._lock:
             self._dirty = [one for one in self._dirty if one not in finished]
 
-    def _sync_file(self, segment: FileSegment) -> None:
+    def _sync_file(self, segment: FileSegment, *, doubtful: bool) -> None:
         try:
             file = self._disk.open(segment.path)
         except StoreError:
@@ -284,17 +299,24 @@ class FileSpace(Space):
                 return
             raise
         with contextlib.closing(file):
-            end = segment.end
+            with self._lock:
+                end = segment.end
+                if doubtful and not segment.released:
+                    write_unsynced_again(segment, file)
             segment.synced = True
             file.fsync()
             word = bytearray(16)
             framing.write_word(memoryview(word), 0, end)
             with self._lock:
+                segment.lasting = end
                 if not segment.released:
                     file.pwrite(word, framing.FIRST_WORD)
 
     def _sync_unused(self, segment: FileSegment) -> None:
         with contextlib.closing(self._disk.open(segment.path)) as file:
+            with self._lock:
+                if segment in self._stale:  # it may be in use again
+                    file.pwrite(bytes(8), 0)  # once more: see rewriting
             file.fsync()
 
     def remove_all(self, segments: list[Segment]) -> None:
@@ -334,7 +356,7 @@ class FileSpace(Space):
                 if not name.endswith(_SUFFIX):
                     continue
                 number = name.removesuffix(_SUFFIX)
-                if number.isdigit():
+                if number.isdecimal():
                     self._next_name = max(self._next_name, int(number) + 1)
                 segment = self._recovered(self._directory / name)
                 if segment is not None:
@@ -370,13 +392,16 @@ class FileSpace(Space):
             raise
         if segment is None:
             file.close()
-        else:  # there may be more of them than may be open
-            segment.let_go()
+        else:
+            self._doubtful = True
+            segment.let_go()  # there may be more of them than may be open
         return segment
 
     def _keep_unused(self, file: File, size: int) -> None:
         if size == self._segment_bytes and len(self._spare) < self._kept:
-            file.fsync()  # on the disk it may still be in use, and must not be overwritten then
+            # On the disk it may still be in use, and must not be overwritten then.
+            file.pwrite(bytes(8), 0)
+            file.fsync()
             self._spare.append(FileSegment(self._disk, file.path, first=0, size=size))
         else:
             self._disk.remove(file.path)

@@ -33,7 +33,7 @@ from haclient_stores.errors import StoreError, StoreFull, StoreLocked
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["Disk", "File", "MappedRegion", "RealDisk", "Region", "Writable", "anonymous_region"]
+__all__ = ["Disk", "File", "MappedRegion", "RealDisk", "Region", "Writable"]
 
 _NO_SPACE: Final = {
     errno.ENOSPC: "free some space",
@@ -247,12 +247,6 @@ class MappedRegion(Region):
             self._map.close()
 
 
-def anonymous_region(size: int) -> Region:
-    """Memory of the process alone, already touched so that the first writes are not slower."""
-    populate = getattr(mmap, "MAP_POPULATE", 0)
-    return MappedRegion(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | populate))
-
-
 class _RealFile(File):
     __slots__ = ("_descriptor", "_path", "_writable")
 
@@ -385,14 +379,15 @@ class RealDisk(Disk):
 
     @override
     def exists(self, path: Path) -> bool:
-        return path.exists()
+        with _translated(path, "look for it"):
+            return path.exists()
 
     @override
     def make_directory(self, path: Path) -> None:
-        if path.exists() and not path.is_dir():
-            raise StoreError(f"{path}: is a file, where a directory is wanted")
-        missing = [each for each in (path, *path.parents) if not each.exists()]
         with _translated(path, "create the directory"):
+            if path.exists() and not path.is_dir():
+                raise StoreError(f"{path}: is a file, where a directory is wanted")
+            missing = [each for each in (path, *path.parents) if not each.exists()]
             path.mkdir(parents=True, exist_ok=True)
         for each in missing:  # else the store would be gone with its name
             self.fsync_dir(each.parent)

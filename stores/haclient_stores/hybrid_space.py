@@ -25,7 +25,8 @@ from haclient_stores.file_segment import (
     frames_below,
 )
 from haclient_stores.file_space import FileSpace, highest_number
-from haclient_stores.files import Region, Writable, anonymous_region
+from haclient_stores.files import Region, Writable
+from haclient_stores.memory_space import anonymous_region
 from haclient_stores.segment import SLOT_BYTES, Segment, Space
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from haclient_stores.logged_subscription import LoggedSubscription, OpenLog
 from haclient_stores.prune_policy import LogUsage, PrunePolicy, PruneSchedule
 from haclient_stores.record_file import BLOCK_BYTES, GROW_BYTES
 from haclient_stores.records import LogReader, name_records, publisher_record
+from haclient_stores.rewriting import write_again
 from haclient_stores.segment import PAGE_BYTES
 from haclient_stores.snapshots import frozen, snapshot
 from haclient_stores.tracking import SubscriptionTracker
@@ -89,6 +90,7 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._resize_handler = resize_handler
         self._synced_end = 0
+        self._doubtful = False  # whether a sync has failed, or may have: see rewriting
         self._pruning = threading.Lock()
         self._name_synced = False  # a killed process may have made it, and not have come so far
         self._syncing = threading.Lock()  # a sync and the exchange of the files exclude each other
@@ -115,6 +117,7 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
             file = record_file.create(self._file, boot_id=boot_id, owner="")
             self._log = OpenLog(file, self._publishers, self._resize_handler)
             return
+        self._doubtful = True
         reader = LogReader(self._publishers)
         done = PAGE_BYTES
 
@@ -129,6 +132,7 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
 
         file = record_file.recover(self._file, boot_id, take)
         reader.finish()
+        self._synced_end = framing.read_word(header, framing.FIRST_WORD)
         self._client_name = framing.read_owner(header, path=str(self._path))
         self._log = OpenLog(file, self._publishers, self._resize_handler)
         for index, tracker in sorted(reader.trackers.items()):
@@ -186,7 +190,12 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
             with self._log.gate.standstill():
                 self._log.file.seal()
                 end = self._log.file.end
+            if self._doubtful:
+                write_again(self._file, framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)
+                write_again(self._file, max(self._synced_end, PAGE_BYTES), end)
+            self._doubtful = True
             self._sync_up_to(self._file, end)
+            self._doubtful = False
             self._sync_name()
             self._synced_end = end
 

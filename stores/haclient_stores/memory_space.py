@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from haclient_stores.files import Region, Writable, anonymous_region
+from haclient_stores.errors import StoreFull
+from haclient_stores.files import MappedRegion, Region, Writable
 from haclient_stores.segment import Segment, Space
 
 if TYPE_CHECKING:
     from haclient_stores.window import PublishWindow
 
-__all__ = ["MemorySegment", "MemorySpace"]
+__all__ = ["MemorySegment", "MemorySpace", "anonymous_region"]
 
 _SPARE_SEGMENTS: Final = 4  # enough to roll without new memory while acks keep up
+
+
+def anonymous_region(size: int, *, touched: bool = True) -> Region:
+    """Memory of the process alone, already touched so that the first writes are not slower.
+
+    Raises:
+        StoreFull: The machine has not so much, even untouched.
+    """
+    populate = getattr(mmap, "MAP_POPULATE", 0) if touched else 0
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | populate
+    try:
+        return MappedRegion(mmap.mmap(-1, size, flags=flags))
+    except (OSError, OverflowError) as error:
+        raise StoreFull(f"this machine has no memory for {size} bytes: {error}") from error
 
 
 class MemorySegment(Segment):
@@ -44,6 +60,9 @@ class MemorySpace(Space):
         segment_bytes: How large a segment is that is used again.
         kept: How many of those are kept.
         preallocated: They are taken at once.
+
+    Raises:
+        StoreFull: The machine has not so much memory.
     """
 
     begin = 0
@@ -55,6 +74,8 @@ class MemorySpace(Space):
         self._segment_bytes = segment_bytes
         self._kept = kept
         taken = kept if preallocated else 0
+        if preallocated:  # all at once, which is refused where the pieces would end the process
+            anonymous_region(kept * segment_bytes, touched=False).close()
         self._spare: list[Region] = [anonymous_region(segment_bytes) for _ in range(taken)]
 
     @override

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from haclient_stores import framing
@@ -9,11 +10,24 @@ from haclient_stores.errors import StoreLocked, UsageError
 from haclient_stores.segment import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from haclient_stores.files import Disk, File
 
-__all__ = ["check_process", "not_the_owner", "open_owned"]
+__all__ = ["check_path", "check_process", "not_the_owner", "open_owned"]
+
+
+def check_path(path: str | Path, what: str) -> Path:
+    """The path of a store.
+
+    Raises:
+        UsageError: It is none, or empty, which would be the working directory.
+    """
+    try:
+        found = Path(path)
+    except TypeError:
+        found = None
+    if found is None or path == "":
+        raise UsageError(f"path is {what}, not {path!r}")
+    return found
 
 
 def open_owned(disk: Disk, path: Path) -> File:

@@ -42,7 +42,8 @@ from haclient_stores import framing
 from haclient_stores.bookmark_file import BookmarkFileStore
 from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
 from haclient_stores.explaining import Survival
-from haclient_stores.ring_subscription import RingSubscription, Slot
+from haclient_stores.rewriting import write_again
+from haclient_stores.ring_subscription import ZEROS_AT, RingSubscription, Slot
 from haclient_stores.segment import PAGE_BYTES
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._synced = 0
         self._name_synced = False  # a killed process may have made it, and not have come so far
+        self._doubtful = True  # and may have failed in a sync: see rewriting
         try:
             self._open(subscriptions)
         except BaseException:
@@ -205,7 +207,14 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         """
         self._check_usable()
         written = self._written()
+        if self._doubtful:
+            write_again(self._file, framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)
+            for slot in range(PAGE_BYTES, self._file.size(), PAGE_BYTES):
+                zero = slot + ZEROS_AT  # which never changes
+                write_again(self._file, zero, zero + 1)
+        self._doubtful = True
         self._file.fsync()
+        self._doubtful = False
         if not self._name_synced:
             self._disk.fsync_dir(self._path.parent)
             self._name_synced = True

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
     from haclient_stores.entries import Publishers
 
-__all__ = ["RingSubscription", "Slot"]
+__all__ = ["ZEROS_AT", "RingSubscription", "Slot"]
 
 _HEAD: Final = struct.Struct("<IIQQQHHHHI4x")
 _HEARD_AT: Final = 24
 _IN_ORDER_AT: Final = 38
+ZEROS_AT: Final = _HEAD.size - 4  # the last four bytes of the head say nothing
 _VECTORS: Final = struct.Struct("<QQQ")
 _PAIR: Final = struct.Struct("<QQ")
 _WORD: Final = struct.Struct("<Q")

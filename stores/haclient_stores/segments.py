@@ -163,12 +163,13 @@ class SegmentLog:
             self._limit = min(active.frame_limit, most)
 
     def forked(self) -> None:
-        """We are a forked child, and the memory is the parent's: the next append is refused.
+        """We are a forked child, and the memory is the parent's: let go of it, write nothing.
 
-        The lock may be held by a thread that does not exist here.
+        The next append asks the space for a segment, which refuses. The lock may be held by a
+        thread that does not exist here.
         """
         self._lock = threading.RLock()
-        self._limit = 0
+        self.detach()
 
     def _mark(self, active: Segment, end: int, next_sequence: int) -> None:
         """Seal what was appended since the last mark."""
@@ -360,6 +361,7 @@ class SegmentLog:
             self._memory = _EMPTY
             self._at = SLOT_BYTES
             self._limit = self._cursor = self._boundary = self.unsent_bytes = 0
+            self._held_bytes = self._closed_bytes = self._tail_bytes = 0
             return segments
 
     def _set_cursor(self, segment: Segment, offset: int) -> None:

@@ -127,7 +127,8 @@ class _ViewFile(File):
     @override
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         self.allocate(offset + len(data))
-        self._memory[offset : offset + len(data)] = bytes(data)
+        if self._memory[offset : offset + len(data)] != data:  # each page written takes memory
+            self._memory[offset : offset + len(data)] = bytes(data)
 
     @override
     def allocate(self, size: int) -> None:

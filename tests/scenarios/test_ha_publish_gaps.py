@@ -10,12 +10,13 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.delay import FixedDelayStrategy
-from haclient.errors import PublishGap, ReconnectGaveUp
+from haclient.errors import PublishGap, ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
 from haclient.transport.ha_core import OnPublishGap
 from haclient_stores.file_publish import FilePublishStore
 from haclient_stores.memory_publish import MemoryPublishStore
 from support.clock import in_virtual_time
+from support.custom import DictPublishStore
 from support.peer import Server, answering
 from support.recovery import Recorder, entered, live, lose
 
@@ -23,15 +24,19 @@ pytestmark = in_virtual_time
 
 
 @pytest.mark.row("PS9", "HA3")
+@pytest.mark.parametrize("store_class", [MemoryPublishStore, DictPublishStore])
 @pytest.mark.parametrize("policy", ["refuse", "raise", "continue"])
 async def test_a_server_that_lacks_what_was_acknowledged(
-    server: Server, other: Server, policy: OnPublishGap
+    server: Server,
+    other: Server,
+    policy: OnPublishGap,
+    store_class: type[MemoryPublishStore | DictPublishStore],
 ) -> None:
     seen: list[str] = []
     client = HAClient(
         "ha",
         server_chooser=Recorder({"A": server.uri, "B": other.uri}, seen),
-        publish_store=MemoryPublishStore(),
+        publish_store=store_class(),
         on_publish_gap=policy,
         heartbeat=None,
     )
@@ -57,6 +62,21 @@ async def test_a_server_that_lacks_what_was_acknowledged(
     else:
         await run()
         assert ("failure A: PublishGap" in seen) == (policy == "refuse")
+
+
+@pytest.mark.row("PS9")
+def test_a_store_that_minds_gaps_is_not_overruled_silently() -> None:
+    store = MemoryPublishStore(error_on_publish_gap=True)
+    with pytest.raises(
+        UsageError, match="error_on_publish_gap=True of the publish store says stop"
+    ):
+        HAClient("ha", servers=["tcp://a:1/amps"], publish_store=store, on_publish_gap="continue")
+    assert store.client_name == ""
+    plain = MemoryPublishStore()
+    policies: list[OnPublishGap] = ["refuse", "continue"]
+    for policy in policies:  # what one client was told is not left in the store
+        HAClient("ha", servers=["tcp://a:1/amps"], publish_store=plain, on_publish_gap=policy)
+    assert not plain.error_on_publish_gap
 
 
 @pytest.mark.row("PS9", "HA14")

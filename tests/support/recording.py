@@ -20,12 +20,13 @@ compare. `Crash.image` is the base for a second crash, of the reopened store.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import mmap
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Final, TypeAlias, TypeVar, cast
@@ -49,8 +50,10 @@ __all__ = [
     "Removed",
     "Renamed",
     "Resized",
+    "SyncLost",
     "Synced",
     "Write",
+    "failing_sync",
     "kills",
     "power_cuts",
 ]
@@ -95,6 +98,13 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
+class SyncLost:
+    """A sync has failed, and the kernel takes for written what it could not write."""
+
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
 class Created:
     """A name leads to a new, empty file."""
 
@@ -131,7 +141,9 @@ class Note:
     value: object
 
 
-Event: TypeAlias = Write | Resized | Synced | Created | Renamed | Removed | NamesSynced | Note
+Event: TypeAlias = (
+    Write | Resized | Synced | SyncLost | Created | Renamed | Removed | NamesSynced | Note
+)
 
 
 # -- the disk -----------------------------------------------------------------------------------
@@ -292,6 +304,28 @@ class RecordingDisk(Disk):
     @override
     def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
         """Nobody forks in here."""
+
+
+@contextlib.contextmanager
+def failing_sync(disk: RecordingDisk, number: int = 0) -> Generator[None]:
+    """The sync of a file fails, counted from 0, and the kernel takes its pages for written."""
+    left = [number]
+
+    def fail(event: Event) -> None:
+        if isinstance(event, Synced):
+            left[0] -= 1
+            if left[0] < 0:
+                disk.before = None
+                disk.happens(SyncLost(event.inode))
+                raise StoreError("the disk has failed")
+
+    disk.before = fail
+    try:
+        yield
+    except StoreError as error:
+        assert str(error) == "the disk has failed"
+    else:
+        raise AssertionError("no sync has failed")
 
 
 class _RecordedFile(File):
@@ -494,8 +528,15 @@ class _Content:
         self.versions.setdefault(_SIZE, []).append(b"%d" % size)
 
     def sync(self) -> None:
-        self.disk[:] = self.now
+        self.disk[:] = self.left({page: each[-1] for page, each in self.versions.items()})
         self.versions.clear()
+
+    def lose_sync(self) -> None:
+        """Pages count as written; a file system that fails to note a length stops altogether."""
+        lengths = self.versions.pop(_SIZE, None)
+        self.versions.clear()
+        if lengths is not None:
+            self.versions[_SIZE] = lengths
 
     def left(self, written: dict[int, bytes]) -> bytes:
         """The file on disk when these pages of it had been written back."""
@@ -529,6 +570,8 @@ class _Machine:
                 self.contents[inode].resize(size)
             case Synced(inode=inode):
                 self.contents[inode].sync()
+            case SyncLost(inode=inode):
+                self.contents[inode].lose_sync()
             case NamesSynced(path=path):
                 self._sync_names(path)
             case Note(value=value):
@@ -620,7 +663,7 @@ def kills(
                 yield Crash(machine.cached(), machine.notes, index - 1, boot)
                 machine.contents[event.inode].now[:] = before
         machine.apply(event)
-        if not isinstance(event, Synced | NamesSynced):
+        if not isinstance(event, Synced | SyncLost | NamesSynced):
             yield Crash(machine.cached(), machine.notes, index, boot)
 
 

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -198,3 +198,22 @@ def test_export_writes_a_database_again_and_again(
     database.write_bytes(b"no database" * 1000)
     assert run(["store", "export", str(logged), "--sqlite", str(database)]) == 1
     assert capsys.readouterr().err.startswith(f"haclient: error: {database}: ")
+
+
+def test_an_export_that_is_interrupted_leaves_the_tables_as_they_were(
+    logged: Path, tmp_path: Path, capsys: LINES, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = tmp_path / "out.db"
+    told(capsys, "export", logged, "--sqlite", database)
+
+    def interrupted(_: object) -> Iterator[dict[str, int]]:
+        for number in range(1000):
+            yield {"number": number}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("haclient.cli.store.entries_of", interrupted)
+    assert run(["store", "export", str(logged), "--sqlite", str(database)]) == 130
+    with closing(sqlite3.connect(database)) as connection:
+        query = "select count(*) from entries where sub_id = 's1'"
+        assert connection.execute(query).fetchone() == (4,)
+        assert connection.execute("select count(*) from subscriptions").fetchone() == (2,)

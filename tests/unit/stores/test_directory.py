@@ -65,8 +65,20 @@ def test_what_cannot_be_opened_is_not_locked() -> None:
     opened(disk).close([])
 
 
+def test_a_note_that_could_not_be_read_back_is_refused() -> None:
+    disk = RecordingDisk()
+    directory = opened(disk)
+    for key, value in (("lines", 1), (1, "lines"), (None, None)):
+        with pytest.raises(UsageError, match="a note is a text under a text, not"):
+            directory.set_note(key, value)  # type: ignore[arg-type]  # wrong on purpose
+    directory.close([])
+    opened(disk).close([])
+
+
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
-    given: list[tuple[str | Path, str]] = [("", "not an empty text")]
+    given: list[tuple[str | Path, str]] = [("", "path is the directory of the store, not ''")]
+    given.append((5, "path is the directory of the store, not 5"))  # type: ignore[arg-type]  # wrong on purpose
+    given.append((tmp_path / ("n" * 300), "cannot create the directory: File name too long"))
     (tmp_path / "file").write_bytes(b"x")
     given.append((tmp_path / "file", "is a file, where a directory is wanted"))
     JournalFiles(tmp_path / "log", RealDisk(), segment_bytes=2**16, instance_id=1).close()

@@ -270,10 +270,13 @@ def test_a_store_that_is_refused_is_not_locked(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("PS12")
-def test_a_true_fork_is_refused_and_does_the_store_no_harm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_true_fork_is_refused_and_does_the_store_no_harm(tmp_path: Path, *, sealed: bool) -> None:
     store = opened(tmp_path / "p")
     store.open_for("orders-1")
     put(store)
+    if sealed:  # then the next append has no need to ask anybody
+        store.checkpoint()
     with warnings.catch_warnings():  # the child only asks and ends, whatever threads there are
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()

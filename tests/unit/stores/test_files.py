@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from haclient_stores.errors import StoreError, StoreFull, StoreLocked
-from haclient_stores.files import RealDisk, anonymous_region
+from haclient_stores.files import RealDisk
+from haclient_stores.memory_space import anonymous_region
 from support.disks import tiny_file_system
 
 FULL = Path("/dev/full")  # each write to it finds no room

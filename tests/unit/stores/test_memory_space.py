@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from haclient_stores.memory_space import MemorySpace
+import pytest
+
+from haclient_stores.errors import StoreFull
+from haclient_stores.memory_space import MemorySpace, anonymous_region
 from haclient_stores.segment import MIN_SEGMENT_BYTES
 
 SIZE = MIN_SEGMENT_BYTES
@@ -27,3 +30,12 @@ def test_no_more_than_the_kept_pieces_stay() -> None:
     for segment in segments:
         space.release(segment)
     assert len(space._spare) == 1
+
+
+@pytest.mark.row("PS18")
+@pytest.mark.parametrize("size", [2**62, 2**70])
+def test_more_memory_than_any_machine_has_is_refused_before_any_is_touched(size: int) -> None:
+    with pytest.raises(StoreFull, match="this machine has no memory for"):
+        MemorySpace(size // 8, kept=8, preallocated=True)
+    with pytest.raises(StoreFull, match="this machine has no memory for"):
+        anonymous_region(size)

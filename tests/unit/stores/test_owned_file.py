@@ -6,7 +6,7 @@ import pytest
 
 from haclient_stores.errors import StoreLocked, UsageError
 from haclient_stores.files import RealDisk
-from haclient_stores.owned_file import check_process, not_the_owner, open_owned
+from haclient_stores.owned_file import check_path, check_process, not_the_owner, open_owned
 
 pytestmark = pytest.mark.row("BS21")
 
@@ -29,3 +29,10 @@ def test_another_client_and_a_fork_are_told_what_to_do() -> None:
     check_process(Path("f"), 1, 1)
     with pytest.raises(UsageError, match="start workers with spawn"):
         check_process(Path("f"), 1, 2)
+
+
+def test_a_path_is_a_text_or_a_path_and_not_empty() -> None:
+    assert check_path("a/b", "a file") == check_path(Path("a/b"), "a file") == Path("a/b")
+    for wrong in ("", None, 5, b"a"):
+        with pytest.raises(UsageError, match="path is the file of the store, not"):
+            check_path(wrong, "the file of the store")  # type: ignore[arg-type]  # wrong on purpose

@@ -10,7 +10,7 @@ from haclient_stores.ring_publish import MIN_RING_BYTES, RingPublishStore
 from haclient_stores.segment import MIN_SEGMENT_BYTES
 from support.disks import tiny_file_system
 from support.frames import BASE, fill, kept, put, put_until_full, take_all
-from support.recording import Created, Event, RecordingDisk, Resized
+from support.recording import Created, Event, RecordingDisk, Resized, failing_sync
 
 pytestmark = pytest.mark.row("PS11", "PS18")
 
@@ -134,3 +134,40 @@ def test_a_sync_that_fails_at_the_end_does_not_keep_the_lock() -> None:
     again = opened(disk)
     assert kept(again) == [1001]
     again.close()
+
+
+@pytest.mark.row("PS18")
+def test_a_ring_that_the_disk_has_no_room_for_leaves_no_full_disk_behind() -> None:
+    disk = RecordingDisk([])
+    made: list[Event] = []
+
+    def fail(event: Event) -> None:
+        if isinstance(event, Resized):
+            made.append(event)
+            if len(made) == 5:
+                raise StoreFull("no space left")
+
+    disk.before = fail
+    with pytest.raises(StoreFull, match="no space left"):
+        RingPublishStore(PATH, CAPACITY, disk=disk)
+    assert [path.name for path in disk.image()] == ["control"]
+    disk.before = None
+    RingPublishStore(PATH, CAPACITY, disk=disk).close()
+
+
+@pytest.mark.row("PS18", "PS20")
+def test_a_segment_whose_last_sync_failed_is_not_lost_for_the_ring() -> None:
+    disk = RecordingDisk([])
+    store = opened(disk, 2 * MIN_SEGMENT_BYTES)
+    put_until_full(store, KIB)
+    store.sync()
+    take_all(store)
+    store.discard_up_to(store.last_sequence - 5)
+    with failing_sync(disk):
+        while True:
+            put(store, KIB)  # until it needs a segment that the disk takes for used
+    last = store.last_sequence
+    put_until_full(store, KIB)
+    assert store.last_sequence > last
+    assert len([path for path in disk.image() if path.suffix == ".seg"]) == 2
+    store.close()

@@ -8,7 +8,7 @@ import pytest
 from typing_extensions import override
 
 from haclient_stores.errors import StoreFull, UsageError
-from haclient_stores.files import anonymous_region
+from haclient_stores.memory_space import anonymous_region
 from haclient_stores.segment import MIN_SEGMENT_BYTES, SLOT_BYTES, Limits, Segment, Space
 from haclient_stores.segments import MARK_BYTES, MAX_FRAME_BYTES, SegmentLog
 from haclient_stores.window import PublishWindow

@@ -29,6 +29,16 @@ def test_what_is_written_stays_in_the_view(tmp_path: Path) -> None:
     assert path.read_bytes() == b"x" * 5000
 
 
+def test_what_is_written_as_it_was_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 9000)
+    file = ViewDisk().open(path)
+    file.pwrite(b"x" * 8192, 0)
+    with path.open("r+b") as real:
+        real.write(b"new")
+    assert file.pread(4, 0) == b"newx"  # the page is the file's, no copy
+
+
 def test_names_change_in_the_view_only(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a")
     (tmp_path / "b").write_bytes(b"")
