@@ -254,9 +254,6 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         create_tables: Create the two tables where they are missing, give those of an earlier shape
             their columns, and commit.
         watch: Warns of messages that stay undiscarded (BS5).
-
-    Raises:
-        UsageError: One of these is something else.
     """
 
     def __init__(
@@ -267,8 +264,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         create_tables: bool = True,
         watch: UndiscardedWatch | None = None,
     ) -> None:
-        wanted = "a DB-API connection"
-        check_has("connection", connection, wanted, "cursor", "commit", "rollback")
+        check_has("connection", connection, "a DB-API connection", "cursor", "commit", "rollback")
         check_text("placeholder", placeholder)
         super().__init__(None, watch)
         self._connection = connection
