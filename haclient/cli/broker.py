@@ -134,7 +134,7 @@ async def _serve(config: BrokerConfig, request: _Request) -> int:
     async with BrokerServer(config) as server:
         if request.data is None:
             complain(f"no --data: the log is in {config.data_dir}", kind="note")
-        say("\n".join(f"listening {uri}" for uri in server.uris))
+        say("\n".join(f"listening {uri}" for uri in server.uris), aside=True)
         await trio.sleep_forever()
     return ExitCode.OK
 

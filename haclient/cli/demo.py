@@ -29,7 +29,7 @@ class _Request:
 async def _work(request: _Request) -> int:
     with progress_bar("messages arrived", request.messages) as progress:
         verdict = await conduct(request.messages, progress)
-    say(msgspec.json.encode(verdict).decode() if request.as_json else verdict.told())
+    say(msgspec.json.encode(verdict).decode() if request.as_json else verdict.told(), aside=True)
     return ExitCode.OK if verdict.good else ExitCode.FAILURE
 
 

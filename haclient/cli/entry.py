@@ -8,7 +8,6 @@ the null device, opened the wrong way round, and using it stays the error that i
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from pathlib import Path
@@ -26,8 +25,6 @@ def _take_missing_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, flags)  # the lowest number that is free: this one
-    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]  # so without a stream
-        sys.stdout = io.TextIOWrapper(io.FileIO(1, "w"), write_through=True)  # else silence is 0
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]  # so without a stream
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115  # for as long as the process
 

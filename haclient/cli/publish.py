@@ -96,7 +96,7 @@ async def _work(run: PublishRun) -> int:
     except ReconnectGaveUp as error:
         raise (lost_connection(run) if run.was_connected else error) from error
     summary, as_json = run.summary, run.request.as_json
-    say(msgspec.json.encode(summary).decode() if as_json else summary.told())
+    say(msgspec.json.encode(summary).decode() if as_json else summary.told(), aside=True)
     if summary.failed:
         raise PublishFailed(
             f"the server refused {summary.failed} messages, the first with: {run.first_failure}"

@@ -12,6 +12,7 @@ import errno
 import os
 import select
 import stat
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -87,8 +88,18 @@ class OutputWriter:
             raise
 
 
-def say(text: str) -> None:
-    """Print a result that is complete; a reader that has left changes nothing about the work."""
+def say(text: str, *, aside: bool = False) -> None:
+    """Print a result that is complete; a reader that has left changes nothing about the work.
+
+    Args:
+        text: The result.
+        aside: The work is done without it, also where there is no standard output (`>&-`).
+
+    Raises:
+        OSError: There is none, and the text was all that the command is for.
+    """
+    if sys.stdout is None and not aside:  # pyright: ignore[reportUnnecessaryComparison]  # see entry
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF), "standard output")
     try:
         click.echo(text)
     except BrokenPipeError:

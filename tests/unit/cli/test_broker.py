@@ -73,7 +73,7 @@ def test_a_broker_says_where_it_listens_and_ends_on_a_signal(
 ) -> None:
     told: list[str] = []
 
-    def echo(text: str) -> None:
+    def echo(text: str, **_: bool) -> None:
         told.append(text)
         os.kill(os.getpid(), number)
 
@@ -94,7 +94,7 @@ def test_without_data_the_log_has_a_place_that_is_named(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(
-        "haclient.cli.broker.say", lambda _text: os.kill(os.getpid(), signal.SIGTERM)
+        "haclient.cli.broker.say", lambda _text, **_: os.kill(os.getpid(), signal.SIGTERM)
     )
     assert run(["broker", "run", "--listen", "tcp://127.0.0.1:0"]) == 0
     [place] = tmp_path.iterdir()
