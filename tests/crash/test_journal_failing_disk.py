@@ -53,7 +53,8 @@ def the_next_broker_works_and_the_power_fails(disk: RecordingDisk) -> None:
     disk.note(journal.next_position)
     for crash in power_cuts(disk.events, after=interrupted):
         again = opened(crash.disk())
-        assert again.next_position >= max((1, *crash.notes))  # type: ignore[type-var]  # of numbers
+        vouched = [note for note in crash.notes if isinstance(note, int)]
+        assert again.next_position >= max(vouched, default=1)
         again.close()
 
 
