@@ -293,7 +293,9 @@ class Commander:
             log.begin(acked=acked, start=None, conflated=conflated)
             return log, None
         # An explicit bookmark forgets what is known: not before the server has accepted it.
-        entered_us = self.places.now_us() if parse_bookmark(bookmark) == NOW else 0
+        entered_us = 0
+        if parse_bookmark(bookmark) == NOW:  # by the clock of any server not later than that
+            entered_us = max(1, self.places.now_us() - self.places.overlap_us)
         return log, partial(
             log.begin, acked=acked, start=bookmark, conflated=conflated, entered_us=entered_us
         )

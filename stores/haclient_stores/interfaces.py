@@ -198,8 +198,8 @@ class SubscriptionLog(Protocol):
             start: An explicit wire bookmark, which forgets what was known of the sub id first
                 (also on disk); None resumes where the store stands.
             conflated: Persisted acks are then no recovery points of their own.
-            entered_us: For a start of NOW the time of it, in microseconds since 1970. It stays
-                known: what came since that moment is owed, and nothing older.
+            entered_us: For a start of NOW the time of it, in microseconds since 1970, or a little
+                earlier, since clocks differ. It stays known: what came since is owed.
         """
         ...
 

@@ -128,15 +128,12 @@ def standing_records(
 ) -> Iterator[tuple[int, int]]:
     """The records of where a subscription stands; nothing of it has arrived for who reads them."""
     standing = tracker.standing
-    heard = [heard_record(subscription, standing.heard_us)] if standing.heard_us else []
-    if not standing.complete:  # it was heard at the server before
-        yield from heard
     if standing.server:
         yield from server_records(subscription, standing.server)
     for publisher_id, sequence in standing.before.items():
         yield word(Kind.BEFORE, subscription, publishers.index(publisher_id)), sequence
-    if standing.complete:
-        yield from heard
+    if standing.heard_us:
+        yield heard_record(subscription, standing.heard_us)
 
 
 def publisher_record(index: int, publisher_id: int) -> tuple[int, int]:

@@ -23,7 +23,7 @@ offset  bytes  meaning
 32      2      bytes of the subscription id
 34      2      bytes of the start: where it began, in wire form
 36      2      bytes of the server's address
-38      2      1: nothing has arrived from another server; 2: it has sent all it had
+38      2      1: the resume vector is a place in the order of this server; else 0
 40      4      count of publishers
 44      4      0
 48      24 n   for each publisher: its id, resume and applied

@@ -25,9 +25,7 @@ __all__ = ["ZEROS_AT", "RingSubscription", "Slot"]
 
 _HEAD: Final = struct.Struct("<IIQQQHHHHI4x")
 _HEARD_AT: Final = 24
-_FLAGS_AT: Final = 38
-_IN_ORDER: Final = 1
-_COMPLETE: Final = 2
+_IN_ORDER_AT: Final = 38
 ZEROS_AT: Final = _HEAD.size - 4  # the last four bytes of the head say nothing
 _VECTORS: Final = struct.Struct("<QQQ")
 _PAIR: Final = struct.Struct("<QQ")
@@ -46,7 +44,6 @@ class Slot:
         vectors: Publisher id, resume and applied of each publisher.
         server: The address of the server that it was entered at last.
         heard_us: Up to when servers were heard, with everything until then discarded.
-        complete: Whether that server has sent all that it had, and it was discarded.
         in_order: Whether the resume vector is a place in the order of that server.
     """
 
@@ -57,13 +54,7 @@ class Slot:
     vectors: tuple[tuple[int, int, int], ...] = ()
     server: str = ""
     heard_us: int = 0
-    complete: bool = False
     in_order: bool = False
-
-    @property
-    def flags(self) -> int:
-        """What can be true, as bits."""
-        return _IN_ORDER * self.in_order | _COMPLETE * self.complete
 
     def pack(self) -> bytes:
         """The bytes of the slot.
@@ -88,7 +79,7 @@ class Slot:
             self.entered_us,
             self.heard_us,
             *map(len, texts),
-            self.flags,
+            self.in_order,
             len(self.vectors),
         )
         rest = b"".join((head[4:], *(_VECTORS.pack(*each) for each in self.vectors), *texts))
@@ -98,7 +89,7 @@ class Slot:
     def unpack(cls, page: bytes) -> Slot | None:
         """Read a slot back; None when it was never written, or not wholly."""
         head = _HEAD.unpack_from(page)
-        crc, length, generation, entered_us, heard_us, *lengths, flags, count = head
+        crc, length, generation, entered_us, heard_us, *lengths, in_order, count = head
         texts = _HEAD.size + _VECTORS.size * count
         if length > len(page) or texts + sum(lengths) != length or not generation:
             return None
@@ -116,8 +107,7 @@ class Slot:
             tuple(_VECTORS.iter_unpack(page[_HEAD.size : texts])),
             server,
             heard_us,
-            bool(flags & _COMPLETE),
-            bool(flags & _IN_ORDER),
+            bool(in_order),
         )
 
 
@@ -147,12 +137,6 @@ class RingSubscription(SubscriptionTracker):
         self._image = bytearray()  # the last slot
         self._places: dict[int, int] = {}  # where a publisher's vectors are in it
 
-    @override
-    def begin_anew(self) -> None:
-        super().begin_anew()
-        self._kept = Standing()  # what of the standing counts for who knows only the vectors
-        self._heard: tuple[int, int] | None = None  # a time, and the first number that came later
-
     def let_go(self, why: str) -> None:
         """Write nothing any more: the store is closed, or used by a fork."""
         self._unusable = why
@@ -179,11 +163,7 @@ class RingSubscription(SubscriptionTracker):
             finished.acked = True
             finished.take(Chunk(numbers, MIXED, [*waiting.values()], [*waiting]))
         before = {} if slot.in_order else {each: applied for each, _, applied in slot.vectors}
-        # Where the order is not known, what came behind the replay and was in hand may stand before
-        # what is finished: then only the time counts.
-        complete = slot.complete and slot.in_order
-        self._standing = Standing(slot.server, before, complete, slot.heard_us)
-        self._kept = self._standing.copy()
+        self._standing = Standing(slot.server, before, slot.heard_us, slot.heard_us)
         self._image = bytearray(slot.pack())
 
     def save(self) -> None:
@@ -201,8 +181,7 @@ class RingSubscription(SubscriptionTracker):
             self.start.entered_us,
             tuple((ids[p], resume.get(p, 0), sequence) for p, sequence in applied.items()),
             self._standing.server,
-            self._kept.heard_us,
-            self._kept.complete,
+            self._standing.settled_us,
             not self._standing.before,
         )
         self._image = bytearray(slot.pack())
@@ -225,14 +204,12 @@ class RingSubscription(SubscriptionTracker):
         if self._unusable:
             raise UsageError(self._unusable)
         image = self._image
-        if self._heard is not None and self.head >= self._heard[1]:
-            self._kept.heard(self._heard[0])
-            self._heard = None
-            _WORD.pack_into(image, _HEARD_AT, self._kept.heard_us)
-            image[_FLAGS_AT] |= _COMPLETE
-        if self._standing.before and self._standing.orders(self._named()):
-            self._standing.before = {}  # and so it stays until it is entered at another server
-            image[_FLAGS_AT] |= _IN_ORDER
+        standing = self._standing
+        standing.settle(self.oldest_undiscarded, self.next_number)
+        _WORD.pack_into(image, _HEARD_AT, standing.settled_us)
+        if standing.before and standing.orders(self._named()):
+            standing.before = {}  # and so it stays until it is entered at another server
+            image[_IN_ORDER_AT] = True
         self.generation = generation = self.generation + 1
         _WORD.pack_into(image, 8, generation)
         image[:4] = zlib.crc32(memoryview(image)[4:]).to_bytes(4, "little")
@@ -295,22 +272,21 @@ class RingSubscription(SubscriptionTracker):
     @override
     def entered(self, server: str) -> None:
         super().entered(server)
-        self._kept.complete = False
-        self._heard = None
         self.save()
 
     @override
     def heard(self, until_us: int) -> None:
         """The next process has to fetch again what is not discarded; only behind it counts this."""
         super().heard(until_us)
-        self._heard = self._heard or (until_us, self.next_number)
-        if self.head >= self._heard[1]:
+        standing = self._standing
+        known_us = standing.settled_us
+        standing.settle(self.oldest_undiscarded, self.next_number)
+        if standing.settled_us != known_us:
             self._write()
 
     @override
     def seed(self, newest: dict[int, int], standing: Standing) -> None:
         super().seed(newest, standing)
-        self._kept = standing.copy()
         self.save()
 
     @override

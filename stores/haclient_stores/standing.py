@@ -7,7 +7,7 @@ with its progress a subscription remembers whose order it is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ class Standing:
     Attributes:
         server: The address of the server that it was entered at last; empty when nobody knows.
         before: The highest sequence of each publisher, by its id, that came from other servers.
-        complete: Whether that server has sent all that it had, so that nothing older is missing.
         heard_us: What servers had at this time has arrived, in microseconds since 1970; 0 when no
             server has sent all that it had so far.
         settled_us: The same of what has arrived and was discarded, too; see `settle`.
@@ -34,7 +33,6 @@ class Standing:
 
     server: str = ""
     before: dict[int, int] = field(default_factory=dict[int, int])
-    complete: bool = False
     heard_us: int = 0
     settled_us: int = 0
     _waiting: tuple[int, int] | None = None  # a time, and a number that no earlier message has
@@ -48,11 +46,9 @@ class Standing:
         if server != self.server:
             self.before = dict(arrived) if self.server else {}
             self.server = server
-        self.complete = False
 
     def heard(self, until_us: int) -> None:
         """The server has sent all that it had at a time."""
-        self.complete = True
         self.heard_us = until_us
 
     def orders(self, finished: Mapping[int, int]) -> bool:
@@ -84,4 +80,4 @@ class Standing:
 
     def copy(self) -> Standing:
         """One that stays as it is."""
-        return Standing(self.server, dict(self.before), self.complete, self.heard_us)
+        return replace(self, before=dict(self.before))

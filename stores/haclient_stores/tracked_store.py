@@ -190,7 +190,12 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
         """
         for point, newest in [(point, self._positions(point)) for point in points]:
             handle = self._subscriptions.get(point.sub_id)
-            own = {} if handle is None else self._tracker(handle).applied()
+            own: dict[int, int] = {}
+            if handle is not None:
+                tracker = self._tracker(handle)
+                own = tracker.applied()
+                if newest == self._positions(point_of(point.sub_id, tracker)):
+                    continue  # which is the start, while nothing is finished
             ahead = all(newest.get(publisher, 0) >= own[publisher] for publisher in own)
             if newest and ahead and newest != own:
                 self.subscription(point.sub_id).seed(newest, standing_of(point))

@@ -33,7 +33,10 @@ pass a message whose effect may still be rolled back. The connection must not co
 is done comes again. The database forgets it in the transaction of the first `save` after that,
 where it also learns the start. Until then it says what is true: no message has had its effect since
 the new start, and a process that begins with `MOST_RECENT` goes on where the results in the
-database end. Where nothing was ever saved that is the start of the log.
+database end. Where nothing was ever saved that is the start of the log. A discard does not say that
+the message was saved: its transaction may have been rolled back, and the program gives it up. So
+each `save` tells the database of the new start, until one finds that it knows; that is asked when
+all transactions that have told it are over.
 
 **Threads:** everything is called by the client in its own thread. `save` alone may be called in
 another one while the client goes on, if the driver allows that; `trim` and `purge` may not.
@@ -89,6 +92,9 @@ _READ_POINTS: Final = (
 )
 _READ_DONE: Final = (
     "select sub_id, publisher, sequence, generation from haclient_done where client_name = ?"
+)
+_READ_GENERATION: Final = (
+    "select generation from haclient_recovery_points where client_name = ? and sub_id = ?"
 )
 _SAVE_DONE: Final = (
     "insert into haclient_done (client_name, sub_id, publisher, sequence, generation) "
@@ -153,8 +159,10 @@ class _Subscription(SubscriptionTracker):
     Attributes:
         done: Publisher index and sequence of each.
         generation: How often it was begun at an explicit start; rows of others do not count.
-        anew: Whether the database may not know yet of the last time.
-        first: What was saved first since then.
+        confirmed: The generation that the database surely knows.
+        telling: The highest sequence by publisher id of what was saved while that was another one,
+            so that its transaction tells the database.
+        told: The same at a discard behind which all of it lies, so that those are over.
         rows: In `haclient_done`, about.
         wanted: Whether a recovery point is wanted to be saved.
         latest: That point, as it was after a discard.
@@ -165,13 +173,13 @@ class _Subscription(SubscriptionTracker):
         super().__init__(publishers)
         self._sub_id = sub_id
         self.done: set[tuple[int, int]] = set()
-        self.generation = 0
-        self.anew = False
-        self.first: Bookmark | None = None
+        self.generation = self.confirmed = 0
+        self.telling: dict[int, int] = {}
+        self.told: dict[int, int] = {}
         self.rows = 0
         self.wanted = False
         self.latest: RecoveryPoint | None = None
-        self.trimmed = ""
+        self.trimmed = RecoveryPoint(sub_id, "")
 
     @override
     def begin(
@@ -181,18 +189,18 @@ class _Subscription(SubscriptionTracker):
         if start is not None:
             self._forget_done()
             self.generation += 1
-            self.anew = True
 
     @override
     def forget(self) -> None:
         super().forget()
         self._forget_done()
+        self.confirmed = 0  # which is what a row that is missing stands for
 
     def _forget_done(self) -> None:
         self.done.clear()
-        self.first = self.latest = None
-        self.rows, self.trimmed = 0, ""
-        self.anew = self.generation > 0  # a row that is missing stands for none
+        self.latest = None
+        self.telling, self.told = {}, {}
+        self.rows, self.trimmed = 0, RecoveryPoint(self._sub_id, "")
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
@@ -211,7 +219,7 @@ class _Subscription(SubscriptionTracker):
     @override
     def discard(self, number: int) -> None:
         super().discard(number)
-        if self.anew or self.wanted:
+        if self.wanted or self.telling:
             self._look()
 
     def _look(self) -> None:
@@ -219,10 +227,10 @@ class _Subscription(SubscriptionTracker):
         if self.wanted:
             self.wanted = False
             self.latest = point_of(self._sub_id, self)
-        if self.first is not None:
-            publisher = self._publishers.index(self.first.publisher_id)
-            if self.applied().get(publisher, 0) >= self.first.sequence:
-                self.anew = False  # it was discarded, so its transaction was committed
+        telling, applied = dict(self.telling), self.applied()
+        places = ((self._publishers.index(each), telling[each]) for each in telling)
+        if all(applied.get(publisher, 0) >= sequence for publisher, sequence in places):
+            self.told = telling
 
     @override
     def is_discarded(self, bookmark: str) -> bool:
@@ -288,9 +296,9 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         cursor.execute(statement.replace("?", self._placeholder), values)
         cursor.close()
 
-    def _read(self, statement: str) -> list[tuple[Any, ...]]:
-        cursor = self._connection.cursor()
-        cursor.execute(statement.replace("?", self._placeholder), (self._client_name,))
+    def _read(self, connection: Connection, statement: str, *values: str) -> list[tuple[Any, ...]]:
+        cursor = connection.cursor()
+        cursor.execute(statement.replace("?", self._placeholder), values)
         rows: list[tuple[Any, ...] | dict[str, Any]] = cursor.fetchall()  # as the user wants rows
         cursor.close()
         return [tuple(row.values() if isinstance(row, dict) else row) for row in rows]
@@ -302,7 +310,10 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         if known:
             return
         with self._transaction():  # a read begins one with some drivers
-            points, done = self._read(_READ_POINTS), self._read(_READ_DONE)
+            points, done = (
+                self._read(self._connection, statement, client_name)
+                for statement in (_READ_POINTS, _READ_DONE)
+            )
         for sub_id, bookmark, start, entered_us, server, heard_us, generation in points:
             handle = self._handle(sub_id)
             if bookmark:
@@ -311,7 +322,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
             if start:
                 handle.start.set(start)
             handle.start.entered_us = entered_us
-            handle.generation = generation
+            handle.generation = handle.confirmed = generation
         for sub_id, publisher, sequence, generation in done:
             handle = self._handle(sub_id)
             place = self._publishers.index(int(publisher)), int(sequence)
@@ -346,10 +357,10 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         connection = connection or self._connection
         handle = self._handle(message.sub_id)
         key = self._client_name, message.sub_id
-        if handle.anew:  # again in each transaction until one is known to be committed
-            handle.first = handle.first or place
-            self._execute(connection, _FORGET_EARLIER, *key, handle.generation)
-            self._save_point(connection, handle, RecoveryPoint(message.sub_id, ""))
+        if not self._knows(connection, handle, key):
+            sequence = max(place.sequence, handle.telling.get(place.publisher_id, 0))
+            handle.telling[place.publisher_id] = sequence
+            self._save_point(connection, handle, handle.trimmed)
         self._execute(
             connection,
             _SAVE_DONE,
@@ -364,15 +375,29 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
             self._trim(connection, handle, point)
         handle.wanted = handle.rows >= _TRIM_EVERY
 
+    def _knows(self, connection: Connection, handle: _Subscription, key: tuple[str, str]) -> bool:
+        """Whether the database knows of the last explicit start, whatever is rolled back."""
+        if (
+            handle.confirmed != handle.generation
+            and handle.telling
+            and handle.told == handle.telling
+        ):
+            rows = self._read(connection, _READ_GENERATION, *key)
+            handle.confirmed = rows[0][0] if rows else 0
+            handle.telling = {}
+        return handle.confirmed == handle.generation
+
     def trim(self, sub_id: str, connection: Connection | None = None) -> None:
         """Save the recovery point in the running transaction, and forget what it has passed."""
         handle = self._handle(sub_id)
+        handle.latest = None  # which is older
+        handle.told = {}  # this transaction may tell the database, too, and is not over
         self._trim(connection or self._connection, handle, point_of(sub_id, handle))
 
     def _trim(self, connection: Connection, handle: _Subscription, point: RecoveryPoint) -> None:
-        if not point.bookmark or point.bookmark == handle.trimmed:
+        if not point.bookmark or point.bookmark == handle.trimmed.bookmark:
             return
-        handle.rows, handle.trimmed = 0, point.bookmark
+        handle.rows, handle.trimmed = 0, point
         self._save_point(connection, handle, point)
         for publisher, sequence in positions(BookmarkList.parse(point.bookmark)).items():
             key = self._client_name, point.sub_id, _digits(publisher)
@@ -381,6 +406,9 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
     def _save_point(
         self, connection: Connection, handle: _Subscription, point: RecoveryPoint
     ) -> None:
+        if handle.confirmed != handle.generation:  # no row of them may stand in the way of another
+            key = self._client_name, point.sub_id, handle.generation
+            self._execute(connection, _FORGET_EARLIER, *key)
         self._execute(
             connection,
             _SAVE_POINT,

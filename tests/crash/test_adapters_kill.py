@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import random
-import signal
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +15,7 @@ from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
 from haclient_stores.bookmarks import BookmarkList
 from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from haclient_stores.transactional import TransactionalRecoveryPoint
-from support.process import python_environment
+from support.killing import run_and_kill
 
 RUNS = 6
 
@@ -97,21 +94,6 @@ while True:
         os.write(1, b"saved\\n")
         log.discard(number)
 """
-
-
-def run_and_kill(program: str, path: Path, seed: int, *, lines: int) -> list[str]:
-    """Let a process work, kill it after so many lines, and return all that it has reported."""
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(path), str(seed)],
-        stdout=subprocess.PIPE,
-        env=python_environment(),
-    ) as process:
-        assert process.stdout is not None
-        reported = [process.stdout.readline() for _ in range(lines)]
-        process.send_signal(signal.SIGKILL)
-        reported += process.stdout.readlines()
-    assert reported[0], "the process died by itself"
-    return [line.decode().strip() for line in reported if line.endswith(b"\n")]
 
 
 def kills(request: pytest.FixtureRequest) -> int:

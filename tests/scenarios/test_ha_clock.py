@@ -66,8 +66,8 @@ async def anchor_us(
         there = await live(other)
         asked = (await there.answer("subscribe")).bookmark.split(",")[-1]
         await client.disconnect()
-    right_us = entered_us if bookmark is NOW else heard_us - int(OVERLAP_S * 1_000_000)
-    return Timestamp.parse(asked).microseconds, right_us
+    right_us = entered_us if bookmark is NOW else heard_us
+    return Timestamp.parse(asked).microseconds, right_us - int(OVERLAP_S * 1_000_000)
 
 
 async def _send(peer: Peer) -> None:

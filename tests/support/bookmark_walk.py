@@ -7,7 +7,6 @@ discards the next process has to know of, and which it may know of.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from support.recording import (
     Image,
     Killed,
     RecordingDisk,
+    killed_at_each_event,
     kills,
     power_cuts,
 )
@@ -265,20 +265,14 @@ def check_next_process(kind: str) -> Iterator[None]:
 
     The first one is killed after its first event, then after its second, and so on.
     """
-    finished = False
-    for count in itertools.count():
-        if finished:
-            return
-        events: list[Event] = []
-        disk = RecordingDisk(events)
-        disk.kill_after(count)
-        with contextlib.suppress(Killed):
-            store = OPEN[kind](disk)
-            store.log("s", "1|1|")
-            store.sync()
-            store.prune()
-            finished = True
-        disk.restart()
+
+    def work(disk: RecordingDisk) -> None:
+        store = OPEN[kind](disk)
+        store.log("s", "1|1|")
+        store.sync()
+        store.prune()
+
+    for disk, events in killed_at_each_event(work):
         store = OPEN[kind](disk)
         store.discard("s", store.log("s", "1|1|"))
         store.sync()

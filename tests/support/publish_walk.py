@@ -7,7 +7,6 @@ with its check: it opens the store on what is left and compares that with what w
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,7 +16,16 @@ from haclient_stores.errors import StoreFull
 from haclient_stores.publish_log import PublishLog
 from support.frames import frame_of, put, take_all
 from support.publish_model import KINDS, PublishModel
-from support.recording import Crash, Event, Image, Killed, RecordingDisk, kills, power_cuts
+from support.recording import (
+    Crash,
+    Event,
+    Image,
+    Killed,
+    RecordingDisk,
+    killed_at_each_event,
+    kills,
+    power_cuts,
+)
 
 __all__ = [
     "Check",
@@ -217,20 +225,14 @@ def check_next_process(kind: str) -> Iterator[None]:
 
     The first one is killed after its first event, then after its second, and so on.
     """
-    finished = False
-    for count in itertools.count():
-        if finished:
-            return
-        events: list[Event] = []
-        disk = RecordingDisk(events)
-        disk.kill_after(count)
-        with contextlib.suppress(Killed):
-            store = KINDS[kind].make(disk)
-            store.reconcile(seen=0, persisted=0, clock_us=1000)
-            put(store)
-            store.reconcile(seen=2000, persisted=1000, clock_us=1000)
-            finished = True
-        disk.restart()
+
+    def work(disk: RecordingDisk) -> None:
+        store = KINDS[kind].make(disk)
+        store.reconcile(seen=0, persisted=0, clock_us=1000)
+        put(store)
+        store.reconcile(seen=2000, persisted=1000, clock_us=1000)
+
+    for disk, events in killed_at_each_event(work):
         store = KINDS[kind].make(disk)
         number = put(store)
         store.sync()

@@ -54,6 +54,7 @@ __all__ = [
     "Synced",
     "Write",
     "failing_sync",
+    "killed_at_each_event",
     "kills",
     "power_cuts",
 ]
@@ -641,6 +642,27 @@ def _rename(names: dict[Path, int], event: Created | Renamed | Removed) -> None:
             names[target] = names.pop(source)
         case Removed(path=path):
             names.pop(path, None)
+
+
+def killed_at_each_event(
+    work: Callable[[RecordingDisk], None],
+) -> Iterator[tuple[RecordingDisk, list[Event]]]:
+    """The disk as a process leaves it that is killed after its first event, its second, and so on.
+
+    The last one has finished its work.
+    """
+    finished = False
+    for count in itertools.count():
+        if finished:
+            return
+        events: list[Event] = []
+        disk = RecordingDisk(events)
+        disk.kill_after(count)
+        with contextlib.suppress(Killed):
+            work(disk)
+            finished = True
+        disk.restart()
+        yield disk, events
 
 
 def kills(

@@ -124,10 +124,10 @@ def test_where_it_stands_outlives_restarts_and_pruning(restarting: Restarting) -
     log.entered("a.example.com:9007")
     log.heard(5_000_000)
     log.discard(log.log("7|1|"))
-    expected = [Standing("a.example.com:9007", {}, complete=True, heard_us=5_000_000)]
+    expected = [Standing("a.example.com:9007", {}, heard_us=5_000_000)]
     log.entered("b:1")
     log.discard(log.log("8|1|"))
-    expected.append(Standing("b:1", {7: 1}, complete=False, heard_us=5_000_000))
+    expected.append(Standing("b:1", {7: 1}, heard_us=5_000_000))
     for prune in (False, True):
         if prune:
             restarting.store.prune()
@@ -139,7 +139,7 @@ def test_where_it_stands_outlives_restarts_and_pruning(restarting: Restarting) -
     log.heard(7_000_000)
     restarting.store.prune()
     log = restarting.again()
-    standing = Standing("a.example.com:9007", {7: 1, 8: 1}, complete=True, heard_us=7_000_000)
+    standing = Standing("a.example.com:9007", {7: 1, 8: 1}, heard_us=7_000_000)
     assert log.standing == standing
     log.begin(acked=False, start="0")
     assert restarting.again().standing == Standing()

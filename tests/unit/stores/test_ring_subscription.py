@@ -28,7 +28,7 @@ def test_a_slot_reads_back_as_it_was_written() -> None:
     largest = 2**64 - 1
     slot = Slot(largest, "s\udcff", "0|1|", 5, ((largest, 0, largest), (1, 2, 3)))
     assert Slot.unpack(slot.pack().ljust(4096, b"\0")) == slot
-    slot = replace(slot, server="a:1", heard_us=largest, complete=True)
+    slot = replace(slot, server="a:1", heard_us=largest, in_order=True)
     assert Slot.unpack(slot.pack().ljust(4096, b"\0")) == slot
     assert Slot.unpack(bytes(4096)) is None
 
@@ -89,12 +89,11 @@ def test_a_time_counts_for_the_next_process_when_all_before_it_is_discarded() ->
     log.discard(second)
     log.discard(first)
     assert newest(pages).heard_us == 2_000
-    assert newest(pages).complete
     log.heard(4_000)
     log.discard(third)
     assert newest(pages).heard_us == 4_000
     log.entered("b:1")
-    assert (newest(pages).server, newest(pages).complete) == ("b:1", False)
+    assert newest(pages).server == "b:1"
     assert newest(pages).heard_us == 4_000
     assert not newest(pages).in_order
 
@@ -108,16 +107,16 @@ def test_the_next_process_stands_where_this_one_did() -> None:
     log.heard(1_000)
     again, _ = made()
     again.restore(newest(pages))
-    assert again.standing == Standing("a:1", {}, complete=True, heard_us=1_000)
+    assert again.standing == Standing("a:1", {}, heard_us=1_000, settled_us=1_000)
     log.entered("b:1")
     log.discard(log.log("1|2|"))
     assert log.in_order
     again.restore(newest(pages))
-    assert again.standing == Standing("b:1", {}, complete=False, heard_us=1_000)
+    assert again.standing == Standing("b:1", {}, heard_us=1_000, settled_us=1_000)
     assert again.in_order
     log.entered("c:1")
     again.restore(newest(pages))
-    assert again.standing == Standing("c:1", {1: 2}, complete=False, heard_us=1_000)
+    assert again.standing == Standing("c:1", {1: 2}, heard_us=1_000, settled_us=1_000)
     assert not again.in_order
     log.begin(acked=False, start="0")
     assert newest(pages).server == ""

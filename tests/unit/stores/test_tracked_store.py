@@ -62,6 +62,28 @@ def test_a_point_counts_only_where_it_is_ahead(
     assert store.oldest_undiscarded("s") == 0
 
 
+@pytest.mark.row("RP6", "BS4")
+@pytest.mark.parametrize(("start", "end"), [("7|3|", ""), ("0|1|", "7|3|")])
+def test_the_start_that_an_adapter_was_told_is_not_ahead(
+    tmp_path: Path, start: str, end: str
+) -> None:
+    """While nothing is finished the point is the start, and the file knows more."""
+    store = made("logged", tmp_path)
+    log = store.subscription("s")
+    log.begin(acked=False, start=start)
+    log.completed(end)
+    _, second = log.log_batch(["7|4|", "7|5|"])
+    log.discard(second)
+    told = list(store.recovery_points())
+    assert [point.bookmark for point in told] == ["7|3|"]
+    store.close()
+    store = made("logged", tmp_path)
+    store.seed(told)
+    assert [store.is_discarded("s", f"7|{n}|") for n in (4, 5)] == [False, True]
+    assert seeded(store, "7|9|") == "7|9|", "the subscription went on elsewhere"
+    store.close()
+
+
 @pytest.mark.row("RP6")
 @pytest.mark.parametrize("bookmark", ["0|1|", "0", "20240131T120000Z"])
 def test_what_names_no_message_seeds_nothing(

@@ -13,10 +13,13 @@ import pytest
 
 from haclient.session.resuming import forms
 from haclient.testing import check_bookmark_store
+from haclient_stores import transactional
 from haclient_stores.errors import StoreLocked, UsageError
 from haclient_stores.transactional import TransactionalRecoveryPoint
 
 pytestmark = pytest.mark.row("BS24")
+
+LIMIT_S = 30.0  # for a thread that has failed
 
 
 @dataclass(frozen=True)
@@ -315,24 +318,24 @@ def test_save_in_another_thread_while_the_client_goes_on(tmp_path: Path) -> None
     done: queue.Queue[list[tuple[int, str]] | None] = queue.Queue()
 
     def work() -> None:
-        while (batch := ready.get()) is not None:
+        while (batch := ready.get(timeout=LIMIT_S)) is not None:
             with connection:
                 for _, bookmark in batch:
                     store.save(Delivered("s", bookmark))
             done.put(batch)
         done.put(None)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     for begin in range(1, 5001, 50):
         bookmarks = [f"{1 + n % 3}|{n}|" for n in range(begin, begin + 50)]
         numbers = store.subscription("s").log_batch(bookmarks)
         ready.put(list(zip(numbers, bookmarks, strict=True)))
         while not done.empty():
-            for number, _ in done.get() or ():
+            for number, _ in done.get(timeout=LIMIT_S) or ():
                 store.discard("s", number)
     ready.put(None)
-    while (batch := done.get()) is not None:
+    while (batch := done.get(timeout=LIMIT_S)) is not None:
         for number, _ in batch:
             store.discard("s", number)
     thread.join()
@@ -458,6 +461,115 @@ def test_what_was_forgotten_comes_back_with_the_transaction(
     saved(connection, store, "7|3|")
     again = opened(connection)
     assert [again.is_discarded("s", f"7|{n}|") for n in (1, 2, 3, 4)] == [True] * 3 + [False]
+
+
+def rolled_back(
+    connection: sqlite3.Connection, store: TransactionalRecoveryPoint, bookmark: str
+) -> None:
+    with suppress(RuntimeError), connection:
+        store.save(Delivered("s", bookmark))
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("given_up", [1, 2, 5])
+def test_a_message_that_is_given_up_takes_nothing_else_along(
+    connection: sqlite3.Connection, given_up: int
+) -> None:
+    """Its transaction is rolled back, and it is discarded: that says nothing of what was saved."""
+    store = opened(connection)
+    saved(connection, store, "7|1|", "7|2|")
+    store = opened(connection)
+    store.subscription("s").begin(acked=False, start="0")
+    for sequence in range(1, given_up + 1):
+        number = store.log("s", f"7|{sequence}|")
+        rolled_back(connection, store, f"7|{sequence}|")
+        store.discard("s", number)
+    store.log("s", "7|8|")
+    write(connection, store, "7|8|")
+    again = opened(connection)
+    assert [again.is_discarded("s", f"7|{n}|") for n in (2, 8)] == [False, True]
+
+
+def test_a_transaction_that_is_still_open_does_not_count_as_known(
+    connection: sqlite3.Connection,
+) -> None:
+    """It sees what it has written itself, and may be rolled back after that."""
+    store = opened(connection)
+    store.subscription("s").begin(acked=False, start="0")
+    first = store.log("s", "7|1|")
+    store.subscription("s").log_batch(["7|2|", "7|3|", "7|4|"])
+    rolled_back(connection, store, "7|1|")
+    with suppress(RuntimeError), connection:
+        store.save(Delivered("s", "7|2|"))
+        store.discard("s", first)
+        store.save(Delivered("s", "7|3|"))
+        raise RuntimeError
+    write(connection, store, "7|4|")
+    assert opened(connection).is_discarded("s", "7|4|")
+
+
+def test_once_it_is_known_a_save_is_one_statement(connection: sqlite3.Connection) -> None:
+    store = opened(connection)
+    store.subscription("s").begin(acked=False, start="0")
+    saved(connection, store, "7|1|", "7|2|")
+    number = store.log("s", "7|3|")
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
+    write(connection, store, "7|3|")
+    connection.set_trace_callback(None)
+    store.discard("s", number)
+    assert len([each for each in statements if "haclient_" in each]) == 1
+
+
+def test_the_recovery_point_never_goes_back(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was found out before a `trim` is not saved after it: the rows are deleted."""
+    monkeypatch.setattr(transactional, "_TRIM_EVERY", 2)
+    store = opened(connection)
+    numbers = [store.log("s", mark) for mark in ("7|1|", "7|2|")]
+    for mark in ("7|1|", "7|2|"):
+        write(connection, store, mark)
+    for number in numbers:
+        store.discard("s", number)
+    with connection:
+        store.trim("s")
+    store.log("s", "7|3|")
+    write(connection, store, "7|3|")
+    assert str(opened(connection).most_recent("s")) == "7|2|"
+
+
+def test_telling_of_a_start_keeps_the_point_that_was_saved_since(
+    connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactional, "_TRIM_EVERY", 1)
+    store = opened(connection)
+    store.subscription("s").begin(acked=False, start="0")
+    first, *_ = store.subscription("s").log_batch(["7|1|", "7|2|", "7|3|", "7|4|"])
+    write(connection, store, "7|2|")
+    write(connection, store, "7|1|")
+    store.discard("s", first)
+    write(connection, store, "7|3|")
+    write(connection, store, "7|4|")
+    again = opened(connection)
+    assert [again.is_discarded("s", f"7|{n}|") for n in (1, 2, 3, 4)] == [True] * 4
+
+
+def test_a_point_of_a_new_start_leaves_no_earlier_rows(connection: sqlite3.Connection) -> None:
+    """Else what is saved again would stand there already, and not count."""
+    store = opened(connection)
+    store.log("s", "7|1|")
+    saved(connection, store, "7|2|")
+    store = opened(connection)
+    store.subscription("s").begin(acked=False, start="0")
+    first = store.log("s", "7|1|")
+    rolled_back(connection, store, "7|1|")
+    store.discard("s", first)
+    with connection:
+        store.trim("s")
+    assert count(connection) == 0
+    saved(connection, store, "7|2|")
+    assert opened(connection).is_discarded("s", "7|2|")
 
 
 def test_purge_after_an_explicit_start(connection: sqlite3.Connection) -> None:
