@@ -8,11 +8,17 @@ At start the last segment is read block by block. A torn tail, which a killed pr
 most once and only there, is cut (overwritten with zeros) with a warning. A damaged block that
 whole blocks follow, a damaged sealed segment, or a segment that is missing in the middle means
 that acknowledged messages would be lost silently: the broker refuses to start and says where.
+
+What was read at start is vouched for from then on, so the last segment and its name are synced
+first. Its bytes are written again before: the kernel takes for written what a failed sync has left
+(see `haclient_stores.rewriting`). For the same reason nothing is synced or sealed after such an
+error: the next start does that.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -45,6 +51,7 @@ from haclient_fake_server.journal_format import (
 from haclient_fake_server.journal_segments import Knowledge, Segment, summarise
 from haclient_stores.errors import StoreCorrupt, StoreError
 from haclient_stores.files import Disk
+from haclient_stores.rewriting import write_again
 
 __all__ = ["JournalFiles"]
 
@@ -80,6 +87,8 @@ class JournalFiles(JournalReader):
         self._known = Knowledge()
         self._segments: dict[int, Segment] = {}
         self._dirty = False
+        self._syncing = threading.Lock()  # an error is told to one of two syncs only
+        self._sync_failed = False
         disk.make_directory(directory)
         if disk.exists(directory / _OF_A_STORE):
             raise StoreError(
@@ -88,7 +97,9 @@ class JournalFiles(JournalReader):
         self._lock = disk.open_locked(directory / LOCK_NAME)
         try:
             self._open_all()
-            if not self._segments:
+            if self._segments:
+                self._bring_to_disk(self._segments[max(self._segments)])
+            else:
                 self._begin(1, first_position=1, now_us=0, room=0)
         except BaseException:
             self._close_files()
@@ -120,9 +131,13 @@ class JournalFiles(JournalReader):
         self._dirty = True
 
     def sync(self) -> None:
-        """Force what was written to the disk itself."""
+        """Force what was written to the disk itself.
+
+        Raises:
+            StoreError: The disk failed, now or in an earlier sync: only the next start may go on.
+        """
         self._dirty = False
-        self._live.file.fsync()
+        self._sync(self._live)
 
     @property
     def dirty(self) -> bool:
@@ -134,9 +149,19 @@ class JournalFiles(JournalReader):
         self._write_manifest(self._live)
         self._close_files()
 
+    def _sync(self, segment: Segment) -> None:
+        with self._syncing:
+            if self._sync_failed:
+                raise StoreError(f"{segment.file.path}: a sync has failed: start the broker again")
+            try:
+                segment.file.fsync()
+            except BaseException:
+                self._sync_failed = True
+                raise
+
     def _roll(self, block: Block) -> Segment:
         old = self._live
-        old.file.fsync()  # nobody reads a sealed segment again: its manifest must not be ahead
+        self._sync(old)  # nobody reads a sealed segment again: its manifest must not be ahead
         old.manifest.sealed = True
         self._write_manifest(old)
         number = old.manifest.number + 1
@@ -275,7 +300,12 @@ class JournalFiles(JournalReader):
             rest = segment.capacity_bytes - offset
             if data[offset : offset + len(_ZEROS)].strip(b"\0"):
                 segment.file.pwrite(_ZEROS[:rest], offset)
-        segment.file.fsync()
+
+    def _bring_to_disk(self, segment: Segment) -> None:
+        """Bring to the disk itself what an earlier process may have left in the kernel only."""
+        write_again(segment.file, 0, segment.end)
+        self._sync(segment)
+        self._disk.fsync_dir(self._directory)
 
     # --- reading -------------------------------------------------------------------------------
 

@@ -14,7 +14,10 @@ Either way the old disk stays usable by tasks that have yet to notice that their
 they write into a copy that nobody reads any more.
 
 *Faults* are armed one by one (`arm`): the next operation of a kind fails with an error number; a
-write that fails has written the first part of its bytes. A failed `fsync` has synced nothing.
+write that fails has written the first part of its bytes. A failed `fsync` has synced nothing, and
+counts all pages as clean from then on: processes see what was written, the disk has the old bytes,
+and a later `fsync` leaves a page out until it is written again. A write into mapped memory is
+noticed by what it changes only; a `pwrite` of the same bytes is a write.
 
 *Other processes* may come at the two moments that matter to locks: `meanwhile`.
 """
@@ -56,12 +59,49 @@ class _Inode:
         self.size = len(content)
         self.memory[: self.size] = bytes(content)
         self.synced = bytes(content)
+        self.lost: dict[int, bytes] = {}  # pages that a failed sync has left, by their offset
         self.locked = False
 
     def copy(self) -> _Inode:
         made = _Inode(self.content())
         made.synced = self.synced
+        made.lost = self.lost.copy()
         return made
+
+    def page(self, start: int) -> bytes:
+        return self.memory[start : start + _PAGE_BYTES]
+
+    def write(self, data: bytes, offset: int) -> None:
+        """As a system call: the pages are dirty whatever they had."""
+        end = offset + len(data)
+        self.memory[offset:end] = data
+        self.size = max(self.size, end)
+        self.lost = {
+            at: page for at, page in self.lost.items() if not offset - _PAGE_BYTES < at < end
+        }
+
+    def is_lost(self, start: int) -> bool:
+        """Whether a page is taken for written, and is not."""
+        return start in self.lost and self.lost[start] == self.page(start)
+
+    def sync(self) -> None:
+        """Write all dirty pages to the disk."""
+        old = self.synced
+        self.synced = self.content()
+        self.lost = {start: page for start, page in self.lost.items() if self.is_lost(start)}
+        if self.lost:
+            found = bytearray(self.synced)
+            for start in self.lost:
+                end = min(start + _PAGE_BYTES, self.size)
+                found[start:end] = old[start:end].ljust(end - start, b"\0")
+            self.synced = bytes(found)
+
+    def lose_sync(self) -> None:
+        """All dirty pages count as clean."""
+        for start in range(0, self.size, _PAGE_BYTES):
+            old = self.synced[start : start + _PAGE_BYTES].ljust(_PAGE_BYTES, b"\0")
+            if (page := self.page(start)) != old:
+                self.lost[start] = page
 
     def content(self) -> bytes:
         return self.memory[: self.size]
@@ -241,7 +281,7 @@ def _survivors(inode: _Inode, chance: random.Random) -> bytearray:
     found = bytearray(old.ljust(size, b"\0"))
     for start in range(0, size, _PAGE_BYTES):
         page = now[start : start + _PAGE_BYTES][: size - start]
-        if page == found[start : start + len(page)]:
+        if page == found[start : start + len(page)] or inode.is_lost(start):
             continue
         match chance.randrange(4):
             case 0:
@@ -294,8 +334,7 @@ class _SimulatedFile(File):
         whole = bytes(data)
         written = whole[: len(whole) // 2] if torn else whole
         assert offset + len(whole) <= _RESERVED_BYTES, "a file of the simulation is small"
-        self.inode.memory[offset : offset + len(written)] = written
-        self.inode.size = max(self.inode.size, offset + len(written))
+        self.inode.write(written, offset)
         self._check("pwrite")
 
     @override
@@ -311,8 +350,10 @@ class _SimulatedFile(File):
 
     @override
     def fsync(self) -> None:
+        if self._disk.is_armed("fsync"):
+            self.inode.lose_sync()
         self._check("fsync")
-        self.inode.synced = self.inode.content()
+        self.inode.sync()
 
     @override
     def close(self) -> None:

@@ -28,7 +28,8 @@ what each of them may lose in a crash.
 *Other processes* try to open a store that is in use: at any time, and just when it is pruned.
 
 *Disks* report no space, failed reads, writes, maps and syncs, and short writes, now and then; bytes
-at rest are not changed. A process that a failed operation ends is a crash like another.
+at rest are not changed. What a failed sync has not written counts as written, as kernels see it. A
+process that a failed operation ends is a crash like another.
 
 *Clocks* of machines jump by seconds at any time: no clock is ever wrong by more than 1.5 s when a
 process begins. The client compares its clock with the servers' when it resumes on another one, and

@@ -103,6 +103,36 @@ def test_a_write_without_room_has_written_its_first_part() -> None:
     disk.open(FILE).fsync()
 
 
+@pytest.mark.row("FI3")
+@pytest.mark.parametrize("again", ["not", "pwrite", "mapped", "after a kill"])
+def test_what_a_failed_sync_has_lost_is_on_the_disk_only_after_it_was_written_again(
+    again: str,
+) -> None:
+    disk = SimulatedDisk()
+    written(disk, b"a" * PAGE + b"b" * PAGE + b"c" * PAGE, synced=True)
+    file = disk.open(FILE)
+    file.pwrite(b"A" * PAGE + b"B" * PAGE + b"C" * PAGE + b"D", 0)
+    disk.arm("fsync", errno.EIO)
+    with pytest.raises(StoreError):
+        file.fsync()
+    assert {each.content(FILE)[: 3 * PAGE : PAGE] for each in survivors(disk)} == {b"abc"}
+    if again == "after a kill":
+        disk = disk.after_kill()
+        file = disk.open(FILE)
+    if again in ("pwrite", "after a kill"):
+        file.pwrite(b"B", 2 * PAGE - 1)  # the bytes are the same
+    elif again == "mapped":
+        file.map(0, PAGE * 2).view[PAGE] = ord("x")
+    found = {each.content(FILE)[1 : 3 * PAGE : PAGE] for each in survivors(disk)}
+    assert found == ({b"abc"} if again == "not" else {b"abc", b"aBc"})
+    file.fsync()
+    file.fsync()
+    expected = b"abc\0" if again == "not" else b"aBc\0"
+    (data,) = {each.content(FILE) for each in survivors(disk)}
+    assert data[1::PAGE] + data[3 * PAGE :] == expected
+    assert disk.content(FILE)[1::PAGE] == b"ABC"
+
+
 def test_a_lock_is_the_open_file_s() -> None:
     disk = SimulatedDisk()
     file = disk.open_locked(FILE)
