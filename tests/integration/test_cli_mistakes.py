@@ -353,14 +353,20 @@ def test_a_torn_bookmark_store_goes_on_and_loses_no_row(alice: str, tmp_path: Pa
     assert first.lines == rows[:60]
     [file] = [path for path in store_files(store) if path.stat().st_size]
     content = file.read_bytes()
-    written = len(content.rstrip(b"\0"))
-    file.write_bytes(content[: written - 5])
+    whole = content.rstrip(b"\0")
+    torn = (whole + bytes(-len(whole) % 16) + b"torn").ljust(len(content), b"\0")
+    file.write_bytes(torn)
     second = haclient(*arguments)
     assert second.code == 0, second.err
+    assert "torn record was cut off" in second.err
     assert "Traceback" not in second.err
-    assert len(second.lines) <= 42
-    assert second.lines == rows[-len(second.lines) :]
-    assert len(second.lines) >= 40
+    assert second.lines == rows[60:]
+    cut = file.read_bytes().rstrip(b"\0")[:-20]  # what a sync has vouched for
+    file.write_bytes(cut)
+    third = haclient(*arguments)
+    assert third.code == 1
+    assert "were synced, and are not there" in third.err.splitlines()[-1]
+    assert file.read_bytes() == cut
 
 
 @pytest.mark.row("CLI9")

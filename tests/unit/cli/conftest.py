@@ -14,9 +14,9 @@ from support.process import running_broker
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """Everything is logged; topics that begin with `people` have a state of the world."""
+    """Everything is logged; `people` and `crowd` have a state of the world."""
     data = tmp_path_factory.mktemp("broker") / "log"
-    with running_broker(data, "--sow", "people:/id") as broker:
+    with running_broker(data, "--sow", "people:/id", "--sow", "crowd:/id") as broker:
         yield broker
 
 

@@ -131,8 +131,8 @@ def test_a_closed_output_is_the_end_and_no_error(
     monkeypatch.setattr("haclient.cli.sow.STDOUT", writer)
     code, _, err = haclient("subscribe", "--topic", "closed", "--bookmark", "epoch")
     assert (code, err) == (0, "")
-    haclient("publish", "--topic", "people", "--file", write_person(rows))
-    assert haclient("sow", "--topic", "people")[::2] == (0, "")
+    haclient("publish", "--topic", "crowd", "--file", write_person(rows))
+    assert haclient("sow", "--topic", "crowd")[::2] == (0, "")
     os.close(writer)
 
 
