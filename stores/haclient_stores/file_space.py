@@ -42,6 +42,7 @@ _SPARE_SEGMENTS: Final = 2  # enough to roll without new files while acks keep u
 _MAPPED_SEGMENTS: Final = 8  # of those that nobody is writing or sending
 _SMALLEST_FRAME_BYTES: Final = SLOT_BYTES + 1  # a length and a digit
 _SUFFIX: Final = ".seg"
+_BOOT_ID: Final = slice(framing.BOOT_ID_OFFSET, framing.BOOT_ID_OFFSET + 16)
 
 
 class FileSpace(Space):
@@ -210,20 +211,21 @@ class FileSpace(Space):
         """Take over the numbering of an earlier process.
 
         Where a word is torn, messages rather come twice than never, and a number rather never than
-        twice. If the machine was stopped, numbers may have been used that nothing on disk shows.
+        twice. If the machine was stopped, numbers may have been used that nothing on disk shows:
+        the window is unsure until the client has told the time, and the page says so until then.
         """
         page = self._control
         floor = max(framing.read_word_pair(page, framing.SECOND_WORD))
-        boot_id = slice(framing.BOOT_ID_OFFSET, framing.BOOT_ID_OFFSET + 16)
-        if bytes(page[boot_id]) != self._boot_id:
+        stopped = bytes(page[_BOOT_ID]) != self._boot_id
+        if stopped:  # a clock may be wrong: where a sync has said how far it could have come
             floor = max(floor, *framing.read_word_pair(page, framing.FOURTH_WORD))
             framing.write_word(page, framing.SECOND_WORD, floor)
-            page[boot_id] = self._boot_id
         return PublishWindow.recovered(
             [(segment.first, segment.next_sequence - 1) for segment in segments],
             last_persisted=min(framing.read_word_pair(page, framing.FIRST_WORD)),
             floor=floor,
             reconciled=any(framing.read_word_pair(page, framing.THIRD_WORD)),
+            unsure=stopped,
         )
 
     def bind(self, client_name: str) -> None:
@@ -247,6 +249,8 @@ class FileSpace(Space):
         framing.write_word(self._control, framing.THIRD_WORD, int(window.reconciled))
         if numbering:
             self._control_dirty = True
+        if not window.unsure:
+            self._control[_BOOT_ID] = self._boot_id
         if window.reconciled and not self._greeting_synced:
             # Once, and before anything is sent: a server that has seen our messages looks like one
             # that has seen somebody else's, to a store that has forgotten whether it ever asked.

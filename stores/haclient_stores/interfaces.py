@@ -100,9 +100,10 @@ class PublishStore(Protocol):
 
     @abstractmethod
     def number_above(self, sequence: int) -> None:
-        """Let a store without history begin above this number; any other goes on as it is.
+        """Let a store whose history is unknown begin above this number; any other goes on as it is.
 
-        The client gives the time in microseconds before the first logon, so that what is published
+        Unknown is that of a new store, and of one that was in use when its machine was stopped. The
+        client gives the time in microseconds before the first logon, so that what is published
         until then is not numbered below what a former run has published.
         """
         ...

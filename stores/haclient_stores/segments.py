@@ -275,9 +275,8 @@ class SegmentLog:
         self.trim()
 
     def number_above(self, sequence: int) -> None:
-        """Let a log without history begin above this number (PS8)."""
-        if self._window.last_sequence == 0:
-            self._window.skip_to(sequence)
+        """Let a log whose history does not say how far it came begin above this number (PS8)."""
+        if self._window.begin_above(sequence):
             self._space.note(self._window, numbering=True)
             self.renumbered()
 

@@ -33,6 +33,7 @@ class PublishWindow:
         last_sequence: The highest number in use. The segment log adds one for each append.
         last_persisted: The highest number that was acknowledged; 0 when none was.
         reconciled: Whether a server has been asked what it has seen of this publisher.
+        unsure: Whether higher numbers may have been used, of which nothing has remained.
     """
 
     __slots__ = (
@@ -42,12 +43,14 @@ class PublishWindow:
         "last_persisted",
         "last_sequence",
         "reconciled",
+        "unsure",
     )
 
     def __init__(self, *, last_persisted: int = 0, reconciled: bool = False) -> None:
         self.last_sequence = 0
         self.last_persisted = 0
         self.reconciled = reconciled
+        self.unsure = False
         self._open_from = 1
         self._closed: deque[tuple[int, int]] = deque()
         self._closed_count = 0
@@ -55,7 +58,13 @@ class PublishWindow:
 
     @classmethod
     def recovered(
-        cls, runs: Iterable[tuple[int, int]], *, last_persisted: int, floor: int, reconciled: bool
+        cls,
+        runs: Iterable[tuple[int, int]],
+        *,
+        last_persisted: int,
+        floor: int,
+        reconciled: bool,
+        unsure: bool = False,
     ) -> PublishWindow:
         """The window of a store that was read back.
 
@@ -64,14 +73,28 @@ class PublishWindow:
             last_persisted: The highest number known to be acknowledged.
             floor: Numbers up to here are taken even if nothing of them is stored.
             reconciled: Whether a server was asked before.
+            unsure: Whether higher numbers may have been used, of which nothing has remained.
         """
         window = cls(reconciled=reconciled)
+        window.unsure = unsure
         for first, last in runs:
             window.skip_to(first - 1)
             window.last_sequence = last
         window.skip_to(floor)
         window.persist(last_persisted)
         return window
+
+    def begin_above(self, sequence: int) -> bool:
+        """Number above this where nothing says how far an earlier run came; whether that is so.
+
+        The client gives the time in microseconds. No run has got further: it began so, and takes
+        longer for a message than that.
+        """
+        if self.last_sequence and not self.unsure:
+            return False
+        self.skip_to(sequence)
+        self.unsure = False
+        return True
 
     @property
     def count(self) -> int:
@@ -122,20 +145,19 @@ class PublishWindow:
         Args:
             seen: The highest sequence that the server has seen of this publisher.
             persisted: The highest that is persisted there and on all its sync destinations.
-            clock_us: Microseconds since 1970: the first number of a publisher without history.
+            clock_us: Microseconds since 1970: see `begin_above`.
 
         Raises:
             StoreError: Messages were stored before any server was asked, under numbers that this
                 server has seen already: it would drop them as duplicates. Nothing is changed.
         """
-        if self.last_sequence == 0:
-            self.skip_to(max(seen, persisted, clock_us))
-        elif not self.reconciled and 0 < self.lowest <= seen:
+        if not self.reconciled and 0 < self.lowest <= seen:
             raise StoreError(
                 f"messages were stored as {self.lowest}..{self.last_sequence} before the first "
                 f"logon, but the server has already seen {seen} of this publisher and would drop "
                 "them: log on before the first publish of a new store, or use a new client name"
             )
         self.reconciled = True
+        self.begin_above(clock_us)
         self.skip_to(seen)
         self.persist(persisted)

@@ -177,7 +177,7 @@ class PublishMachine(RuleBasedStateMachine):
         self.disk = self.disk.after_kill()
         self.opened_again()
         if self.kind.lasting:
-            assert self.store.last_sequence == self.model.last
+            assert self.store.last_sequence == self.model.last or self.model.unsure
         waiting = sorted(self.model.waiting)
         left = self.left()
         assert left == (waiting if self.kind.lasting else waiting[: len(left)])
@@ -197,7 +197,9 @@ class PublishMachine(RuleBasedStateMachine):
             assert self.synced.waiting & self.model.waiting <= found
             assert self.store.last_sequence >= self.synced.last
             assert self.store.last_persisted <= self.model.persisted
-        self.model = PublishModel(found, self.store.last_sequence, self.store.last_persisted)
+        self.model = PublishModel(
+            found, self.store.last_sequence, self.store.last_persisted, self.store.path is not None
+        )
         self.synced = PublishModel()
         self.unsent = self.above(0)
         if not self.store.last_sequence:
@@ -218,7 +220,8 @@ class PublishMachine(RuleBasedStateMachine):
         assert store.last_sequence >= self.model.last * lasts
         assert store.last_persisted == self.model.persisted * lasts
         left = frozenset(self.left())
-        self.model = PublishModel(left, store.last_sequence, store.last_persisted)
+        unsure = self.model.unsure and lasts
+        self.model = PublishModel(left, store.last_sequence, store.last_persisted, unsure)
         if not lasts:
             self.synced = PublishModel()
         self.unsent = self.above(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from haclient_stores.file_publish import FilePublishStore
@@ -22,24 +22,30 @@ DIRECTORY = Path("/stores/p")
 
 @dataclass(frozen=True, slots=True)
 class PublishModel:
-    """The messages that wait, the highest number in use, and the highest that was acknowledged."""
+    """The messages that wait, the highest number in use, and the highest that was acknowledged.
+
+    Attributes:
+        unsure: After a loss of power more numbers may have been used than anybody knows of.
+    """
 
     waiting: frozenset[tuple[int, bytes]] = frozenset()
     last: int = 0
     persisted: int = 0
+    unsure: bool = False
 
     def stored(self, sequence: int, body: bytes) -> PublishModel:
         assert sequence == self.last + 1
-        return PublishModel(self.waiting | {(sequence, body)}, sequence, self.persisted)
+        return replace(self, waiting=self.waiting | {(sequence, body)}, last=sequence)
 
     def acked(self, sequence: int) -> PublishModel:
         persisted = max(sequence, self.persisted)
         left = frozenset(each for each in self.waiting if each[0] > persisted)
-        return PublishModel(left, max(self.last, sequence), persisted)
+        return replace(self, waiting=left, last=max(self.last, sequence), persisted=persisted)
 
     def logged_on(self, seen: int, persisted: int, clock_us: int) -> PublishModel:
-        last = self.last or max(seen, persisted, clock_us)
-        return PublishModel(self.waiting, max(last, seen), self.persisted).acked(persisted)
+        last = clock_us if self.unsure or not self.last else 0
+        known = replace(self, last=max(self.last, last, seen), unsure=False)
+        return known.acked(persisted)
 
     def compare(self, store: PublishLog) -> None:
         """The store holds exactly this."""

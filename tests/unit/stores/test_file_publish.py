@@ -464,3 +464,25 @@ def test_a_loss_of_power_leaves_it_known_that_a_server_was_asked(seed: int) -> N
     found = FilePublishStore("/store", disk=disk.after_power_loss(random.Random(seed)))
     found.reconcile(seen=sequence, persisted=0, clock_us=2000)
     assert found.lowest_unpersisted == sequence
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_number_is_used_again_after_a_loss_of_power(seed: int) -> None:
+    """Not even if nothing of the messages is left, and the server that has them is away."""
+    clock_us = 1_000_000
+    disk = SimulatedDisk()
+    store = FilePublishStore("/store", segment_bytes=MIN_SEGMENT_BYTES, disk=disk)
+    store.reconcile(seen=0, persisted=0, clock_us=clock_us)
+    put(store)
+    store.sync()
+    used = fill(store, 2000, b"." * 100)[-1]
+    disk = disk.after_power_loss(random.Random(seed))
+    for _ in range(2):  # the second one finds a machine that was not stopped since
+        disk = disk.after_kill()
+        store = FilePublishStore("/store", disk=disk)
+    store.number_above(2 * clock_us)
+    assert put(store) > max(used, 2 * clock_us)
+    last = store.last_sequence
+    again = FilePublishStore("/store", disk=disk.after_kill())
+    again.number_above(3 * clock_us)
+    assert put(again) == last + 1
