@@ -61,9 +61,9 @@ def sizes(run: Run) -> dict[str, int]:
             known = [store._known(each.sub_id) for each in subscriber.subscriptions]
             # A forgiven message may be on one broker only; who has begun on it waits for that one.
             trackers = [each for each in known if not (forgiven and each.undiscarded_count)]
-            for each in trackers:
-                each.recovery_point()  # which is when acks of before the last discard count
-            found[f"{name} entries"] = sum(1 for each in trackers for _ in each.entries())
+            # What is discarded may wait for an ack that names it: condensed, so with a limit.
+            found[f"{name} entries"] = sum(each.next_number - each.head for each in trackers)
+            found[f"{name} waiting"] = sum(len(each.finished.waiting) for each in trackers)
     for name, broker in run.brokers.items():
         if broker.server is not None:
             found[f"{name} sessions"] = len(broker.server._entered()._sessions)

@@ -86,7 +86,13 @@ LIVENESS_S: Final = 60.0
 
 _SETTLED_FOR_S: Final = 2.0
 _LOOK_S: Final = 0.25
-_LIMITS: Final = {"segments": 3, "entries": 10, "sessions": 16, "connections": 24}
+_LIMITS: Final = {
+    "segments": 3,
+    "entries": 10,
+    "waiting": 128,
+    "sessions": 16,
+    "connections": 24,
+}
 
 
 @dataclass(slots=True)

@@ -242,9 +242,12 @@ class Subscriber(Program):
             return True
 
     def _behind(self, to: Subscription) -> set[MessageId]:
-        """What is discarded behind an undiscarded message, as the store tells."""
-        behind = dropwhile(lambda each: each[1], self._unfinished(to))
-        return {found for found, discarded in behind if discarded}
+        """What is discarded behind an undiscarded message, as the store tells.
+
+        That one need not have been handed out: it may have been queued when its link was lost.
+        """
+        behind = dropwhile(lambda each: each[1], self._entries(to))
+        return {to.places[place] for place, done in behind if done and place in to.places}
 
     def _unfinished(self, to: Subscription) -> Iterator[tuple[MessageId, bool]]:
         """What no recovery point covers, in the order of its arrival, and whether it is discarded.
@@ -252,12 +255,16 @@ class Subscriber(Program):
         A discard waits for an ack that names it or something behind it, which a server that goes on
         with other topics need not send.
         """
+        for place, discarded in self._entries(to):
+            if place in to.places:
+                yield to.places[place], discarded
+
+    def _entries(self, to: Subscription) -> Iterator[tuple[tuple[int, int], bool]]:
+        """Publisher id and sequence of what has arrived and is not finished; whether discarded."""
         if self.store is None or to.sub_id not in self.store.subscriptions:
             return
         for _, bookmark, discarded in self.store.entries(to.sub_id):
-            place = bookmark.publisher_id, bookmark.sequence
-            if place in to.places:
-                yield to.places[place], discarded
+            yield (bookmark.publisher_id, bookmark.sequence), discarded
 
     def _lose(self, to: Subscription, messages: frozenset[MessageId]) -> None:
         if messages:
