@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from haclient.sow_adapter import SOWRecoveryPointAdapter
     from haclient.streams import MessageStream
     from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
-    from haclient_stores.bookmarks import (
+    from haclient_stores.bookmark import (
         EPOCH,
         MOST_RECENT,
         NOW,
@@ -132,7 +132,7 @@ __all__ = [
 ]
 
 _ERRORS = "haclient.errors"
-_BOOKMARKS = "haclient_stores.bookmarks"
+_BOOKMARKS = "haclient_stores.bookmark"
 _HOMES = {
     "Authenticator": "haclient.auth",
     "DefaultAuthenticator": "haclient.auth",

@@ -32,7 +32,7 @@ from haclient.transport.dispatch import DEFAULT_CAP_BYTES
 from haclient.transport.handling import Handler, HandlerErrorPolicy, check_policy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient.transport.settings import EXIT_TIMEOUT_S, TIMEOUT_S, Settings
-from haclient_stores.bookmarks import MOST_RECENT, StartPoint
+from haclient_stores.bookmark import MOST_RECENT, StartPoint
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["Client"]

@@ -37,11 +37,11 @@ from haclient.transport.ha_core import (
 from haclient.transport.handling import HandlerErrorPolicy, check_policy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient.transport.settings import EXIT_TIMEOUT_S, TIMEOUT_S, Settings
-from haclient_stores.file_publish import FilePublishStore
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 
 __all__ = ["HAClient"]
 

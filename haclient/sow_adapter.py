@@ -27,7 +27,7 @@ from haclient.errors import (
     UsageError,
     WouldBlock,
 )
-from haclient_stores.adapters import RecoveryPoint, TimedAdapter
+from haclient_stores.adapters.recovery_point import RecoveryPoint, TimedAdapter
 from haclient_stores.checks import check_callable, check_has, check_text
 
 __all__ = ["SOWRecoveryPointAdapter"]

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 import trio
 from typing_extensions import override
 
-from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter
+from haclient_stores.adapters.recovery_point import RecoveryPoint, RecoveryPointAdapter
 from haclient_stores.checks import check_callable, check_text
+from haclient_stores.disk.owned_file import check_path
 from haclient_stores.errors import StoreError, UsageError
-from haclient_stores.owned_file import check_path
 
 if TYPE_CHECKING:
     import sqlite3

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
-from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter, TimedAdapter
-from haclient_stores.conflating import ConflatingRecoveryPointAdapter
+from haclient_stores.adapters.conflating import ConflatingRecoveryPointAdapter
+from haclient_stores.adapters.recovery_point import (
+    RecoveryPoint,
+    RecoveryPointAdapter,
+    TimedAdapter,
+)
+from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore, NullBookmarkStore
+from haclient_stores.bookmark_stores.prune import Pruned, prune
+from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
+from haclient_stores.bookmark_stores.watching import OldUndiscarded, UndiscardedWatch
 from haclient_stores.errors import PublishGap, StoreCorrupt, StoreError, StoreFull, StoreLocked
-from haclient_stores.explaining import Explanation
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.hybrid_publish import HybridPublishStore
 from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore, SubscriptionLog
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore, NullBookmarkStore
-from haclient_stores.memory_publish import MemoryPublishStore
-from haclient_stores.null_publish import NullPublishStore
-from haclient_stores.prune_policy import PrunePolicy
-from haclient_stores.pruning import Pruned, prune
-from haclient_stores.ring_bookmark import RingBookmarkStore
-from haclient_stores.ring_publish import RingPublishStore
-from haclient_stores.sizing import StoreSize, publish_store_size
-from haclient_stores.transactional import TransactionalRecoveryPoint
-from haclient_stores.watching import OldUndiscarded, UndiscardedWatch
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.hybrid import HybridPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
+from haclient_stores.publish_stores.null import NullPublishStore
+from haclient_stores.publish_stores.ring import RingPublishStore
+from haclient_stores.publish_stores.sizing import StoreSize, publish_store_size
+from haclient_stores.tools.explain import Explanation
 
 __all__ = [
     "BookmarkStore",

@@ -29,7 +29,7 @@ from haclient.transport.core import Core
 from haclient.transport.dispatch import Delivery
 from haclient.transport.handling import Handler, HandlerErrorPolicy, serve
 from haclient.transport.settings import TIMEOUT_S
-from haclient_stores.bookmarks import EPOCH, MOST_RECENT
+from haclient_stores.bookmark import EPOCH, MOST_RECENT
 
 __all__ = ["Subscriber"]
 

@@ -25,16 +25,14 @@ PURE = (
     "haclient/session",
     "haclient/auth.py",
     "fake_server/haclient_fake_server/engine",
-    "fake_server/haclient_fake_server/journal_format.py",
-    "stores/haclient_stores/bookmarks.py",
-    "stores/haclient_stores/entries.py",
-    "stores/haclient_stores/finished.py",
+    "fake_server/haclient_fake_server/journal/format.py",
+    "stores/haclient_stores/bookmark.py",
     "stores/haclient_stores/framing.py",
-    "stores/haclient_stores/sizing.py",
-    "stores/haclient_stores/tracking.py",
-    "stores/haclient_stores/window.py",
+    "stores/haclient_stores/publish_stores/sizing.py",
+    "stores/haclient_stores/tracker",
+    "stores/haclient_stores/publish_stores/window.py",
 )
-MAX_MODULE_LINES = 450
+MAX_MODULE_LINES = 800
 MAX_FUNCTION_LINES = 60
 
 # Modules that hold no behaviour of their own, or are tested by name elsewhere.

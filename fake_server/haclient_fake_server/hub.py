@@ -15,14 +15,14 @@ import trio
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy
 from haclient_fake_server.engine.broker import Effects, Engine
 from haclient_fake_server.engine.journal import MemoryJournal
-from haclient_fake_server.journal_files import JournalFiles
+from haclient_fake_server.journal.files import JournalFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from haclient.protocol.messages import Message
-    from haclient_fake_server.confirmed import ConfirmedPosition
     from haclient_fake_server.engine.destinations import DestinationStatus
+    from haclient_fake_server.journal.confirmed import ConfirmedPosition
 
 __all__ = ["Hub", "SessionLike"]
 

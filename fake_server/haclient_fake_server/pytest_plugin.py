@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from haclient_fake_server.cluster import Cluster, On
     from haclient_fake_server.config import BrokerConfig
-    from haclient_fake_server.processes import BrokerProcess
+    from haclient_fake_server.testing.cluster import Cluster, On
+    from haclient_fake_server.testing.processes import BrokerProcess
 
 __all__ = [
     "ClusterFactory",
@@ -86,7 +86,7 @@ async def amps_cluster(
     """Clusters of brokers that replicate to each other; call it with their names, and await."""
     import trio  # noqa: PLC0415 - loading the plugin must cost nothing
 
-    from haclient_fake_server.cluster import Cluster, run_cluster  # noqa: PLC0415 - the same
+    from haclient_fake_server.testing.cluster import Cluster, run_cluster  # noqa: PLC0415 - the same
 
     async with trio.open_nursery() as nursery:
 
@@ -119,7 +119,7 @@ async def amps_memory_broker(amps_cluster: ClusterFactory) -> Cluster:
 @pytest.fixture
 def amps_broker_process() -> Generator[BrokerProcess]:
     """One broker as a process, its journal in a temporary directory; it needs no trio."""
-    from haclient_fake_server.processes import BrokerProcess  # noqa: PLC0415 - as above
+    from haclient_fake_server.testing.processes import BrokerProcess  # noqa: PLC0415 - as above
 
     with (
         TemporaryDirectory() as folder,

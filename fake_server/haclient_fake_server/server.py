@@ -22,15 +22,15 @@ import trio
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
-from haclient_fake_server.confirmed import ConfirmedPosition
 from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.hub import Hub
-from haclient_fake_server.journal_files import JournalFiles
+from haclient_fake_server.journal.confirmed import ConfirmedPosition
+from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.listening import Listener, listen
 from haclient_fake_server.redialling import Dial, dial_destination, keep_connected
 from haclient_fake_server.sessions import Session
-from haclient_stores.files import Disk, RealDisk
+from haclient_stores.disk.files import Disk, RealDisk
 
 if TYPE_CHECKING:
     from haclient.transport.link import Link

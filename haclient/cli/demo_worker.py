@@ -36,7 +36,7 @@ from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.stores import FilePublishStore, LoggedBookmarkStore
 from haclient.streams import MessageStream
-from haclient_stores.bookmarks import MOST_RECENT
+from haclient_stores.bookmark import MOST_RECENT
 
 __all__ = [
     "HELD",

@@ -21,8 +21,8 @@ from haclient.cli.storing import entries_of, explanations_of, subscriptions_of, 
 from haclient.cli.writing import say
 from haclient.errors import HAClientError, UsageError
 from haclient.stores import prune as prune_files
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.inspecting import size_of, viewed
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.tools.inspect import size_of, viewed
 
 __all__ = ["store"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
-from haclient_stores.explaining import Explanation
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.inspecting import BookmarkFile, StoreFile, size_of
-from haclient_stores.ring_bookmark import RingBookmarkStore
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.tools.explain import Explanation
+from haclient_stores.tools.inspect import BookmarkFile, StoreFile, size_of
 
 __all__ = ["entries_of", "explanations_of", "subscriptions_of", "summary_of"]
 

@@ -40,7 +40,7 @@ from haclient.errors import DisconnectedError, TimedOut, UsageError
 from haclient.ha import HAClient
 from haclient.stores import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
 from haclient.streams import MessageStream
-from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, StartPoint, parse_bookmark
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, StartPoint, parse_bookmark
 
 __all__ = ["SubscribeRequest", "SubscribeRun", "stopped", "subscribe"]
 

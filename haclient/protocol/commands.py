@@ -19,12 +19,12 @@ from typing_extensions import override
 from haclient.errors import UsageError
 from haclient.protocol.headers import WIRE_NAMES
 from haclient.protocol.validation import validate
-from haclient_stores.bookmarks import MOST_RECENT
+from haclient_stores.bookmark import MOST_RECENT
 
 if TYPE_CHECKING:
     from haclient.protocol.acks import AckType
     from haclient.protocol.options import Options
-    from haclient_stores.bookmarks import StartPoint
+    from haclient_stores.bookmark import StartPoint
 
 __all__ = ["Command", "CommandName"]
 

@@ -28,7 +28,7 @@ from typing_extensions import override
 
 from haclient.errors import ProtocolError, UsageError
 from haclient.protocol.headers import WIRE_NAMES
-from haclient_stores.bookmarks import Bookmark
+from haclient_stores.bookmark import Bookmark
 
 __all__ = ["Message", "MessageOwner", "Unsigned"]
 

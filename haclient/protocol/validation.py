@@ -13,13 +13,13 @@ from haclient.errors import UsageError
 from haclient.protocol.acks import parse_acks
 from haclient.protocol.encoding import check_correlation_id
 from haclient.protocol.options import Options
-from haclient_stores.bookmarks import MOST_RECENT, NOW, Bookmark, BookmarkList, parse_bookmark
+from haclient_stores.bookmark import MOST_RECENT, NOW, Bookmark, BookmarkList, parse_bookmark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from haclient.protocol.commands import Command
-    from haclient_stores.bookmarks import StartPoint
+    from haclient_stores.bookmark import StartPoint
 
     Rule = Callable[[Command], None]
 

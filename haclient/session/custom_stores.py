@@ -15,10 +15,10 @@ from typing import Final
 
 from typing_extensions import override
 
-from haclient_stores.bookmarks import BookmarkList
+from haclient_stores.bookmark import BookmarkList
 from haclient_stores.errors import PublishGap, UsageError
 from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore
-from haclient_stores.resumption import Resumption, sequences
+from haclient_stores.tracker.resumption import Resumption, sequences
 
 __all__ = ["SendingStore", "StoreSubscription"]
 

@@ -20,7 +20,7 @@ from haclient.errors import (
     command_error,
 )
 from haclient.protocol.messages import Message
-from haclient_stores.bookmarks import Bookmark, parse_bookmark
+from haclient_stores.bookmark import Bookmark, parse_bookmark
 
 __all__ = ["MAX_ROUNDS", "LoggedOn", "logon_fields", "read_logon_ack", "refusal"]
 

@@ -36,7 +36,7 @@ from haclient.errors import UsageError
 from haclient.protocol.options import Options
 from haclient.protocol.version import version_number
 from haclient.session.hearing import catching_up
-from haclient_stores.bookmarks import Bookmark, parse_bookmark
+from haclient_stores.bookmark import Bookmark, parse_bookmark
 from haclient_stores.interfaces import SubscriptionLog
 
 __all__ = ["Refusals", "Whereabouts", "forms", "resuming_options"]

@@ -6,7 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 from haclient.testing.expecting import expect
-from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter, TimedAdapter
+from haclient_stores.adapters.recovery_point import (
+    RecoveryPoint,
+    RecoveryPointAdapter,
+    TimedAdapter,
+)
 
 __all__ = ["check_recovery_point_adapter"]
 

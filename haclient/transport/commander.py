@@ -27,7 +27,7 @@ from haclient.session.subscriptions import Sink, Subscription
 from haclient.transport.connection import Connection
 from haclient.transport.dispatch import Delivery
 from haclient.transport.reentry import Places, best_first
-from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, parse_bookmark
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
 __all__ = ["Commander", "Fields", "drop_queued", "lost_error"]

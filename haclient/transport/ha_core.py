@@ -49,7 +49,7 @@ from haclient.transport.dispatch import Delivery
 from haclient.transport.payload import Payload
 from haclient.transport.reentry import best_first
 from haclient.transport.settings import Settings
-from haclient_stores.publish_log import PublishLog
+from haclient_stores.publish_stores.publish_log import PublishLog
 
 __all__ = ["HACore", "HASettings", "OnPublishGap", "OnResubscribeFailure"]
 

@@ -33,7 +33,7 @@ from haclient.transport.syncing import sync_accepted
 from haclient.transport.watermark import Watermark
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog, PublishStore
-from haclient_stores.null_publish import NullPublishStore
+from haclient_stores.publish_stores.null import NullPublishStore
 
 __all__ = ["DEFAULT_MAX_UNPERSISTED_BYTES", "Publisher"]
 

@@ -9,10 +9,10 @@ from typing import Final, cast
 import trio
 
 from haclient.errors import StoreError, StoreFull, UsageError
+from haclient_stores.bookmark_stores.tracked_store import Tracked, TrackedBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
-from haclient_stores.null_publish import NullPublishStore
-from haclient_stores.publish_log import PublishLog
-from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
+from haclient_stores.publish_stores.null import NullPublishStore
+from haclient_stores.publish_stores.publish_log import PublishLog
 
 __all__ = ["group_sync", "on_disk", "sync_accepted"]
 

@@ -17,9 +17,14 @@ import trio
 
 from haclient.errors import StoreFull, TimedOut, UsageError
 from haclient.transport.syncing import group_sync
-from haclient_stores.adapters import PointFeed, RecoveryPoint, RecoveryPointAdapter, TimedAdapter
+from haclient_stores.adapters.recovery_point import (
+    PointFeed,
+    RecoveryPoint,
+    RecoveryPointAdapter,
+    TimedAdapter,
+)
+from haclient_stores.bookmark_stores.tracked_store import Tracked, TrackedBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
-from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
 
 __all__ = ["Upkeep", "open_all"]
 

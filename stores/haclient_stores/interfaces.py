@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from haclient_stores.bookmarks import BookmarkList
+    from haclient_stores.bookmark import BookmarkList
     from haclient_stores.errors import PublishGap
-    from haclient_stores.standing import Standing
+    from haclient_stores.tracker.server_order import Standing
 
 __all__ = ["BookmarkStore", "FrameLog", "PublishStore", "SubscriptionLog"]
 

@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
-from haclient_stores.bookmarks import BookmarkList
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.transactional import TransactionalRecoveryPoint
+from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
+from haclient_stores.bookmark import BookmarkList
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.killing import run_and_kill
 
 RUNS = 6

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from haclient_stores import record_file
+from haclient_stores.bookmark_stores import record_file
 from support.bookmark_walk import OPEN, check, check_next_process, crashes, walked
 from support.recording import Crash, Event, kills
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from haclient_stores import record_file
+from haclient_stores.bookmark_stores import record_file
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.errors import StoreCorrupt
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.segment import PAGE_BYTES
+from haclient_stores.publish_stores.segment import PAGE_BYTES
 
 pytestmark = [pytest.mark.row("BS14", "PS21"), pytest.mark.timeout(600)]
 

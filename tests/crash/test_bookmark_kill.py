@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.ring_bookmark import RingBookmarkStore
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from support.killing import run_and_kill
 
 RUNS = 5

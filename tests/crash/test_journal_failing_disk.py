@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from haclient_fake_server.engine.journal import Block
-from haclient_fake_server.journal_files import JournalFiles
-from haclient_fake_server.journal_format import Record, encode_block, encode_record
+from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.journal.format import Record, encode_block, encode_record
 from haclient_stores.errors import StoreError
 from support.recording import Event, Killed, Note, RecordingDisk, Synced, failing_sync, power_cuts
 

@@ -10,18 +10,17 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import pytest
 
-from haclient_stores import (
-    file_space,
-    framing,
-    hybrid_space,
-    logged_bookmark,
+from haclient_stores import framing
+from haclient_stores.bookmark_stores import logged as logged_bookmark
+from haclient_stores.bookmark_stores import (
     logged_subscription,
     record_file,
-    ring_bookmark,
     ring_subscription,
-    segments,
     snapshots,
 )
+from haclient_stores.bookmark_stores import ring as ring_bookmark
+from haclient_stores.publish_stores import file_space, hybrid_space
+from haclient_stores.publish_stores import segment_log as segments
 from support import bookmark_walk, publish_walk
 from support.recording import RecordingDisk
 
@@ -101,7 +100,7 @@ def a_length_is_written_before_its_frame(patch: pytest.MonkeyPatch) -> None:
         return int(self._window.last_sequence)
 
     patch.setattr(segments.SegmentLog, "append", append)
-    patch.setattr("haclient_stores.publish_log.PublishLog.store", append)
+    patch.setattr("haclient_stores.publish_stores.publish_log.PublishLog.store", append)
 
 
 @bug("file")

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.hybrid_publish import HybridPublishStore
-from haclient_stores.publish_log import PublishLog
-from haclient_stores.ring_publish import RingPublishStore
-from haclient_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.hybrid import HybridPublishStore
+from haclient_stores.publish_stores.publish_log import PublishLog
+from haclient_stores.publish_stores.ring import RingPublishStore
+from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from support.frames import put
 from support.publish_model import DIRECTORY
 from support.recording import Event, RecordingDisk, kills, power_cuts

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from haclient_stores.disk.files import File
 from haclient_stores.errors import StoreError, StoreLocked
-from haclient_stores.files import File
 from support.recording import Crash, Event, RecordingDisk, Write, kills, power_cuts
 
 A, B = Path("/d/a"), Path("/d/b")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from haclient_stores.files import Disk
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.ring_bookmark import RingBookmarkStore
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
+from haclient_stores.disk.files import Disk
 from support.frames import put
 from support.publish_model import KINDS
 from support.recording import Event, RecordingDisk, failing_sync, power_cuts

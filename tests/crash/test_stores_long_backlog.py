@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 
 pytestmark = [pytest.mark.row("PS11"), pytest.mark.row("PS21")]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.errors import UsageError
 from haclient_stores.interfaces import SubscriptionLog
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
 
 pytestmark = [
     pytest.mark.row("BS4"),

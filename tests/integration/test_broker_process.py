@@ -10,7 +10,7 @@ import trio
 
 from haclient.protocol.encoding import encode_frame
 from haclient_fake_server.__main__ import main
-from haclient_fake_server.processes import BrokerProcess
+from haclient_fake_server.testing.processes import BrokerProcess
 from support.broker import RawClient
 
 

@@ -13,10 +13,10 @@ import trio
 from haclient.errors import UsageError
 from haclient.protocol.encoding import encode_frame
 from haclient_fake_server.__main__ import main
-from haclient_fake_server.cluster import Cluster
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
-from haclient_fake_server.faults import Kill, Restart
 from haclient_fake_server.server import BrokerServer
+from haclient_fake_server.testing.cluster import Cluster
+from haclient_fake_server.testing.faults import Kill, Restart
 from support.broker import RawClient
 
 FAST = "ack_conflation=1ms"

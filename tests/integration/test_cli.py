@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient_fake_server.processes import BrokerProcess
+from haclient_fake_server.testing.processes import BrokerProcess
 from support.process import haclient, running_broker, start_haclient
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient_fake_server.processes import BrokerProcess
+from haclient_fake_server.testing.processes import BrokerProcess
 from support.process import Result, haclient, running_broker, start_haclient
 
 CLOSED = "tcp://127.0.0.1:1/amps/json"

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from haclient_fake_server.cluster import Cluster
-from haclient_fake_server.faults import (
+from haclient_fake_server.pytest_plugin import ClusterFactory
+from haclient_fake_server.testing.cluster import Cluster
+from haclient_fake_server.testing.faults import (
     Cut,
     Direction,
     Heal,
@@ -20,7 +21,6 @@ from haclient_fake_server.faults import (
     Restart,
     Slow,
 )
-from haclient_fake_server.pytest_plugin import ClusterFactory
 from support.journey import Journey
 
 HOWS: tuple[How, ...] = ("reset", "end", "silence")

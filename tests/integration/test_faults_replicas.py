@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from haclient_fake_server.cluster import Cluster, On
-from haclient_fake_server.faults import Cut, Heal, Partition
 from haclient_fake_server.pytest_plugin import ClusterFactory
+from haclient_fake_server.testing.cluster import Cluster, On
+from haclient_fake_server.testing.faults import Cut, Heal, Partition
 from support.broker import RawClient
 
 QUICK = "ack_conflation=1ms"

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from haclient.cli.demo_processes import reserved_ports
-from haclient_fake_server.processes import BrokerProcess
+from haclient_fake_server.testing.processes import BrokerProcess
 from support.process import Child, haclient, running_broker, start_haclient
 
 PIPE_BYTES = 8192  # a subscriber runs at most this far ahead of what the test has read

@@ -22,7 +22,7 @@ from haclient.protocol.options import Options
 from haclient.protocol.units import format_interval, parse_interval
 from haclient.protocol.uri import Uri
 from haclient.protocol.version import version_number
-from haclient_stores.bookmarks import (
+from haclient_stores.bookmark import (
     EPOCH,
     NOW,
     Bookmark,

@@ -20,14 +20,16 @@ from hypothesis.stateful import (
 )
 from typing_extensions import override
 
-from haclient_stores import finished, record_file, runs, tracking
-from haclient_stores.adapters import RecoveryPoint, positions
-from haclient_stores.files import Disk
+from haclient_stores.adapters.recovery_point import RecoveryPoint, positions
+from haclient_stores.bookmark_stores import record_file
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import Tracked, TrackedBookmarkStore
+from haclient_stores.disk.files import Disk
 from haclient_stores.interfaces import SubscriptionLog
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.ring_bookmark import RingBookmarkStore
-from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
+from haclient_stores.tracker import finished, runs
+from haclient_stores.tracker import tracker as tracking
 from simulation.disk import SimulatedDisk
 from support.bookmark_world import Message, World
 

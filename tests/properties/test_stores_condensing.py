@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from haclient_stores.bookmarks import Bookmark, BookmarkList
-from haclient_stores.entries import Publishers
-from haclient_stores.tracking import SubscriptionTracker
+from haclient_stores.bookmark import Bookmark, BookmarkList
+from haclient_stores.tracker.entries import Publishers
+from haclient_stores.tracker.tracker import SubscriptionTracker
 
 pytestmark = pytest.mark.row("BS3", "BS10")
 

@@ -14,11 +14,11 @@ import pytest
 from typing_extensions import override
 
 from haclient.session.resuming import forms
-from haclient_stores import transactional
-from haclient_stores.adapters import PointFeed, RecoveryPoint
-from haclient_stores.bookmarks import Bookmark, BookmarkList, Timestamp
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.transactional import TransactionalRecoveryPoint
+from haclient_stores.adapters import transactional
+from haclient_stores.adapters.recovery_point import PointFeed, RecoveryPoint
+from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
+from haclient_stores.bookmark import Bookmark, BookmarkList, Timestamp
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.points import KeptPoints
 
 pytestmark = pytest.mark.row("RP6", "BS9", "HA17")

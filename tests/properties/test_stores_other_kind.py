@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from haclient_stores.disk.files import Disk
 from haclient_stores.errors import StoreFull
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.files import Disk
-from haclient_stores.hybrid_publish import HybridPublishStore
-from haclient_stores.publish_log import PublishLog
-from haclient_stores.ring_publish import RingPublishStore
-from haclient_stores.segment import MIN_SEGMENT_BYTES as SMALL
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.hybrid import HybridPublishStore
+from haclient_stores.publish_stores.publish_log import PublishLog
+from haclient_stores.publish_stores.ring import RingPublishStore
+from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES as SMALL
 from support.frames import put, take_all
 from support.publish_model import PublishModel
 from support.recording import RecordingDisk

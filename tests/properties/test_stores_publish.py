@@ -21,9 +21,9 @@ from hypothesis.stateful import (
 from typing_extensions import override
 
 from haclient_stores.errors import StoreFull, UsageError
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.segment import MIN_SEGMENT_BYTES
-from haclient_stores.window import PublishWindow
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.window import PublishWindow
 from simulation.disk import SimulatedDisk
 from support.frames import frame_of, put
 from support.publish_model import DIRECTORY, KINDS, PublishModel, Store

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from typing_extensions import override
 
 from haclient_stores.interfaces import SubscriptionLog
-from haclient_stores.tracking import SubscriptionTracker
+from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.bookmark_world import World
 
 pytestmark = pytest.mark.row("BS2", "BS3", "BS4", "BS6", "BS9", "BS10", "BS11")

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from haclient_stores import tracking, transactional
-from haclient_stores.transactional import TransactionalRecoveryPoint
+from haclient_stores.adapters import transactional
+from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
+from haclient_stores.tracker import tracker as tracking
 
 pytestmark = pytest.mark.row("BS23", "BS24")
 

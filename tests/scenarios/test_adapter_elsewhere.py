@@ -15,14 +15,14 @@ from typing_extensions import override
 
 from haclient.ha import HAClient
 from haclient.sow_adapter import SOWRecoveryPointAdapter
-from haclient_fake_server.cluster import Cluster
 from haclient_fake_server.config import BrokerConfig, SowTopic
-from haclient_fake_server.faults import Heal, Partition
-from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter
-from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, StartPoint
-from haclient_stores.conflating import ConflatingRecoveryPointAdapter
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_fake_server.testing.cluster import Cluster
+from haclient_fake_server.testing.faults import Heal, Partition
+from haclient_stores.adapters.conflating import ConflatingRecoveryPointAdapter
+from haclient_stores.adapters.recovery_point import RecoveryPoint, RecoveryPointAdapter
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, StartPoint
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.points import KeptPoints
 

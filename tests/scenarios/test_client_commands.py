@@ -18,7 +18,7 @@ from haclient.errors import (
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, together
 

@@ -14,9 +14,9 @@ from haclient.errors import StoreFull
 from haclient.protocol.messages import Message
 from haclient.stores import LoggedBookmarkStore, PrunePolicy, UndiscardedWatch
 from haclient.transport import upkeep
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.record_file import GROW_BYTES
-from haclient_stores.segment import PAGE_BYTES
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.record_file import GROW_BYTES
+from haclient_stores.publish_stores.segment import PAGE_BYTES
 from support.clock import in_virtual_time
 from support.peer import Server, answering, together
 

@@ -13,9 +13,9 @@ from haclient.client import Client
 from haclient.errors import DisconnectedError, StoreError, StoreFull, UsageError, WouldBlock
 from haclient.protocol.commands import Command
 from haclient.session.states import ConnectionState
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import PublishStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
 from support.peer import Peer, Server, answering, listening, together

@@ -11,7 +11,7 @@ from haclient.errors import DisconnectedError, PublishFailed, StoreError, TimedO
 from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
 from haclient_stores.interfaces import PublishStore
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
 from support.peer import Peer, answering, listening, together

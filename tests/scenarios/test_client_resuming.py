@@ -12,9 +12,9 @@ from haclient.errors import BadFilter, InvalidTopic, ProtocolError, StoreFull
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
-from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
 from support.peer import Peer, Server, answering, together

@@ -12,8 +12,8 @@ from haclient.client import Client
 from haclient.errors import SubIdInUse, TimedOut
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
-from haclient_stores.bookmarks import EPOCH
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.bookmark import EPOCH
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, together
 

@@ -11,8 +11,8 @@ from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.transport.reentry import OVERLAP_S
 from haclient.transport.settings import wall_clock
-from haclient_stores.bookmarks import EPOCH, NOW, StartPoint, Timestamp
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.bookmark import EPOCH, NOW, StartPoint, Timestamp
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering
 from support.recovery import entered, live, lose

@@ -15,11 +15,11 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, StartPoint, Timestamp
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, StartPoint, Timestamp
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.ring_bookmark import RingBookmarkStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering
 from support.recovery import entered, live, lose

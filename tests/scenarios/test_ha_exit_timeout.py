@@ -13,8 +13,8 @@ from haclient.delay import FixedDelayStrategy
 from haclient.errors import ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
 from haclient.transport.exceptions import open_nursery
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.instances import Instance, address, instances
 

@@ -24,11 +24,11 @@ from haclient.protocol.messages import Message
 from haclient.session.recovery import Recovery
 from haclient.session.states import ConnectionState
 from haclient.transport.exceptions import open_nursery
-from haclient_stores.bookmarks import EPOCH
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.bookmark import EPOCH
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, together
 from support.recovery import World, entered, live, lose, not_answering, running_tasks

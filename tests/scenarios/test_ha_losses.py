@@ -17,8 +17,8 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.recovery import Recovery
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering
 from support.recovery import (

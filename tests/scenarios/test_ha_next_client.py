@@ -8,7 +8,7 @@ import trio
 from haclient.client import Client
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
 from support.instances import instances
 

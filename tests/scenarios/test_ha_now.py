@@ -10,10 +10,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient_stores.bookmarks import MOST_RECENT, NOW, Timestamp, parse_bookmark
+from haclient_stores.bookmark import MOST_RECENT, NOW, Timestamp, parse_bookmark
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
 from support.peer import Peer, Server, answering

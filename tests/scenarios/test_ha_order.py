@@ -22,8 +22,8 @@ from haclient.errors import (
 )
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.tracking import SubscriptionTracker
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering
 from support.recovery import entered, live, lose

@@ -21,9 +21,9 @@ from haclient.errors import (
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
-from haclient_stores.bookmarks import EPOCH, Timestamp
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.bookmark import EPOCH, Timestamp
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, together
 from support.recovery import RecordedDelay, Recorder, entered, live, lose

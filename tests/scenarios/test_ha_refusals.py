@@ -24,8 +24,8 @@ from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.transport.exceptions import open_nursery
 from haclient.transport.ha_core import OnResubscribeFailure
-from haclient_stores.bookmarks import EPOCH
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
+from haclient_stores.bookmark import EPOCH
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering
 from support.recovery import Recorder, entered, live, lose

@@ -12,7 +12,7 @@ from haclient.errors import DisconnectedError, ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.instances import instances
 

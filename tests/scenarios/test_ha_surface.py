@@ -24,12 +24,12 @@ from haclient.streams import MessageStream
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.exceptions import open_nursery
 from haclient_fake_server.config import BrokerConfig, SowTopic
-from haclient_stores.bookmarks import EPOCH
-from haclient_stores.file_publish import FilePublishStore
+from haclient_stores.bookmark import EPOCH
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore, DictPublishStore
 from support.instances import Instance, instances

@@ -36,8 +36,8 @@ from typing import Final, Literal, TypeVar
 
 from typing_extensions import override
 
+from haclient_stores.disk.files import Disk, File, Region, Writable
 from haclient_stores.errors import StoreError, StoreFull, StoreLocked
-from haclient_stores.files import Disk, File, Region, Writable
 
 __all__ = ["FAULTS", "SimulatedDisk"]
 

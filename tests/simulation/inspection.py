@@ -8,7 +8,7 @@ import trio
 
 from haclient.client import Client
 from haclient.transport.memory import network
-from haclient_stores.bookmarks import EPOCH
+from haclient_stores.bookmark import EPOCH
 from simulation.actors import message_of, uri
 from simulation.checkers import LogRecord
 from simulation.history import Forgiven

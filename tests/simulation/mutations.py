@@ -18,21 +18,16 @@ from typing_extensions import override
 
 from haclient.session import logon, resuming, unstepped
 from haclient.transport import dispatch, ha_core, publisher, reentry, upkeep
-from haclient_fake_server import journal_files
 from haclient_fake_server.engine import durability, heartbeats, identity
-from haclient_stores import (
-    file_recovery,
-    logged_bookmark,
-    logged_subscription,
-    resumption,
-    ring_subscription,
-    segments,
-    tracked_store,
-    tracking,
-    window,
-)
-from haclient_stores.bookmarks import Bookmark, BookmarkList
-from haclient_stores.segment import SLOT_BYTES
+from haclient_fake_server.journal import files as journal_files
+from haclient_stores.bookmark import Bookmark, BookmarkList
+from haclient_stores.bookmark_stores import logged as logged_bookmark
+from haclient_stores.bookmark_stores import logged_subscription, ring_subscription, tracked_store
+from haclient_stores.publish_stores import file_recovery, window
+from haclient_stores.publish_stores import segment_log as segments
+from haclient_stores.publish_stores.segment import SLOT_BYTES
+from haclient_stores.tracker import resumption
+from haclient_stores.tracker import tracker as tracking
 from simulation import disk
 
 __all__ = ["MUTATIONS", "Mutation", "planted"]

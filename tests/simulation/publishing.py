@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from haclient.ha import HAClient
 from haclient_stores.errors import StoreFull
-from haclient_stores.publish_log import PublishLog
+from haclient_stores.publish_stores.publish_log import PublishLog
 from simulation.actors import Surroundings
 from simulation.disk import SimulatedDisk
 from simulation.history import Accepted, Forgiven, MessageId

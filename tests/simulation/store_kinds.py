@@ -8,17 +8,17 @@ from typing_extensions import override
 
 from haclient.client import Client
 from haclient.sow_adapter import SOWRecoveryPointAdapter
-from haclient_stores.adapters import RecoveryPoint
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.hybrid_publish import HybridPublishStore
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.memory_publish import MemoryPublishStore
-from haclient_stores.prune_policy import PrunePolicy
-from haclient_stores.publish_log import PublishLog
-from haclient_stores.ring_bookmark import RingBookmarkStore
-from haclient_stores.ring_publish import MIN_RING_BYTES, RingPublishStore
-from haclient_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.adapters.recovery_point import RecoveryPoint
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.hybrid import HybridPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
+from haclient_stores.publish_stores.publish_log import PublishLog
+from haclient_stores.publish_stores.ring import MIN_RING_BYTES, RingPublishStore
+from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from simulation.disk import SimulatedDisk
 from simulation.plans import PublisherPlan, SubscriberPlan
 from simulation.surviving import GROUP_S, HYBRID_MEMORY_BYTES

@@ -15,7 +15,7 @@ from haclient.errors import CommandError, DisconnectedError, TimedOut, UsageErro
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.transport.handling import Handler
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from simulation.actors import Surroundings, message_of
 from simulation.checkers import position
 from simulation.disk import SimulatedDisk

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.disk.files import File
 from haclient_stores.errors import StoreError, StoreFull, StoreLocked
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.files import File
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
+from haclient_stores.publish_stores.file import FilePublishStore
 from simulation.disk import SimulatedDisk
 
 FILE = Path("/d/file")

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from haclient.session import logon
-from haclient_stores.tracking import SubscriptionTracker
+from haclient_stores.tracker.tracker import SubscriptionTracker
 from simulation import stories
 from simulation.command import failures_of, run_seed
 from simulation.hunting import hunt

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
 
-from haclient_stores.files import Disk
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.ring_bookmark import RingBookmarkStore
-from haclient_stores.tracked_store import Tracked, TrackedBookmarkStore
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import Tracked, TrackedBookmarkStore
+from haclient_stores.disk.files import Disk
 from support.bookmark_world import Message, World
 from support.recording import (
     FIRST_BOOT,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TypeAlias
 
-from haclient_stores.bookmarks import Bookmark, BookmarkList
+from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.interfaces import SubscriptionLog
 
 __all__ = ["Message", "World"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from haclient.cli.app import run
-from haclient_fake_server.processes import BrokerProcess
+from haclient_fake_server.testing.processes import BrokerProcess
 
 __all__ = ["CommandLine"]
 

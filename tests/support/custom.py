@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from typing_extensions import override
 
-from haclient_stores.bookmarks import Bookmark, BookmarkList
+from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.errors import PublishGap, StoreFull, StoreLocked
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from haclient_stores.files import File, RealDisk, Region
+from haclient_stores.disk.files import File, RealDisk, Region
 
 __all__ = ["WatchedDisk", "tiny_file_system"]
 

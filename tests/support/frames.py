@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from haclient_stores.interfaces import PublishStore
-from haclient_stores.publish_log import PublishLog
+from haclient_stores.publish_stores.publish_log import PublishLog
 
 __all__ = ["BASE", "HEAD", "TAIL", "fill", "frame_of", "kept", "put", "put_until_full", "take_all"]
 

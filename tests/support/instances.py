@@ -18,8 +18,8 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.transport.exceptions import open_nursery
 from haclient.transport.memory import network
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
-from haclient_fake_server.nodes import LocalBroker
 from haclient_fake_server.server import BrokerServer
+from haclient_fake_server.testing.nodes import LocalBroker
 
 __all__ = ["Instance", "address", "instances"]
 

@@ -20,8 +20,8 @@ import trio
 from haclient.delay import FixedDelayStrategy
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 
 __all__ = ["Journey"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from typing_extensions import override
 
-from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter
+from haclient_stores.adapters.recovery_point import RecoveryPoint, RecoveryPointAdapter
 
 __all__ = ["KeptPoints"]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
-from haclient_fake_server.processes import BrokerProcess
+from haclient_fake_server.testing.processes import BrokerProcess
 
 __all__ = [
     "LIMIT_S",

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.files import Disk
-from haclient_stores.hybrid_publish import HybridPublishStore
-from haclient_stores.memory_publish import MemoryPublishStore
-from haclient_stores.publish_log import PublishLog
-from haclient_stores.ring_publish import RingPublishStore
-from haclient_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.disk.files import Disk
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.hybrid import HybridPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
+from haclient_stores.publish_stores.publish_log import PublishLog
+from haclient_stores.publish_stores.ring import RingPublishStore
+from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from support.frames import HEAD, TAIL, frame_of
 
 __all__ = ["DIRECTORY", "KINDS", "PublishModel", "Store"]

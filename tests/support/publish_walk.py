@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from haclient_stores.errors import StoreFull
-from haclient_stores.publish_log import PublishLog
+from haclient_stores.publish_stores.publish_log import PublishLog
 from support.frames import frame_of, put, take_all
 from support.publish_model import KINDS, PublishModel
 from support.recording import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.hybrid_publish import HybridPublishStore
-from haclient_stores.publish_log import PublishLog
-from haclient_stores.ring_publish import RingPublishStore
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.hybrid import HybridPublishStore
+from haclient_stores.publish_stores.publish_log import PublishLog
+from haclient_stores.publish_stores.ring import RingPublishStore
 
 __all__ = ["OPEN"]
 

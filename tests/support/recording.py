@@ -33,8 +33,8 @@ from typing import ClassVar, Final, TypeAlias, TypeVar, cast
 
 from typing_extensions import override
 
+from haclient_stores.disk.files import Disk, File, MappedRegion, Region, Writable
 from haclient_stores.errors import StoreError, StoreLocked
-from haclient_stores.files import Disk, File, MappedRegion, Region, Writable
 
 __all__ = [
     "ALL_SUBSETS_OF",

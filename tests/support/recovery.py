@@ -18,9 +18,9 @@ from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.recovery import Recovery
 from haclient.transport.exceptions import open_nursery
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.peer import Peer, Server, answering
 
 __all__ = [

@@ -18,7 +18,7 @@ from haclient.protocol.identity import publisher_id
 from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.settings import LogTopic, ReplicateTo, SowTopic
-from haclient_fake_server.journal_format import Record
+from haclient_fake_server.journal.format import Record
 from support.engine import Peer, World, decode
 
 __all__ = ["Group", "Wire", "address"]

@@ -11,9 +11,9 @@ import pytest
 from haclient import Client, ConnectionState
 from haclient.errors import UsageError
 from haclient.ha import HAClient
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 
 
 @pytest.mark.row("CC1")

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
 from haclient.errors import DisconnectedError, TimedOut, UsageError
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import listening
 

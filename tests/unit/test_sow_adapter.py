@@ -14,8 +14,8 @@ from haclient.transport.payload import Payload
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.engine.settings import SowTopic
 from haclient_fake_server.server import BrokerServer
-from haclient_stores.adapters import RecoveryPoint
-from haclient_stores.ring_publish import RingPublishStore, WhenFull
+from haclient_stores.adapters.recovery_point import RecoveryPoint
+from haclient_stores.publish_stores.ring import RingPublishStore, WhenFull
 from support.broker import running_broker
 
 TOPIC = "/ADMIN/bookmark_store"

@@ -11,7 +11,7 @@ import trio
 
 from haclient import sqlite_adapter
 from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
-from haclient_stores.adapters import RecoveryPoint
+from haclient_stores.adapters.recovery_point import RecoveryPoint
 from haclient_stores.errors import StoreError, UsageError
 
 pytestmark = pytest.mark.row("RP9")

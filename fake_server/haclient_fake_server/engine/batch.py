@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Block
-from haclient_fake_server.journal_format import (
+from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     Record,

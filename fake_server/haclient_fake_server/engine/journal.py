@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 from typing_extensions import override
 
-from haclient_fake_server.journal_format import (
+from haclient_fake_server.journal.format import (
     BLOCK_HEADER_BYTES,
     BLOCK_LENGTH,
     BLOCK_LENGTH_AT,

@@ -22,7 +22,7 @@ from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.routes import Style
 from haclient_fake_server.engine.sow import SowError, SowRecord
 from haclient_fake_server.engine.times import timestamp_text
-from haclient_fake_server.journal_format import EXPIRATION, RecordFlag
+from haclient_fake_server.journal.format import EXPIRATION, RecordFlag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

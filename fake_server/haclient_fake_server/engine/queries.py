@@ -26,8 +26,8 @@ from haclient_fake_server.engine.sow import (
     SowTopic,
     parse_sow_keys,
 )
-from haclient_fake_server.journal_format import RecordCommand, RecordFlag
-from haclient_stores.bookmarks import NOW
+from haclient_fake_server.journal.format import RecordCommand, RecordFlag
+from haclient_stores.bookmark import NOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

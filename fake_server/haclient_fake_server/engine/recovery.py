@@ -14,7 +14,7 @@ from haclient_fake_server.engine.journal import blocks_of, records_of
 from haclient_fake_server.engine.scanning import Scan, scan
 from haclient_fake_server.engine.sow import SowError, SowRecord, SowTopic, parse_sow_keys
 from haclient_fake_server.engine.times import timestamp_text
-from haclient_fake_server.journal_format import (
+from haclient_fake_server.journal.format import (
     Record,
     RecordCommand,
     RecordFlag,

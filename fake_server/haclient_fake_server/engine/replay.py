@@ -24,7 +24,7 @@ from haclient_fake_server.engine.journal import blocks_of, records_of
 from haclient_fake_server.engine.routes import Style, frame_head
 from haclient_fake_server.engine.subscriptions import Phase
 from haclient_fake_server.engine.times import timestamp_text
-from haclient_fake_server.journal_format import (
+from haclient_fake_server.journal.format import (
     BLOCK_HEADER,
     BLOCK_HEADER_BYTES,
     RECORD_HEADER,

@@ -26,7 +26,7 @@ from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.heartbeats import heartbeat
 from haclient_fake_server.engine.sow import SowError, parse_sow_keys
-from haclient_fake_server.journal_format import (
+from haclient_fake_server.journal.format import (
     EXPIRATION,
     JournalFormatError,
     Record,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from haclient_fake_server.journal_format import (
+from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     Record,
     RecordCommand,

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from haclient.errors import BookmarkNotFound, InvalidBookmark, UsageError
-from haclient_stores.bookmarks import (
+from haclient_stores.bookmark import (
     Bookmark,
     BookmarkList,
     BookmarkRange,

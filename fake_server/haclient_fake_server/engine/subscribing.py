@@ -9,7 +9,7 @@ from haclient_fake_server.engine.acks import ack, requested
 from haclient_fake_server.engine.requests import Request, read_options, read_request
 from haclient_fake_server.engine.starting import Span, span_of
 from haclient_fake_server.engine.subscriptions import Phase, Subscription
-from haclient_stores.bookmarks import Now, parse_bookmark
+from haclient_stores.bookmark import Now, parse_bookmark
 
 if TYPE_CHECKING:
     from haclient.protocol.messages import Message

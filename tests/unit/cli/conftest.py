@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient_fake_server.processes import BrokerProcess
+from haclient_fake_server.testing.processes import BrokerProcess
 from support.command_line import CommandLine
 from support.process import running_broker
 

@@ -18,7 +18,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.stores import MemoryPublishStore
-from haclient_fake_server.processes import BrokerProcess
+from haclient_fake_server.testing.processes import BrokerProcess
 from support.process import running_broker
 
 CLOSED = ("tcp://127.0.0.1:1/amps/json", "tcp://me:secret@127.0.0.1:2/amps/json")

@@ -14,7 +14,7 @@ from haclient.cli.app import run
 from haclient.cli.exits import Interrupted
 from haclient.cli.subscribe import SubscribeRequest, SubscribeRun, stopped
 from haclient.errors import UsageError
-from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkRange, Timestamp
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkRange, Timestamp
 from support.command_line import CommandLine
 from support.process import running_broker, start_haclient
 

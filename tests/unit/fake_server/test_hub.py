@@ -11,12 +11,12 @@ from typing_extensions import override
 
 from haclient.protocol.encoding import encode_frame
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
-from haclient_fake_server.confirmed import ConfirmedPosition
 from haclient_fake_server.engine import replication_wire as wire
 from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.hub import Hub, SessionLike
+from haclient_fake_server.journal.confirmed import ConfirmedPosition
+from haclient_stores.disk.files import RealDisk
 from haclient_stores.errors import StoreFull
-from haclient_stores.files import RealDisk
 from support.engine import decode
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from haclient.ha import HAClient
-from haclient_fake_server.cluster import Cluster
-from haclient_fake_server.faults import Cut
-from haclient_fake_server.processes import BrokerProcess
 from haclient_fake_server.pytest_plugin import ClusterFactory
+from haclient_fake_server.testing.cluster import Cluster
+from haclient_fake_server.testing.faults import Cut
+from haclient_fake_server.testing.processes import BrokerProcess
 from support.broker import RawClient
 from support.clock import in_virtual_time
 from support.journey import Journey

@@ -10,9 +10,9 @@ from typing_extensions import override
 
 from haclient.errors import StoreFull, StoreLocked, UsageError
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
-from haclient_fake_server.journal_format import segment_name
+from haclient_fake_server.journal.format import segment_name
 from haclient_fake_server.server import BrokerServer, serve
-from haclient_stores.files import RealDisk
+from haclient_stores.disk.files import RealDisk
 from support.broker import RawClient, running_broker
 
 PUBBER = 7094790850998930143

@@ -8,7 +8,7 @@ from haclient.errors import UsageError
 from haclient.protocol.commands import Command, CommandName
 from haclient.protocol.headers import WIRE_NAMES
 from haclient.protocol.options import Options
-from haclient_stores.bookmarks import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkList
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkList
 
 
 def test_both_spellings_of_publish_are_one_command_and_are_written_short() -> None:

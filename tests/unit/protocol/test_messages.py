@@ -5,7 +5,7 @@ import pytest
 from haclient.errors import ProtocolError, UsageError
 from haclient.protocol.headers import HEADERS, WIRE_NAMES
 from haclient.protocol.messages import Message, MessageOwner
-from haclient_stores.bookmarks import Bookmark
+from haclient_stores.bookmark import Bookmark
 
 
 class Log:

@@ -11,7 +11,7 @@ from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import LENGTH, FrameReader
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
-from haclient_stores.bookmarks import Bookmark
+from haclient_stores.bookmark import Bookmark
 
 
 def received(*frames: bytes, expand_sow: bool = True) -> list[Message]:

@@ -5,7 +5,7 @@ import pytest
 from haclient.errors import UsageError
 from haclient.protocol.commands import Command, CommandName
 from haclient.protocol.options import Options
-from haclient_stores.bookmarks import EPOCH, NOW, Bookmark, BookmarkRange, Timestamp
+from haclient_stores.bookmark import EPOCH, NOW, Bookmark, BookmarkRange, Timestamp
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
 from haclient.session.machine import Received, Session
 from haclient.session.subscriptions import Marker, Sink, Subscription
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import SubscriptionLog
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.tracking import SubscriptionTracker
+from haclient_stores.tracker.tracker import SubscriptionTracker
 
 
 class NoSink(Sink):

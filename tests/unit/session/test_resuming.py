@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from haclient.session.resuming import Refusals, Whereabouts, forms, resuming_options
-from haclient_stores.tracking import SubscriptionTracker
+from haclient_stores.tracker.tracker import SubscriptionTracker
 
 KNOWS, KNOWS_NOT = "5.3.5.0", "5.3.4.9"
 

@@ -9,11 +9,11 @@ import pytest
 from typing_extensions import override
 
 from haclient.testing import check_bookmark_store
-from haclient_stores.bookmarks import Bookmark, BookmarkList
+from haclient_stores.bookmark import Bookmark, BookmarkList
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore, NullBookmarkStore
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore, NullBookmarkStore
-from haclient_stores.ring_bookmark import RingBookmarkStore
 from support.custom import DictBookmarkStore
 
 pytestmark = pytest.mark.row("BS22")

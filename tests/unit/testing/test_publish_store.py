@@ -9,14 +9,14 @@ from typing_extensions import override
 
 from haclient.testing import check_publish_store
 from haclient_stores.errors import PublishGap, StoreFull
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.hybrid_publish import HybridPublishStore
 from haclient_stores.interfaces import PublishStore
-from haclient_stores.memory_publish import MemoryPublishStore
-from haclient_stores.null_publish import NullPublishStore
-from haclient_stores.publish_log import PublishLog
-from haclient_stores.ring_publish import RingPublishStore
-from haclient_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.hybrid import HybridPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
+from haclient_stores.publish_stores.null import NullPublishStore
+from haclient_stores.publish_stores.publish_log import PublishLog
+from haclient_stores.publish_stores.ring import RingPublishStore
+from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from support.custom import DictPublishStore
 from support.recording import RecordingDisk
 

@@ -9,8 +9,12 @@ from typing_extensions import override
 
 from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
 from haclient.testing import check_recovery_point_adapter
-from haclient_stores.adapters import RecoveryPoint, RecoveryPointAdapter, TimedAdapter
-from haclient_stores.conflating import ConflatingRecoveryPointAdapter
+from haclient_stores.adapters.conflating import ConflatingRecoveryPointAdapter
+from haclient_stores.adapters.recovery_point import (
+    RecoveryPoint,
+    RecoveryPointAdapter,
+    TimedAdapter,
+)
 
 pytestmark = pytest.mark.row("RP1")
 

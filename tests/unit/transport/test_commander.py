@@ -17,9 +17,9 @@ from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
 from haclient.transport.memory import link_pair
 from haclient.transport.writer import SendGate, Writer
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.tracking import SubscriptionTracker
+from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
 from support.peer import Peer, together

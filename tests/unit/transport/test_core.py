@@ -10,7 +10,7 @@ from haclient.errors import DisconnectedError, HAClientError, StoreLocked, Usage
 from haclient.session.states import ConnectionState
 from haclient.transport.core import Core
 from haclient.transport.settings import Settings
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore, DictPublishStore
 from support.peer import Peer, Server, answering, listening, together

@@ -17,10 +17,10 @@ from haclient.session.machine import Session
 from haclient.transport.commander import Commander
 from haclient.transport.deleting import delete_stored
 from haclient.transport.publisher import Publisher
-from haclient_stores.memory_publish import MemoryPublishStore
-from haclient_stores.publish_log import PublishLog
-from haclient_stores.ring_publish import MIN_RING_BYTES, RingPublishStore
-from haclient_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.memory import MemoryPublishStore
+from haclient_stores.publish_stores.publish_log import PublishLog
+from haclient_stores.publish_stores.ring import MIN_RING_BYTES, RingPublishStore
+from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
 from support.peer import Peer, Server, answering, listening, together

@@ -12,7 +12,7 @@ from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
 from haclient.transport.dispatch import Delivery
 from haclient.transport.handling import HandlerErrorPolicy, check_policy, serve
-from haclient_stores.tracking import SubscriptionTracker
+from haclient_stores.tracker.tracker import SubscriptionTracker
 
 
 def queued(*bodies: bytes) -> Delivery:

@@ -14,7 +14,7 @@ from haclient.transport.leaving import drain, let_go
 from haclient.transport.memory import link_pair
 from haclient.transport.publisher import Publisher
 from haclient.transport.writer import Writer
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 
 pytestmark = [in_virtual_time, pytest.mark.row("HA25")]

@@ -11,7 +11,7 @@ from haclient.transport.dial import dial
 from haclient.transport.memory import MemoryConnection, MemoryLink, link_pair, network, origin
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.server import BrokerServer
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time

@@ -20,7 +20,7 @@ from haclient.transport.memory import link_pair
 from haclient.transport.publisher import Publisher
 from haclient.transport.writer import FLUSH_BYTES, Writer
 from haclient_stores.interfaces import PublishStore
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
 from support.peer import Peer

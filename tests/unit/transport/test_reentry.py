@@ -8,7 +8,7 @@ from haclient.errors import DisconnectedError, InvalidBookmark
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker, Sink, Subscription
 from haclient.transport.reentry import Places, best_first
-from haclient_stores.tracking import SubscriptionTracker
+from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.clock import in_virtual_time
 
 pytestmark = [in_virtual_time, pytest.mark.row("BS9")]

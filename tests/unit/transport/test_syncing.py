@@ -7,10 +7,10 @@ import trio
 
 from haclient.errors import StoreError, UsageError
 from haclient.transport.syncing import group_sync, on_disk, sync_accepted
-from haclient_stores.file_publish import FilePublishStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.memory_publish import MemoryPublishStore
-from haclient_stores.null_publish import NullPublishStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
+from haclient_stores.publish_stores.null import NullPublishStore
 from support.custom import DictPublishStore
 from support.frames import put
 from support.recording import Event, RecordingDisk

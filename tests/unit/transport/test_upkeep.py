@@ -11,12 +11,12 @@ from typing_extensions import override
 
 from haclient.errors import StoreError, StoreFull, TimedOut, UsageError
 from haclient.transport.upkeep import Upkeep
-from haclient_stores.adapters import RecoveryPoint, TimedAdapter
-from haclient_stores.logged_bookmark import LoggedBookmarkStore
-from haclient_stores.memory_bookmark import MemoryBookmarkStore
-from haclient_stores.prune_policy import PrunePolicy
-from haclient_stores.ring_bookmark import RingBookmarkStore
-from haclient_stores.watching import OldUndiscarded, UndiscardedWatch
+from haclient_stores.adapters.recovery_point import RecoveryPoint, TimedAdapter
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
+from haclient_stores.bookmark_stores.watching import OldUndiscarded, UndiscardedWatch
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
 

@@ -14,7 +14,7 @@ from haclient.session.custom_stores import SendingStore
 from haclient.transport.memory import MemoryLink, link_pair
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog
-from haclient_stores.memory_publish import MemoryPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.custom import DictPublishStore
 
 HEAD, TAIL = b'{"s":', b"}"

@@ -8,7 +8,7 @@ from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, BatchBuilder,
 from haclient_fake_server.engine.identity import Publisher
 from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.routes import Route
-from haclient_fake_server.journal_format import Record, RecordCommand, RecordFlag
+from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
 
 
 def builder() -> BatchBuilder:

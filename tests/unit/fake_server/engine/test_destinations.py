@@ -14,7 +14,7 @@ from haclient_fake_server.engine.identity import Publisher
 from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.engine.settings import EngineSettings, ReplicateTo
 from haclient_fake_server.engine.state import State
-from haclient_fake_server.journal_format import RecordCommand, read_records
+from haclient_fake_server.journal.format import RecordCommand, read_records
 from support.engine import decode
 
 

@@ -12,7 +12,7 @@ from haclient_fake_server.engine.journal import (
     records_of,
     whole_blocks,
 )
-from haclient_fake_server.journal_format import (
+from haclient_fake_server.journal.format import (
     INDEX_STRIDE_BYTES,
     Record,
     encode_block,

@@ -7,7 +7,7 @@ import pytest
 from haclient.protocol.encoding import encode_frame
 from haclient_fake_server.engine.journal import Cursor, records_of
 from haclient_fake_server.engine.settings import LogTopic
-from haclient_fake_server.journal_format import Record, RecordCommand, RecordFlag
+from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
 from support.engine import World
 
 PUBBER = 7094790850998930143

@@ -8,7 +8,7 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine import queries
 from haclient_fake_server.engine.journal import Cursor, records_of
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
-from haclient_fake_server.journal_format import RecordCommand, RecordFlag
+from haclient_fake_server.journal.format import RecordCommand, RecordFlag
 from support.engine import Peer, World, decode
 
 SOW = (SowTopic("orders", ("/id",)), SowTopic("named"))

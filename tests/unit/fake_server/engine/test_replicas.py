@@ -8,7 +8,7 @@ from haclient.protocol.encoding import encode_frame
 from haclient_fake_server.engine import replication_wire as wire
 from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
-from haclient_fake_server.journal_format import (
+from haclient_fake_server.journal.format import (
     Record,
     RecordCommand,
     RecordFlag,

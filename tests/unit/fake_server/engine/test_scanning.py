@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient_fake_server.engine.scanning import scan
-from haclient_fake_server.journal_format import Record, RecordCommand, RecordFlag, encode_record
+from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag, encode_record
 
 
 @pytest.mark.row("TL1", "ID2")

@@ -6,7 +6,7 @@ import pytest
 
 from haclient.protocol.encoding import encode_frame
 from haclient.protocol.identity import publisher_id
-from haclient_stores.bookmarks import Timestamp
+from haclient_stores.bookmark import Timestamp
 from support.engine import START_US, Peer, World
 
 A, B = publisher_id("A"), publisher_id("B")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from haclient_fake_server.engine.times import timestamp_text
-from haclient_stores.bookmarks import Timestamp
+from haclient_stores.bookmark import Timestamp
 
 
 @pytest.mark.row("TL17", "RB17")

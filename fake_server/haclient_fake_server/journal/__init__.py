@@ -1,0 +1,1 @@
+"""The journal: its record format, and its files on disk."""

@@ -1,0 +1,1 @@
+"""Faults, processes and clusters to test against."""

@@ -1,0 +1,331 @@
+"""One broker or several that replicate to each other, with faults between all of them (FI1, FI4).
+
+::
+
+    async with Cluster("east", "west") as cluster:
+        async with HAClient("orders", servers=cluster.uris) as client:
+            await cluster.apply(Partition("east", "west"))
+            ...
+            await cluster.apply(Heal(), Kill("east"))
+
+Every connection, of a client to a broker and of a broker to another, goes through a `Wire` of its
+own. `on` chooses what all this is made of: brokers of this process on TCP, brokers of this process
+in memory (`mem://`, for virtual time), or processes. Nothing else changes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self, TypeAlias, get_args
+
+import trio
+
+from haclient.errors import UsageError
+from haclient.transport.exceptions import open_nursery
+from haclient.transport.memory import network
+from haclient_fake_server.config import BrokerConfig, ReplicateTo
+from haclient_fake_server.engine.destinations import DestinationStatus
+from haclient_fake_server.testing.faults import (
+    BOTH,
+    CLIENT,
+    Cut,
+    Direction,
+    Fault,
+    Heal,
+    Kill,
+    LinkFault,
+    Partition,
+    Refuse,
+    Restart,
+    Slow,
+    check_fault,
+)
+from haclient_fake_server.testing.memory_wires import MemorySwitch
+from haclient_fake_server.testing.nodes import LocalBroker, ProcessBroker
+from haclient_fake_server.testing.processes import BrokerProcess
+from haclient_fake_server.testing.proxy import FaultProxy
+from haclient_fake_server.testing.wires import Wire
+
+__all__ = ["Cluster", "On", "run_cluster"]
+
+On: TypeAlias = Literal["tcp", "memory", "process"]
+"""What a cluster is made of: brokers of this process, on TCP or in memory, or processes."""
+
+SEGMENT_BYTES: Final = 4 * 2**20
+"""Small journal files: a test's brokers come and go."""
+
+PORT: Final = 9007
+"""The port of `mem://` addresses, where every number is free."""
+
+
+class Cluster:
+    """Running brokers, for as long as the `async with` block.
+
+    Args:
+        names: The brokers' instance names, one or more.
+        on: What they are made of.
+        links: By broker, those that it replicates to; without it, each to all others.
+        mode: How they replicate.
+        heartbeat_s: See `ReplicateTo`.
+        downgrade_after_s: See `ReplicateTo`.
+        config: Everything else; `name`, `listen`, `replicate_to` and `data_dir` are the cluster's.
+            Brokers that are processes take topics only.
+        data_dir: Where the journals are; a temporary directory unless told otherwise.
+
+    Raises:
+        UsageError: `on` is none of these; or there is no name, or one is used twice, is unknown, or
+            is `client`.
+    """
+
+    def __init__(  # noqa: PLR0913  # the parts of a cluster, all by keyword
+        self,
+        *names: str,
+        on: On = "tcp",
+        links: Mapping[str, Sequence[str]] | None = None,
+        mode: Literal["sync", "async"] = "sync",
+        heartbeat_s: float = 3.0,
+        downgrade_after_s: float | None = None,
+        config: BrokerConfig | None = None,
+        data_dir: Path | None = None,
+    ) -> None:
+        if on not in get_args(On):
+            raise UsageError(f"on={on!r}: wanted one of {', '.join(map(repr, get_args(On)))}")
+        if not names or not all(map(_is_name, names)):
+            raise UsageError(f"a cluster of {names}: wanted names, as in Cluster('east', 'west')")
+        self.names = names
+        if links is None:
+            links = {name: [each for each in self.names if each != name] for name in self.names}
+        known = {*self.names} - {CLIENT}
+        linked = {*links, *(target for targets in links.values() for target in targets)}
+        if len(known) < len(self.names) or linked - known:
+            raise UsageError(
+                f"brokers {self.names}, links {dict(links)}: wanted names that differ, none of "
+                f"them {CLIENT!r}, and links between them"
+            )
+        self._links = {(name, to) for name in links for to in links[name]}
+        self._on = on
+        self._replicate = (mode, downgrade_after_s, heartbeat_s)
+        default = BrokerConfig() if on == "process" else BrokerConfig(segment_bytes=SEGMENT_BYTES)
+        self._config = config or default
+        self._data_dir = data_dir
+        self._stack = AsyncExitStack()
+        self._scope = trio.CancelScope()
+        self._nodes: dict[str, LocalBroker | ProcessBroker] = {}
+        self._proxies: dict[tuple[str, str], FaultProxy] = {}
+        self._wires: dict[tuple[str, str], Wire] = {}
+        self._addresses: dict[tuple[str, str], str] = {}
+
+    async def __aenter__(self) -> Self:
+        """Start all brokers; returns when they listen.
+
+        Raises:
+            UsageError: A broker that is a process cannot be configured so.
+            HAClientError: A broker did not start.
+            OSError: An address cannot be listened on.
+        """
+        async with AsyncExitStack() as stack:
+            folder = self._data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            nursery = await stack.enter_async_context(open_nursery())
+            await self._lay_wires(stack)
+            for name in self.names:
+                config = self._config_of(name, folder / name)
+                node = self._nodes[name] = self._made(config, nursery, stack)
+                await node.start()
+                for (_, target), proxy in self._proxies.items():
+                    if target == name:
+                        proxy.target = node.address
+            self._scope = nursery.cancel_scope
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End all brokers and connections."""
+        self._scope.cancel()
+        await self._stack.__aexit__(kind, error, traceback)
+
+    # -- for clients ------------------------------------------------------------
+
+    @property
+    def uris(self) -> list[str]:
+        """Where clients connect to, in the order of the names; the same after restarts."""
+        return [f"{self._addresses[CLIENT, name]}/amps/json" for name in self.names]
+
+    @property
+    def uri(self) -> str:
+        """The first of them: all there is of a single broker."""
+        return self.uris[0]
+
+    # -- for tests ------------------------------------------------------------
+
+    async def apply(self, *faults: Fault) -> None:
+        """Let these things go wrong, in this order.
+
+        Raises:
+            UsageError: One of them is not a fault, and none is applied; or it names who is not
+                here.
+        """
+        for fault in faults:
+            check_fault(fault)
+        for fault in faults:
+            match fault:
+                case Kill():
+                    await self._node(fault.name).kill()
+                case Restart():
+                    node = self._node(fault.name)
+                    await node.kill()
+                    await node.start()
+                case Partition():
+                    self._part(fault)
+                case Heal():
+                    for wire in self._between(fault.a, fault.b):
+                        wire.heal()
+                case Cut() | Slow() | Refuse():
+                    for wire in self._named(fault):
+                        wire.apply(fault)
+
+    def wire(self, source: str, target: str) -> Wire:
+        """The wire of the connections that one dials to the other.
+
+        Raises:
+            UsageError: There is none.
+        """
+        if (source, target) not in self._wires:
+            raise UsageError(f"nobody dials from {source!r} to {target!r} in this cluster")
+        return self._wires[source, target]
+
+    def is_running(self, name: str) -> bool:
+        """Whether a broker runs.
+
+        Raises:
+            UsageError: There is no such broker.
+        """
+        return self._node(name).is_running
+
+    def process(self, name: str) -> BrokerProcess:
+        """A broker's process: its id, what it wrote, `pause` and `resume`.
+
+        Raises:
+            UsageError: There is no such broker, or it is none.
+        """
+        node = self._node(name)
+        if not isinstance(node, ProcessBroker):
+            raise UsageError(f"{name!r} is not a process: the cluster is on={self._on!r}")
+        return node.process
+
+    def destination(self, source: str, target: str) -> DestinationStatus:
+        """How far a broker's replication to another is.
+
+        Raises:
+            UsageError: It does not replicate there, is a process, or does not run.
+        """
+        address = self._addresses.get((source, target), "")
+        for status in self._node(source).destinations:
+            if status.address == address:
+                return status
+        raise UsageError(f"{source!r} does not run, or does not replicate to {target!r}")
+
+    # -- its parts ------------------------------------------------------------
+
+    async def _lay_wires(self, stack: AsyncExitStack) -> None:
+        pairs = [(CLIENT, name) for name in self.names] + sorted(self._links)
+        switch = MemorySwitch(network()) if self._on == "memory" else None
+        if switch is not None:
+            stack.callback(switch.close)
+        for source, target in pairs:
+            if switch is not None:
+                wire = switch.wire(source, f"{target}:{PORT}")
+                address = f"mem://{target}:{PORT}"
+            else:
+                proxy = await stack.enter_async_context(FaultProxy())
+                self._proxies[source, target] = proxy
+                wire, address = proxy.wire, proxy.uri
+            wire.on_cut = self._disarm
+            self._wires[source, target] = wire
+            self._addresses[source, target] = address
+
+    def _config_of(self, name: str, folder: Path) -> BrokerConfig:
+        mode, downgrade_after_s, heartbeat_s = self._replicate
+        targets = [target for source, target in sorted(self._links) if source == name]
+        return replace(
+            self._config,
+            name=name,
+            listen=(f"mem://{name}:{PORT}" if self._on == "memory" else "tcp://127.0.0.1:0",),
+            data_dir=folder,
+            replicate_to=tuple(
+                ReplicateTo(self._addresses[name, target], mode, downgrade_after_s, heartbeat_s)
+                for target in targets
+            ),
+        )
+
+    def _made(
+        self, config: BrokerConfig, nursery: trio.Nursery, stack: AsyncExitStack
+    ) -> LocalBroker | ProcessBroker:
+        if self._on != "process":
+            return LocalBroker(config, nursery)
+        node = ProcessBroker(config)
+        stack.callback(node.process.close)
+        return node
+
+    def _node(self, name: str) -> LocalBroker | ProcessBroker:
+        if name not in self._nodes:
+            raise UsageError(f"no broker {name!r} runs here; there are {', '.join(self.names)}")
+        return self._nodes[name]
+
+    def _named(self, fault: LinkFault) -> list[Wire]:
+        found = [
+            wire
+            for (source, target), wire in self._wires.items()
+            if fault.source in {"", source} and fault.target in {"", target}
+        ]
+        if not found:
+            raise UsageError(f"nobody dials from {fault.source!r} to {fault.target!r} here")
+        return found
+
+    def _between(self, a: str, b: str) -> list[Wire]:
+        """The wires between two, whoever dials; of one, with all others; or all."""
+        wanted = {a, b} - {""}
+        found = [wire for pair, wire in self._wires.items() if wanted <= set(pair)]
+        if not found:
+            raise UsageError(f"there is no connection between {a!r} and {b!r} here")
+        return found
+
+    def _part(self, fault: Partition) -> None:
+        if fault.a == fault.b:
+            raise UsageError(f"a partition between {fault.a!r} and itself: wanted two names")
+        self._between(fault.a, fault.b)
+        sent_by_a: dict[tuple[str, str], Direction] = {
+            (fault.a, fault.b): "up",
+            (fault.b, fault.a): "down",
+        }
+        for pair, direction in sent_by_a.items():
+            for each in (direction,) if fault.one_way else BOTH:
+                if pair in self._wires:
+                    self._wires[pair].block(each, dropped=fault.dropped)
+
+    def _disarm(self, cut: Cut) -> None:
+        """A cut falls once, on whichever wire its place is reached first."""
+        for wire in self._wires.values():
+            wire.disarm(cut)
+
+
+def _is_name(found: object) -> bool:
+    return isinstance(found, str) and bool(found)
+
+
+async def run_cluster(
+    cluster: Cluster, *, task_status: trio.TaskStatus[Cluster] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Run a cluster until cancelled; reports it when all its brokers listen."""
+    async with cluster:
+        task_status.started(cluster)
+        await trio.sleep_forever()

@@ -1,0 +1,1 @@
+"""Recovery point adapters."""

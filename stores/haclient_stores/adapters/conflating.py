@@ -1,0 +1,95 @@
+"""Fewer updates for an adapter that is slow or dear (RP7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from haclient_stores.adapters.recovery_point import (
+    RecoveryPoint,
+    RecoveryPointAdapter,
+    TimedAdapter,
+)
+from haclient_stores.checks import check_adapter, check_count, check_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["ConflatingRecoveryPointAdapter"]
+
+
+class ConflatingRecoveryPointAdapter(TimedAdapter):
+    """Passes on the newest point of each subscription, at most every so many updates or seconds.
+
+    Args:
+        inner: The adapter that keeps the points.
+        max_updates: After so many updates what has gathered is passed on.
+        max_age_s: And when the oldest of it is so many seconds old.
+
+    Raises:
+        UsageError: There is no such adapter, or a limit is below one update or not above zero
+            seconds.
+    """
+
+    def __init__(
+        self, inner: RecoveryPointAdapter, *, max_updates: int = 100, max_age_s: float = 2.0
+    ) -> None:
+        check_adapter("inner", inner)
+        check_count("max_updates", max_updates, 1)
+        check_seconds("max_age_s", max_age_s)
+        self._inner = inner
+        self._max_updates = max_updates
+        self._max_age_s = max_age_s
+        self._pending: dict[str, RecoveryPoint] = {}
+        self._updates = 0
+        self._since: float | None = None
+
+    @override
+    async def recover(self, client_name: str) -> Iterable[RecoveryPoint]:
+        return await self._inner.recover(client_name)
+
+    @override
+    def update(self, point: RecoveryPoint) -> None:
+        self._pending[point.sub_id] = point
+        self._updates += 1
+        if self._updates >= self._max_updates:
+            self._pass_on()
+
+    @override
+    def poll(self, now: float) -> None:
+        if not self._pending:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        elif now - self._since >= self._max_age_s:
+            self._pass_on()
+        if isinstance(self._inner, TimedAdapter):
+            self._inner.poll(now)
+
+    def _pass_on(self) -> None:
+        self._updates = 0
+        self._since = None
+        while self._pending:  # one that the inner adapter refuses stays
+            sub_id, point = next(iter(self._pending.items()))
+            self._inner.update(point)
+            del self._pending[sub_id]
+
+    @override
+    def purge(self, sub_id: str | None = None) -> None:
+        if sub_id is None:
+            self._pending.clear()
+        else:
+            self._pending.pop(sub_id, None)
+        self._inner.purge(sub_id)
+
+    @override
+    async def prune(self) -> None:
+        await self._inner.prune()
+
+    @override
+    async def close(self) -> None:
+        try:
+            self._pass_on()
+        finally:
+            await self._inner.close()

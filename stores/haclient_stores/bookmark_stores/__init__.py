@@ -1,0 +1,1 @@
+"""Bookmark stores."""

@@ -1,0 +1,330 @@
+"""A bookmark store in a file (BS14): what was discarded stays discarded when the process is killed.
+
+It is a `SubscriptionTracker` for each subscription and a log of their moves (`records` in a
+`record_file`). Opening the store makes the moves again; `prune` writes the fewest records that lead
+to the same state into a new file and puts that in place of the old one.
+
+Order: a message is in the log before anybody sees it, and a discard before `discard` returns, both
+by a store into mapped memory. Room for the discards of everything logged is reserved when it is
+logged, so a full disk stops new messages and never a discard.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final, NoReturn, cast
+
+from typing_extensions import override
+
+from haclient_stores import framing
+from haclient_stores.bookmark_stores import record_file
+from haclient_stores.bookmark_stores.bookmark_file import BookmarkFileStore
+from haclient_stores.bookmark_stores.logged_subscription import LoggedSubscription, OpenLog
+from haclient_stores.bookmark_stores.prune_policy import LogUsage, PrunePolicy, PruneSchedule
+from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES
+from haclient_stores.bookmark_stores.records import LogReader, name_records, publisher_record
+from haclient_stores.bookmark_stores.snapshots import frozen, snapshot
+from haclient_stores.checks import check_callable, check_has
+from haclient_stores.disk.rewriting import write_again
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
+from haclient_stores.publish_stores.segment import PAGE_BYTES
+from haclient_stores.tools.explain import Survival
+from haclient_stores.tracker.tracker import SubscriptionTracker
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
+    from haclient_stores.bookmark_stores.record_file import RecordFile
+    from haclient_stores.bookmark_stores.watching import UndiscardedWatch
+    from haclient_stores.disk.files import Disk, File
+    from haclient_stores.publish_stores.home import Durability
+
+__all__ = ["LoggedBookmarkStore"]
+
+_NAME_RECORDS: Final = 64  # more than any sub id of a sensible length takes
+_CATCH_UP_ROUNDS: Final = 64  # each is shorter than the one before, unless the disk is very slow
+
+_logger = logging.getLogger(__name__)
+
+
+class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
+    """Remembers in a file what subscriptions have received and finished (BS1-BS14, BS16, BS21).
+
+    Args:
+        path: The file; created when it is missing. `<path>.prune` beside it is used by `prune`.
+        adapter: Keeps a copy of the recovery points somewhere else (RP2).
+        prune_policy: When the client prunes the log (BS17); by default only `prune()` does.
+        watch: Warns of messages that stay undiscarded (BS5).
+        durability: What the client waits for, as in `FilePublishStore`.
+        resize_handler: Asked with the new size in bytes before messages make the file larger, and
+            must not use the store; False refuses, and they are not delivered (BS18). Discards
+            always have room.
+        on_progress: Called with the bytes read so far while a log is opened.
+        disk: Where files are; another one in simulations.
+
+    Attributes:
+        durability: What the client waits for.
+
+    Raises:
+        StoreLocked: Another process has the store open.
+        StoreCorrupt: The file does not match its checksums.
+        UsageError: One of these is something else.
+    """
+
+    _survival = Survival.ALL
+
+    def __init__(  # noqa: PLR0913  # what may be told to a store, all by keyword
+        self,
+        path: str | Path,
+        *,
+        adapter: RecoveryPointAdapter | None = None,
+        prune_policy: PrunePolicy | None = None,
+        watch: UndiscardedWatch | None = None,
+        durability: Durability = "process",
+        resize_handler: Callable[[int], bool] | None = None,
+        on_progress: Callable[[int], object] | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        if prune_policy is not None:
+            check_has("prune_policy", prune_policy, "a PrunePolicy", "on_exit", "idle_s")
+        check_callable("resize_handler", resize_handler)
+        check_callable("on_progress", on_progress)
+        super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
+        self._resize_handler = resize_handler
+        self._synced_end = 0
+        self._doubtful = False  # whether a sync has failed, or may have: see rewriting
+        self._pruning = threading.Lock()
+        self._name_synced = False  # a killed process may have made it, and not have come so far
+        self._syncing = threading.Lock()  # a sync and the exchange of the files exclude each other
+        try:
+            self._open(on_progress)
+        except BaseException:
+            self._file.close()
+            raise
+        self._schedule = (
+            PruneSchedule(prune_policy, GROW_BYTES, self._usage()) if prune_policy else None
+        )
+        self._disk.on_fork(self, LoggedBookmarkStore._forked)
+
+    def _forked(self) -> None:
+        """We are a forked child, and the file is the parent's: not even a discard may reach it."""
+        self._log.file = cast("RecordFile", _Unusable(self._path, "the store is used by its fork"))
+
+    def _open(self, on_progress: Callable[[int], object] | None) -> None:
+        boot_id = self._disk.boot_id()
+        self._disk.remove(self._pruned_path)  # of a prune that was killed
+        header = self._file.pread(PAGE_BYTES, 0)
+        identity = framing.read_identity(header, magic=record_file.LOG_MAGIC, path=str(self._path))
+        if identity is None:
+            file = record_file.create(self._file, boot_id=boot_id, owner="")
+            self._log = OpenLog(file, self._publishers, self._resize_handler)
+            return
+        self._doubtful = True
+        reader = LogReader(self._publishers)
+        done = PAGE_BYTES
+
+        def take(words: array[int]) -> None:
+            reader.read(words)
+            if reader.unknown is not None:
+                raise StoreCorrupt(self._path, 0, f"a record of unknown kind {reader.unknown}")
+            if on_progress is not None:
+                nonlocal done
+                done += 8 * len(words)
+                on_progress(done)
+
+        file = record_file.recover(self._file, boot_id, take)
+        reader.finish()
+        self._synced_end = framing.read_word(header, framing.FIRST_WORD)
+        self._client_name = framing.read_owner(header, path=str(self._path))
+        self._log = OpenLog(file, self._publishers, self._resize_handler)
+        for index, tracker in sorted(reader.trackers.items()):
+            handle = LoggedSubscription(self._log, index, tracker)
+            self._subscriptions[reader.names.get(index, f"\0{index}")] = handle
+            if tracker.undiscarded_count:
+                handle.ended()  # nobody holds what the earlier process had received
+
+    @property
+    def _pruned_path(self) -> Path:
+        return self._path.with_name(self._path.name + ".prune")
+
+    # -- who ----------------------------------------------------------------------------------
+
+    @override
+    def _write_owner(self, client_name: str) -> None:
+        header = self._file.map(0, PAGE_BYTES)
+        framing.write_owner(header.view, client_name)
+        header.close()
+
+    # -- subscriptions ------------------------------------------------------------------------
+
+    @override
+    def _new_subscription(self, sub_id: str) -> LoggedSubscription:
+        self._check_usable()
+        index = len(self._subscriptions)
+        tracker = SubscriptionTracker(self._publishers)
+        with self._log.gate.standstill():
+            records = list(name_records(index, sub_id))
+            self._log.file.reserve(len(records) + _NAME_RECORDS)
+            self._log.file.put_all(records)
+            found = self._subscriptions[sub_id] = LoggedSubscription(self._log, index, tracker)
+        return found
+
+    @override
+    def _tracker(self, handle: LoggedSubscription) -> SubscriptionTracker:
+        return handle.tracker
+
+    # -- the file -----------------------------------------------------------------------------
+
+    @property
+    @override
+    def needs_sync(self) -> bool:
+        return self._log.file.end > self._synced_end
+
+    @override
+    def sync(self) -> None:
+        """Write everything through to the disk; may run in a thread of its own.
+
+        Raises:
+            StoreError: The disk reports an error; nothing may be assumed of what is not synced.
+        """
+        self._check_usable()
+        with self._syncing:
+            with self._log.gate.standstill():
+                self._log.file.seal()
+                end = self._log.file.end
+            if self._doubtful:
+                write_again(self._file, framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)
+                write_again(self._file, max(self._synced_end, PAGE_BYTES), end)
+            self._doubtful = True
+            self._sync_up_to(self._file, end)
+            self._doubtful = False
+            self._sync_name()
+            self._synced_end = end
+
+    def _sync_name(self) -> None:
+        """Until then a loss of power may give the name to the file before a prune, or to none."""
+        if not self._name_synced:
+            self._disk.fsync_dir(self._path.parent)
+            self._name_synced = True
+
+    @staticmethod
+    def _sync_up_to(file: File, end: int) -> None:
+        file.fsync()
+        word_bytes = bytearray(16)
+        framing.write_word(memoryview(word_bytes), 0, end)
+        file.pwrite(word_bytes, framing.FIRST_WORD)
+
+    # -- pruning --------------------------------------------------------------------------------
+
+    def _usage(self) -> LogUsage:
+        messages = sum(tracker.next_number for tracker in self._log.trackers)
+        file = self._log.file
+        return LogUsage(file.end, file.allocated, messages)
+
+    @property
+    @override
+    def prunes(self) -> bool:
+        return self._schedule is not None
+
+    @override
+    def prune_due(self, now: float) -> bool:
+        return self._schedule is not None and self._schedule.due(self._usage(), now)
+
+    @override
+    def prune(self) -> None:
+        """Rewrite the file without what is finished; may run in a thread of its own (BS16).
+
+        The client goes on meanwhile: it stands still only while containers are copied and while
+        the files are exchanged. The new file is whole, locked and synced before it takes the name
+        of the old one, so the store can be killed at any moment, and another process never gets
+        in between.
+
+        Raises:
+            StoreFull: There is no room for the new file; the old one stays as it is.
+        """
+        with self._pruning:
+            self._check_usable()
+            target = self._pruned_path
+            self._disk.remove(target)
+            file = self._disk.open_locked(target)
+            try:
+                self._write_pruned(file)
+            except StoreError:
+                file.close()
+                self._disk.remove(target)
+                raise
+            with self._syncing:
+                self._sync_name()
+            if self._schedule is not None:
+                self._schedule.pruned(self._usage())
+
+    def _write_pruned(self, file: File) -> None:
+        pruned = record_file.create(file, boot_id=self._disk.boot_id(), owner=self._client_name)
+        log = self._log
+        with log.gate.standstill():
+            names = list(self._subscriptions)
+            trackers = [frozen(tracker) for tracker in log.trackers]
+            publishers = list(self._publishers.ids)
+            end = log.file.end
+        pruned.put_all(publisher_record(*each) for each in enumerate(publishers))
+        for index, (name, tracker) in enumerate(zip(names, trackers, strict=True)):
+            pruned.put_all(name_records(index, name))
+            pruned.put_all(snapshot(index, tracker, self._publishers))
+        with self._syncing:
+            end = self._catch_up(pruned, end)
+            pruned.seal()
+            synced_end = pruned.end
+            self._sync_up_to(file, synced_end)
+            with log.gate.standstill():
+                log.file.copy_to(pruned, end, log.file.end)
+                log.reserve_discards(pruned)
+                self._disk.rename(self._pruned_path, self._path)
+                old, log.file = log.file, pruned
+                old_file, self._file = self._file, file
+                self._name_synced = False
+                self._synced_end = synced_end
+        old.close()
+        old_file.close()
+
+    def _catch_up(self, pruned: RecordFile, begin: int) -> int:
+        """Add what was written meanwhile, up to a rest that takes no time; where that begins."""
+        for _ in range(_CATCH_UP_ROUNDS):
+            with self._log.gate.standstill():
+                file, end = self._log.file, self._log.file.end
+            if end - begin < BLOCK_BYTES:
+                break
+            file.copy_to(pruned, begin, end)
+            begin = end
+        return begin
+
+    @override
+    def close(self) -> None:
+        """Sync, unmap and unlock; twice is the same as once."""
+        if self._closed:
+            return
+        if self._schedule is not None and self._schedule.on_exit(self._usage()):
+            try:
+                self.prune()
+            except StoreFull as error:
+                _logger.warning("%s: not pruned: %s", self._path, error)
+        with self._pruning:
+            self.sync()
+            self._closed = True
+            self._log.file.close()
+            self._log.file = cast("RecordFile", _Unusable(self._path, "the store is closed"))
+            self._file.close()
+
+
+class _Unusable:
+    """In place of the log of a closed or forked store: for those who still hold messages."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        self._path = path
+        self._why = why
+
+    def __getattr__(self, _: str) -> NoReturn:
+        raise UsageError(f"{self._path}: {self._why}; open it again")

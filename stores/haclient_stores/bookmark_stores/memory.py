@@ -1,0 +1,112 @@
+"""Bookmark stores without a file: one in memory (BS13), and one that remembers nothing."""
+
+from __future__ import annotations
+
+from typing_extensions import override
+
+from haclient_stores.bookmark import BookmarkList
+from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.checks import check_text
+from haclient_stores.errors import StoreLocked
+from haclient_stores.interfaces import BookmarkStore
+from haclient_stores.tools.explain import Survival
+from haclient_stores.tracker.tracker import UNTRACKED, SubscriptionTracker
+
+__all__ = ["MemoryBookmarkStore", "NullBookmarkStore"]
+
+
+class MemoryBookmarkStore(TrackedBookmarkStore[SubscriptionTracker]):
+    """Remembers what subscriptions have received and finished (BS1-BS13, BS19).
+
+    It survives lost links, not the process; with an adapter the next process, on any host, begins
+    at the recovery points.
+    """
+
+    _survival = Survival.NOTHING
+
+    @override
+    def open_for(self, client_name: str) -> None:
+        check_text("client_name", client_name)
+        if self._client_name not in {"", client_name}:
+            raise StoreLocked(
+                "memory",
+                self._client_name,
+                f"belongs to the client {self._client_name!r}, not to {client_name!r}",
+            )
+        self._client_name = client_name
+
+    @override
+    def _new_subscription(self, sub_id: str) -> SubscriptionTracker:
+        found = self._subscriptions[sub_id] = SubscriptionTracker(self._publishers)
+        return found
+
+    @override
+    def _tracker(self, handle: SubscriptionTracker) -> SubscriptionTracker:
+        return handle
+
+    @override
+    def prune(self) -> None:
+        """Memory holds nothing that is finished."""
+
+    @override
+    def close(self) -> None:
+        """Let go; the next client of the process gets all that is not discarded again."""
+        for each in self._subscriptions.values():
+            each.ended()
+
+
+class NullBookmarkStore(BookmarkStore):
+    """Remembers nothing: every message is delivered, and MOST_RECENT is the start of the log.
+
+    For tests and for subscriptions that are replayed from the start on purpose.
+    """
+
+    @property
+    @override
+    def client_name(self) -> str:
+        return ""
+
+    @override
+    def open_for(self, client_name: str) -> None:
+        """It belongs to nobody."""
+        check_text("client_name", client_name)
+
+    @override
+    def log(self, sub_id: str, bookmark: str) -> int:
+        return UNTRACKED
+
+    @override
+    def discard(self, sub_id: str, number: int) -> None:
+        """Nothing to forget."""
+
+    @override
+    def discard_up_to(self, sub_id: str, number: int) -> None:
+        """Nothing to forget."""
+
+    @override
+    def is_discarded(self, sub_id: str, bookmark: str) -> bool:
+        return False
+
+    @override
+    def most_recent(self, sub_id: str) -> BookmarkList:
+        return BookmarkList()
+
+    @override
+    def persisted(self, sub_id: str, bookmark: str) -> None:
+        """No point to move."""
+
+    @override
+    def oldest_undiscarded(self, sub_id: str) -> int:
+        return 0
+
+    @override
+    def purge(self, sub_id: str | None = None) -> None:
+        """Nothing to forget."""
+
+    @override
+    def prune(self) -> None:
+        """Nothing to give back."""
+
+    @override
+    def close(self) -> None:
+        """Nothing to let go of."""

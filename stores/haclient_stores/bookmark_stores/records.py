@@ -1,0 +1,402 @@
+"""The records of a bookmark log: two 64-bit words for each move of a subscription tracker.
+
+The first word says what happened and to whom: kind (8 bits), subscription (24 bits), publisher (32
+bits); it is never 0, and a 0 is the end of the log. The second word is the value; it is never 0
+either. The value is written first, so a record whose first word is there is whole.
+
+Reading a log is making the same moves again. Almost all records are arrivals and discards, and
+those two commute (a discard always comes after its arrival), so they are gathered for each
+subscription and applied in bulk whenever something else comes. Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from itertools import compress, islice, pairwise
+from operator import ne
+from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
+
+from haclient_stores.bookmark import Bookmark, Timestamp
+from haclient_stores.tracker.entries import MIXED
+from haclient_stores.tracker.tracker import SubscriptionTracker
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable, Iterator
+
+    from haclient_stores.tracker.entries import Publishers
+
+__all__ = [
+    "Kind",
+    "LogReader",
+    "begun_flags",
+    "heard_record",
+    "name_records",
+    "publisher_record",
+    "server_records",
+    "standing_records",
+    "start_records",
+    "word",
+]
+
+_KIND_SHIFT: Final = 56
+_SUBSCRIPTION_SHIFT: Final = 32
+_SUBSCRIPTION_MASK: Final = 2**24 - 1
+_PUBLISHER_MASK: Final = 2**32 - 1
+_NAME_PART: Final = 7  # bytes of a name in one record
+_FLAG_ACKED: Final = 2
+_FLAG_CONFLATED: Final = 4
+_SHORT_RUN: Final = 8  # below so many equal first words a run is not worth its overhead
+
+
+class Kind(enum.IntEnum):
+    """What a record says. Values are the file format."""
+
+    LOGGED = 1  # publisher, sequence
+    DISCARDED = 2  # number
+    DISCARDED_UP_TO = 3  # number
+    ALIAS = 4  # number of the entry that came again
+    PERSISTED = 5  # publisher, sequence
+    PERSISTED_WHILE_PAUSED = 6  # publisher, sequence
+    COMPLETED = 7  # publisher, sequence
+    COMPLETED_SOMEWHERE = 8  # 1
+    LOST = 9  # first number that was not handed out
+    BEGUN = 10  # 1, plus flags
+    PURGED = 11  # 1
+    START_BOOKMARK = 12  # publisher, sequence
+    START_TIME = 13  # microseconds + 1
+    ENTERED = 14  # microseconds + 1
+    PUBLISHER = 15  # publisher, its id
+    PUBLISHER_ZERO = 16  # publisher whose id is 0, 1
+    NAME = 17  # part of a subscription id: count of bytes, then up to 7 of them
+    NAME_END = 18  # the last part
+    NEXT = 19  # next number
+    SEEN = 20  # publisher, sequence
+    RECOVERED = 21  # publisher, sequence
+    COVERED = 22  # publisher, sequence
+    ALIAS_NUMBER = 23  # the number of the next ALIAS_OF
+    ALIAS_OF = 24  # number of the entry that it stands for
+    SERVER = 25  # part of a server's address, in parts like a name
+    SERVER_END = 26  # the last part
+    BEFORE = 27  # publisher, sequence
+    HEARD = 28  # microseconds + 1
+    PARTIAL_SEAL = 254  # see record_file
+    SEAL = 255
+
+
+def word(kind: Kind, subscription: int = 0, publisher: int = 0) -> int:
+    """The first word of a record."""
+    return kind << _KIND_SHIFT | subscription << _SUBSCRIPTION_SHIFT | publisher
+
+
+def begun_flags(*, acked: bool, conflated: bool) -> int:
+    """The value of a `BEGUN` record."""
+    return 1 + _FLAG_ACKED * acked + _FLAG_CONFLATED * conflated
+
+
+def name_records(subscription: int, sub_id: str) -> Iterator[tuple[int, int]]:
+    """The records that introduce a subscription."""
+    return _text_records(subscription, sub_id, Kind.NAME, Kind.NAME_END)
+
+
+def server_records(subscription: int, server: str) -> Iterator[tuple[int, int]]:
+    """The records of an entry at a server."""
+    return _text_records(subscription, server, Kind.SERVER, Kind.SERVER_END)
+
+
+def heard_record(subscription: int, until_us: int) -> tuple[int, int]:
+    """The record that says up to when the server was heard."""
+    return word(Kind.HEARD, subscription), until_us + 1
+
+
+def _text_records(
+    subscription: int, text: str, part_kind: Kind, last_kind: Kind
+) -> Iterator[tuple[int, int]]:
+    data = text.encode("utf-8", "surrogateescape")
+    parts = [data[at : at + _NAME_PART] for at in range(0, len(data), _NAME_PART)] or [b""]
+    for index, part in enumerate(parts):
+        kind = last_kind if index == len(parts) - 1 else part_kind
+        value = int.from_bytes(bytes([len(part) + 1]) + part, "little")
+        yield word(kind, subscription), value
+
+
+def standing_records(
+    subscription: int, tracker: SubscriptionTracker, publishers: Publishers
+) -> Iterator[tuple[int, int]]:
+    """The records of where a subscription stands; nothing of it has arrived for who reads them."""
+    standing = tracker.standing
+    if standing.server:
+        yield from server_records(subscription, standing.server)
+    for publisher_id, sequence in standing.before.items():
+        yield word(Kind.BEFORE, subscription, publishers.index(publisher_id)), sequence
+    if standing.heard_us:
+        yield heard_record(subscription, standing.heard_us)
+
+
+def publisher_record(index: int, publisher_id: int) -> tuple[int, int]:
+    """The record that introduces a publisher."""
+    if publisher_id:
+        return word(Kind.PUBLISHER, publisher=index), publisher_id
+    return word(Kind.PUBLISHER_ZERO, publisher=index), 1
+
+
+def start_records(
+    subscription: int, tracker: SubscriptionTracker, publishers: Publishers
+) -> Iterator[tuple[int, int]]:
+    """The records of a start; a range is kept by the application, not by the log."""
+    for item in tracker.start.items:
+        match item:
+            case Bookmark(publisher_id, sequence):
+                index = publishers.index(publisher_id)
+                yield word(Kind.START_BOOKMARK, subscription, index), sequence
+            case Timestamp(microseconds):
+                yield word(Kind.START_TIME, subscription), microseconds + 1
+    if tracker.start.entered_us:
+        yield word(Kind.ENTERED, subscription), tracker.start.entered_us + 1
+
+
+class _Gathered:
+    """Arrivals and discards of one subscription that are not applied yet."""
+
+    __slots__ = ("discarded", "logged", "tracker")
+
+    def __init__(self, tracker: SubscriptionTracker) -> None:
+        self.tracker = tracker
+        self.logged: list[tuple[int, int]] = []
+        self.discarded: list[tuple[int, int]] = []
+
+    def apply(self) -> None:
+        if self.logged:
+            words, sequences = zip(*self.logged, strict=True)
+            first = words[0]
+            if words.count(first) == len(words):
+                self.tracker.append(first & _PUBLISHER_MASK, list(sequences))
+            else:
+                publishers = [each & _PUBLISHER_MASK for each in words]
+                self.tracker.append(MIXED, list(sequences), publishers)
+            self.logged.clear()
+        if self.discarded:
+            discard = self.tracker.discard
+            for _, number in self.discarded:
+                discard(number)
+            self.discarded.clear()
+
+
+class _Barrier:
+    """Stands in for a list: a record of any other kind is applied at once."""
+
+    __slots__ = ("append",)
+
+    def __init__(self, apply: Callable[[tuple[int, int]], None]) -> None:
+        self.append = apply
+
+
+class _Targets(defaultdict[int, "list[tuple[int, int]] | _Barrier"]):
+    """Where a record goes, by its first word."""
+
+    def __init__(self, find: Callable[[int], list[tuple[int, int]] | _Barrier]) -> None:
+        super().__init__()
+        self._find = find
+
+    @override
+    def __missing__(self, key: int) -> list[tuple[int, int]] | _Barrier:
+        found = self[key] = self._find(key)
+        return found
+
+
+class LogReader:
+    """Makes the moves of a log again.
+
+    Attributes:
+        names: The subscription ids by number; "" for one whose name was cut off.
+        trackers: Their trackers, by number.
+        publishers: What publisher numbers mean.
+        alias_number: The number of the next `ALIAS_OF`.
+        unknown: The first record of a kind that this version does not know; else None.
+    """
+
+    def __init__(self, publishers: Publishers) -> None:
+        self.publishers = publishers
+        self.names: dict[int, str] = {}
+        self.trackers: dict[int, SubscriptionTracker] = {}
+        self.unknown: tuple[int, int] | None = None
+        self._parts: dict[tuple[int, int], bytes] = {}
+        self._gathered: dict[int, _Gathered] = {}
+        self.alias_number = 0
+        self._barrier = _Barrier(self._apply)
+        self._targets = _Targets(self._target)
+
+    def read(self, words: array[int]) -> None:
+        """Take records in the order of the log: first word, value, first word, value ..."""
+        firsts, values = words[0::2], words[1::2]
+        count = len(firsts)
+        cuts = list(compress(range(1, count), map(ne, firsts, islice(firsts, 1, None))))
+        if len(cuts) * _SHORT_RUN > count:
+            targets = self._targets
+            for pair in zip(firsts, values, strict=True):
+                targets[pair[0]].append(pair)
+            self.finish()  # what is gathered takes far more memory than what it leads to
+        else:
+            for begin, end in pairwise([0, *cuts, count]):
+                self._read_run(firsts[begin], values[begin:end])
+
+    def _read_run(self, first: int, values: array[int]) -> None:
+        """Records with the same first word: arrivals of one publisher, or discards in order."""
+        kind = first >> _KIND_SHIFT
+        if kind not in {Kind.LOGGED, Kind.DISCARDED}:
+            for value in values:
+                self._apply((first, value))
+            return
+        subscription = first >> _SUBSCRIPTION_SHIFT & _SUBSCRIPTION_MASK
+        tracker = self.tracker(subscription)
+        self._gathered[subscription].apply()
+        if kind == Kind.LOGGED:
+            tracker.append(first & _PUBLISHER_MASK, values)
+        elif len(values) < _SHORT_RUN or not tracker.discard_run(values):
+            for number in values:
+                tracker.discard(number)
+
+    def finish(self) -> None:
+        """Apply what is gathered."""
+        for gathered in self._gathered.values():
+            gathered.apply()
+
+    def tracker(self, subscription: int) -> SubscriptionTracker:
+        """The tracker of a subscription number."""
+        found = self.trackers.get(subscription)
+        if found is None:
+            found = self.trackers[subscription] = SubscriptionTracker(self.publishers)
+            self._gathered[subscription] = _Gathered(found)
+        return found
+
+    def _target(self, first: int) -> list[tuple[int, int]] | _Barrier:
+        kind = first >> _KIND_SHIFT
+        if kind not in {Kind.LOGGED, Kind.DISCARDED}:
+            return self._barrier
+        subscription = first >> _SUBSCRIPTION_SHIFT & _SUBSCRIPTION_MASK
+        self.tracker(subscription)
+        gathered = self._gathered[subscription]
+        return gathered.logged if kind == Kind.LOGGED else gathered.discarded
+
+    def _apply(self, pair: tuple[int, int]) -> None:
+        first, value = pair
+        kind = first >> _KIND_SHIFT
+        subscription = first >> _SUBSCRIPTION_SHIFT & _SUBSCRIPTION_MASK
+        publisher = first & _PUBLISHER_MASK
+        if kind in {Kind.PARTIAL_SEAL, Kind.SEAL}:
+            return
+        if kind in {Kind.PUBLISHER, Kind.PUBLISHER_ZERO}:
+            self.publishers.index(value if kind == Kind.PUBLISHER else 0)
+        elif kind in {Kind.NAME, Kind.NAME_END}:
+            if (name := self._text(subscription, Kind.NAME_END, kind, value)) is not None:
+                self.names[subscription] = name
+                self.tracker(subscription)
+        elif kind in {Kind.SERVER, Kind.SERVER_END}:
+            if (server := self._text(subscription, Kind.SERVER_END, kind, value)) is not None:
+                tracker = self.tracker(subscription)
+                self._gathered[subscription].apply()
+                tracker.entered(server)
+        else:
+            tracker = self.tracker(subscription)
+            self._gathered[subscription].apply()
+            self._parts.pop((subscription, Kind.SERVER_END), None)  # cut off by a crash
+            move = _MOVES.get(kind)
+            if move is not None:
+                move(self, tracker, publisher, value)
+            elif self.unknown is None:
+                self.unknown = pair
+
+    def _text(self, subscription: int, last: Kind, kind: int, value: int) -> str | None:
+        """One more part of a text; the text once it is whole."""
+        data = value.to_bytes(8, "little")
+        whole = self._parts.pop((subscription, last), b"") + data[1 : data[0]]
+        if kind == last:
+            return whole.decode("utf-8", "surrogateescape")
+        self._parts[subscription, last] = whole
+        return None
+
+
+def _begun(_: LogReader, tracker: SubscriptionTracker, __: int, flags: int) -> None:
+    tracker.begin(
+        acked=bool(flags & _FLAG_ACKED), start=None, conflated=bool(flags & _FLAG_CONFLATED)
+    )
+
+
+def _alias(_: LogReader, tracker: SubscriptionTracker, __: int, old: int) -> None:
+    """An expected entry came again."""
+    if old in tracker.again.places:
+        tracker.redeliver(*tracker.again.places[old])
+    else:  # discarded under its old number meanwhile
+        tracker.skip_numbers(tracker.next_number + 1)
+
+
+def _persisted_while_paused(
+    _: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
+) -> None:
+    tracker.paused = True
+    tracker.persisted_at(publisher, sequence)
+    tracker.paused = False
+
+
+def _start_bookmark(
+    reader: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
+) -> None:
+    item = Bookmark(reader.publishers.ids[publisher], sequence)
+    tracker.start.items = (*tracker.start.items, item)
+
+
+def _start_time(_: LogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
+    tracker.start.items = (*tracker.start.items, Timestamp(value - 1))
+
+
+def _entered(_: LogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
+    tracker.start.entered_us = value - 1
+
+
+def _seen(_: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int) -> None:
+    tracker.seen[publisher] = sequence
+
+
+def _covered(_: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int) -> None:
+    tracker.finished.cover[publisher] = sequence
+
+
+def _before(reader: LogReader, tracker: SubscriptionTracker, publisher: int, value: int) -> None:
+    tracker.standing.before[reader.publishers.ids[publisher]] = value
+
+
+def _alias_number(reader: LogReader, _: SubscriptionTracker, __: int, number: int) -> None:
+    reader.alias_number = number
+
+
+def _alias_of(reader: LogReader, tracker: SubscriptionTracker, _: int, old: int) -> None:
+    tracker.add_alias(reader.alias_number, old)
+
+
+_MOVES: Final[dict[int, Callable[[LogReader, SubscriptionTracker, int, int], None]]] = {
+    Kind.DISCARDED_UP_TO: lambda _, tracker, __, number: tracker.discard_all_up_to(number),
+    Kind.ALIAS: _alias,
+    Kind.PERSISTED: lambda _, tracker, publisher, value: tracker.persisted_at(publisher, value),
+    Kind.PERSISTED_WHILE_PAUSED: _persisted_while_paused,
+    Kind.COMPLETED: lambda _, tracker, publisher, value: tracker.completed_at(publisher, value),
+    Kind.COMPLETED_SOMEWHERE: lambda _, tracker, __, ___: tracker.completed(""),
+    Kind.LOST: lambda _, tracker, __, number: tracker.link_lost(number),
+    Kind.BEGUN: _begun,
+    Kind.PURGED: lambda _, tracker, __, ___: tracker.purge(),
+    Kind.START_BOOKMARK: _start_bookmark,
+    Kind.START_TIME: _start_time,
+    Kind.ENTERED: _entered,
+    Kind.NEXT: lambda _, tracker, __, number: tracker.skip_numbers(number),
+    Kind.SEEN: _seen,
+    Kind.RECOVERED: lambda _, tracker, publisher, value: tracker.finished.recover(
+        {publisher: value}
+    ),
+    Kind.COVERED: _covered,
+    Kind.ALIAS_NUMBER: _alias_number,
+    Kind.ALIAS_OF: _alias_of,
+    Kind.BEFORE: _before,
+    Kind.HEARD: lambda _, tracker, __, value: tracker.heard(value - 1),
+}

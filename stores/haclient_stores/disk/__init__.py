@@ -1,0 +1,1 @@
+"""The disk seam and what stands on it."""

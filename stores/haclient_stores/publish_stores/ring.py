@@ -1,0 +1,114 @@
+"""A publish store of a fixed size: whatever it will ever need is taken when it is opened (PS18).
+
+It is the segment log over a fixed number of segments, in memory or in files, used in turn. Nothing
+is allocated later, so a disk that fills up meanwhile, or a lasting outage, cannot surprise it: the
+ring is full at a size that is known in advance. Then `publish` waits for acks, or raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from haclient_stores.checks import check_bytes, check_word
+from haclient_stores.errors import UsageError
+from haclient_stores.publish_stores.home import Durability, Home, Keeping, MemoryHome
+from haclient_stores.publish_stores.memory_space import MemorySpace
+from haclient_stores.publish_stores.publish_log import PublishLog
+from haclient_stores.publish_stores.segment import (
+    MAX_SEGMENT_BYTES,
+    MIN_SEGMENT_BYTES,
+    PAGE_BYTES,
+    Limits,
+    Space,
+)
+from haclient_stores.publish_stores.store_directory import Directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from haclient_stores.disk.files import Disk
+
+__all__ = ["MIN_RING_BYTES", "RingPublishStore", "WhenFull"]
+
+WhenFull = Literal["wait", "raise"]
+_SEGMENTS: Final = 8  # room comes back in steps of an eighth
+MIN_RING_BYTES: Final = 2 * MIN_SEGMENT_BYTES
+
+
+class RingPublishStore(PublishLog):
+    """Keeps unpersisted messages in a space of fixed size (PS1-PS12, PS14, PS17, PS18).
+
+    It has eight segments, fewer when it is tiny and more when it is huge. Room comes back a segment
+    at a time, when all of its frames are persisted. A frame has to fit into one segment. The files
+    are those of a `FilePublishStore`; a ring that is opened with another capacity uses up what it
+    finds.
+
+    Args:
+        path: The store's directory, created when it is missing; None for memory.
+        capacity_bytes: How much is taken, at once.
+        when_full: What `publish` does when there is no room: `"wait"` for acks, or `"raise"`
+            `StoreFull`. The store itself never waits, and `publish_nowait` never does.
+        durability: What the client waits for; see `publish_log`.
+        group_interval_s: How often the client syncs at durability `group`, in seconds.
+        error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it (PS9).
+        truncate_on_close: See `FilePublishStore` (PS24); opening takes the space again.
+        disk: Where files are; another one in simulations.
+
+    Attributes:
+        capacity_bytes: How much was taken.
+        when_full: What `publish` does when there is no room.
+
+    Raises:
+        StoreFull: The disk has no room for the capacity.
+        StoreLocked: Another process has the store open.
+        StoreCorrupt: A file does not match its checksums.
+        UsageError: The capacity is too small, `when_full` is neither, or memory shall be synced.
+    """
+
+    def __init__(  # noqa: PLR0913  settings, most of them by keyword
+        self,
+        path: str | Path | None,
+        capacity_bytes: int,
+        when_full: WhenFull = "wait",
+        *,
+        durability: Durability = "process",
+        group_interval_s: float = 0.01,
+        error_on_publish_gap: bool = False,
+        truncate_on_close: bool = False,
+        disk: Disk | None = None,
+    ) -> None:
+        segment_bytes = _segment_bytes(capacity_bytes)
+        count = capacity_bytes // segment_bytes
+        check_word("when_full", when_full, ("wait", "raise"))
+        limits = Limits(segment_bytes, capacity_bytes, fixed=True, wait=when_full == "wait")
+        keeping = Keeping(durability, group_interval_s, truncate_on_close)
+        directory: Directory | None = None
+        if path is None:
+            if durability != "process":
+                raise UsageError(f"a ring in memory cannot have the durability {durability!r}")
+            home: Home = MemoryHome()
+            space: Space = MemorySpace(segment_bytes, kept=count, preallocated=True)
+        else:
+            directory = Directory(path, disk, keeping, segment_bytes=segment_bytes, kept=count)
+            home = directory
+            space = directory.files
+        super().__init__(home, space, limits=limits, error_on_publish_gap=error_on_publish_gap)
+        self.capacity_bytes = capacity_bytes
+        self.when_full: WhenFull = when_full
+        if directory is not None:
+            self._take_all(directory)
+
+    def _take_all(self, directory: Directory) -> None:
+        held = sum(segment.size for segment in directory.segments)
+        try:
+            directory.files.preallocate(self.capacity_bytes - held)
+        except BaseException:
+            directory.close(self.detach())
+            raise
+
+
+def _segment_bytes(capacity_bytes: int) -> int:
+    if check_bytes("capacity_bytes", capacity_bytes) < MIN_RING_BYTES:
+        raise UsageError(f"capacity_bytes is at least {MIN_RING_BYTES}, not {capacity_bytes}")
+    an_eighth = capacity_bytes // _SEGMENTS // PAGE_BYTES * PAGE_BYTES
+    return min(max(MIN_SEGMENT_BYTES, an_eighth), MAX_SEGMENT_BYTES)

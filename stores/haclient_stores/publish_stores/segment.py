@@ -1,0 +1,223 @@
+"""Segments, and the space that they come from: the parts that the segment log is made of."""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from haclient_stores.checks import check_bytes, check_callable
+from haclient_stores.errors import StoreFull, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from haclient_stores.disk.files import Writable
+    from haclient_stores.publish_stores.window import PublishWindow
+
+__all__ = [
+    "MAX_SEGMENT_BYTES",
+    "MIN_SEGMENT_BYTES",
+    "PAGE_BYTES",
+    "SLOT_BYTES",
+    "Limits",
+    "Segment",
+    "Space",
+    "frame_length",
+    "walk",
+]
+
+SLOT_BYTES: Final = 4  # the length in front of each frame, and the zero behind the last
+PAGE_BYTES: Final = 4096
+MIN_SEGMENT_BYTES: Final = 8 * PAGE_BYTES
+MAX_SEGMENT_BYTES: Final = 512 * 2**20  # the largest frame fits, and offsets take 4 bytes
+
+frame_length = struct.Struct(">I").unpack_from
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How a log may grow.
+
+    Attributes:
+        segment_bytes: Size of a segment; a frame that is larger gets one of its own size.
+        max_bytes: All segments together are never larger than this.
+        resize: Asked with the new size in bytes before the log grows; False refuses (PS17).
+        fixed: Every segment has the same size: no frame is larger.
+        wait: A log at its limit asks its users to wait for acks.
+
+    Raises:
+        UsageError: No segment can have this size, or the log could not have even one.
+    """
+
+    segment_bytes: int
+    max_bytes: int
+    resize: Callable[[int], bool] | None = None
+    fixed: bool = False
+    wait: bool = False
+
+    def __post_init__(self) -> None:
+        size = check_bytes("segment_bytes", self.segment_bytes)
+        if not MIN_SEGMENT_BYTES <= size <= MAX_SEGMENT_BYTES:
+            raise UsageError(
+                f"segment_bytes is from {MIN_SEGMENT_BYTES} to {MAX_SEGMENT_BYTES}, not {size}"
+            )
+        if check_bytes("max_bytes", self.max_bytes) < size:
+            raise UsageError(
+                f"max_bytes is at least segment_bytes, which is {size}, not {self.max_bytes}"
+            )
+        check_callable("resize_handler", self.resize)
+
+    def next_segment(self, needed: int, *, held: int, granted: int, waiting: int) -> int:
+        """How large the next segment is, if it may exist at all.
+
+        Args:
+            needed: What the frame takes, and the header of a segment.
+            held: The size of all segments now.
+            granted: The most that there ever was: so much is not asked for again.
+            waiting: How many messages wait for their acks, for the error.
+
+        Raises:
+            StoreFull: The log would be too large, or the handler refused.
+            UsageError: No segment of a fixed log takes such a frame.
+        """
+        size = max(self.segment_bytes, -(-needed // PAGE_BYTES) * PAGE_BYTES)
+        total = held + size
+        if self.fixed and size > self.segment_bytes:
+            raise UsageError(
+                f"a frame that takes {needed} bytes does not fit into the {self.segment_bytes} of "
+                "a segment of this store: give it more capacity_bytes"
+            )
+        if total > self.max_bytes:
+            setting = "capacity_bytes" if self.fixed else "max_bytes"
+            raise StoreFull(
+                f"{waiting} messages wait for their persisted acks and fill the store "
+                f"({setting}={self.max_bytes}): wait for acks, which a sync destination that is "
+                "down holds back, or allow more",
+                wait=self.wait,
+            )
+        if self.resize is not None and total > granted and not self.resize(total):
+            what = f"the resize handler refused to let the store grow to {total} bytes"
+            raise StoreFull(what, wait=True)
+        return size
+
+
+class Segment:
+    """One stretch of frames with consecutive sequences.
+
+    Attributes:
+        first: The sequence of the first frame.
+        begin: Offset of the first frame.
+        end: Offset behind the last frame, where a zero length stands. While the segment is the
+            active one only the log knows it.
+        next_sequence: The sequence behind the last frame; like `end`.
+        mark_offsets, mark_sequences: Known frame boundaries and the sequence that starts there.
+        released: The space has it back; whoever still holds it must look elsewhere.
+    """
+
+    __slots__ = (
+        "begin",
+        "end",
+        "first",
+        "mark_offsets",
+        "mark_sequences",
+        "next_sequence",
+        "released",
+        "size",
+    )
+
+    def __init__(self, *, first: int, begin: int, size: int) -> None:
+        self.first = first
+        self.begin = begin
+        self.end = begin
+        self.size = size
+        self.next_sequence = first
+        self.mark_offsets = [begin]
+        self.mark_sequences = [first]
+        self.released = False
+
+    @property
+    @abstractmethod
+    def view(self) -> memoryview:
+        """The memory, mapped again if it was parked."""
+
+    @property
+    def writable(self) -> Writable:
+        """The same memory, in the form that is fastest to write."""
+        return self.view
+
+    @property
+    def frame_limit(self) -> int:
+        """Frames, and the zero behind the last, do not reach beyond this offset."""
+        return self.size
+
+    def mark(self, end: int, next_sequence: int) -> None:
+        """Note a frame boundary."""
+        self.mark_offsets.append(end)
+        self.mark_sequences.append(next_sequence)
+        self.end = end
+        self.next_sequence = next_sequence
+
+    def offset_of(self, sequence: int) -> int:
+        """Where a sequence starts that lies within this segment."""
+        index = bisect_right(self.mark_sequences, sequence) - 1
+        return walk(self.view, self.mark_offsets[index], sequence - self.mark_sequences[index])
+
+    def boundary_before(self, offset: int) -> int:
+        """A known frame boundary at or before an offset."""
+        return self.mark_offsets[bisect_right(self.mark_offsets, offset) - 1]
+
+
+class Space(Protocol):
+    """Where segments come from and go to: anonymous memory, or the files of a store.
+
+    Attributes:
+        begin: Offset of the first frame in each segment.
+        margin: Bytes at the end of a new segment that frames must not take.
+    """
+
+    begin: int
+    margin: int
+
+    @abstractmethod
+    def create(self, first: int, size: int) -> Segment:
+        """An empty segment of at least `size` bytes for frames from `first` on.
+
+        Raises:
+            StoreFull: There is no room; nothing has changed.
+        """
+        ...
+
+    @abstractmethod
+    def release(self, segment: Segment) -> None:
+        """Take a segment back."""
+        ...
+
+    @abstractmethod
+    def park(self, segment: Segment) -> None:
+        """The segment will not be used for a while: it may let go of its mapping."""
+        ...
+
+    @abstractmethod
+    def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
+        """Frames from `segment.end` to `end` are complete."""
+        ...
+
+    @abstractmethod
+    def note(self, window: PublishWindow, *, numbering: bool) -> None:
+        """Remember last persisted, last sequence and whether a server was asked.
+
+        Args:
+            window: Where those are.
+            numbering: Numbers were skipped, which must not be forgotten.
+        """
+        ...
+
+
+def walk(view: memoryview, offset: int, frames: int) -> int:
+    """The offset so many frames further."""
+    for _ in range(frames):
+        offset += SLOT_BYTES + int(frame_length(view, offset)[0])
+    return offset

@@ -1,0 +1,437 @@
+"""The segment log: one place that is publish store, send queue and replay list at once.
+
+`append` encodes a frame straight into the active segment, a few megabytes of mapped memory. Three
+positions say everything else:
+
+* **tail**: what is at or below `last_persisted` is done with. A persisted ack moves it; a segment
+  that lies wholly behind it goes back to its `Space`.
+* **cursor**: how far the kernel has taken the bytes of this connection. `peek` shows what comes
+  next without copying, `advance` moves on, `rewind` goes back after a lost link.
+* **head**: where the next frame goes.
+
+A frame is the 4-byte big-endian length of the rest, then head, decimal digits of the sequence, tail
+and body, exactly as it goes over the wire. Within a segment the sequences have no gaps: a jump in
+the numbering (a logon) starts a new segment, so the n-th frame needs no number of its own.
+
+**Order of writes.** The slot for the next length is always zero. A frame's bytes and the next zero
+slot are written first, its own length last and in one store of 4 bytes. A process that is killed
+between any two instructions leaves a whole frame or none.
+
+**Marks.** Every 64 KiB the log notes where it is (`Space.seal` adds a checksum when there is a
+file). They are the only index, so finding a sequence walks at most 64 KiB of lengths, and nothing
+is kept for each message.
+
+**Calls** come from one thread, but `sync`, which may run beside them: everything that it shares
+with `append` (marks, rolling) happens under a lock at the slow points only. Between `peek` and
+`advance` there must be no other call. A segment whose frames are all persisted stays as long as the
+cursor is inside one of its frames, since a frame that was begun has to be finished.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from bisect import bisect_right
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from haclient_stores.errors import UsageError
+from haclient_stores.publish_stores.segment import SLOT_BYTES, frame_length, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from haclient_stores.disk.files import Writable
+    from haclient_stores.publish_stores.segment import Limits, Segment, Space
+    from haclient_stores.publish_stores.window import PublishWindow
+
+__all__ = ["MARK_BYTES", "MAX_FRAME_BYTES", "SegmentLog"]
+
+MARK_BYTES: Final = 64 * 1024  # one checksum and one index entry for so much
+MAX_FRAME_BYTES: Final = 256 * 2**20  # the largest frame that any peer accepts
+_EMPTY: Final = memoryview(b"")
+
+_pack_length = struct.Struct(">I").pack
+
+
+class SegmentLog:
+    """Segments, tail, cursor and head (PS1-PS5, PS7). The stores add their names to it.
+
+    Attributes:
+        unsent_bytes: How much `peek` would show, over all segments.
+    """
+
+    __slots__ = (
+        "_active",
+        "_at",
+        "_boundary",
+        "_closed_bytes",
+        "_cursor",
+        "_cursor_segment",
+        "_granted_bytes",
+        "_held_bytes",
+        "_jumped",
+        "_limit",
+        "_limits",
+        "_lock",
+        "_memory",
+        "_segments",
+        "_space",
+        "_tail_bytes",
+        "_window",
+        "unsent_bytes",
+    )
+
+    def __init__(self, space: Space, window: PublishWindow, *, limits: Limits) -> None:
+        self._space = space
+        self._window = window
+        self._limits = limits
+        self._lock = threading.RLock()
+        self._segments: deque[Segment] = deque()
+        self._held_bytes = 0  # the size of all segments
+        self._granted_bytes = 0  # the most that was ever held; growing beyond asks the handler
+        self._closed_bytes = 0  # frames in all segments but the active one
+        self._tail_bytes = 0  # frames at the front that are known to be persisted
+        self._active: Segment | None = None
+        self._memory: Writable = _EMPTY
+        self._at = SLOT_BYTES  # where the next frame goes, behind its length
+        self._limit = 0  # an append that would end beyond takes the slow way
+        self._jumped = False  # the next number does not follow the last frame
+        self._cursor_segment: Segment | None = None
+        self._cursor = 0
+        self._boundary = 0  # a frame boundary in the cursor's segment, at or before the cursor
+        self.unsent_bytes = 0
+
+    def restore(self, segments: Iterable[Segment]) -> None:
+        """Take over the segments of an earlier process, ascending; the last one is continued."""
+        for segment in segments:
+            self._segments.append(segment)
+            self._held_bytes += segment.size
+            self._closed_bytes += segment.end - segment.begin
+        self._granted_bytes = self._held_bytes
+        if self._segments:
+            self._activate(self._segments[-1])
+            self._closed_bytes -= self._end - self._segments[-1].begin
+        self.rewind(0)
+
+    # -- head ---------------------------------------------------------------------------------
+
+    def append(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
+        """Store one frame and return its sequence (PS2, PS3).
+
+        Raises:
+            StoreFull: No room for a new segment; nothing was stored, no number used.
+            UsageError: The frame is larger than any server accepts.
+        """
+        window = self._window
+        sequence = window.last_sequence + 1
+        rest = b"%b%d%b%b\0\0\0\0" % (head, sequence, tail, body)  # type: ignore[str-format]  # any buffer will do
+        length = len(rest)  # of the frame too: its own slot is as long as the next one
+        at = self._at
+        after = at + length
+        if after > self._limit:
+            self._make_room(length)
+            return self.append(head, tail, body)
+        memory = self._memory
+        memory[at:after] = rest
+        memory[at - 4 : at] = _pack_length(length - 4)
+        self._at = after
+        window.last_sequence = sequence
+        self.unsent_bytes += length
+        return sequence
+
+    @property
+    def _end(self) -> int:
+        """Where the length of the next frame goes."""
+        return self._at - SLOT_BYTES
+
+    def _make_room(self, length: int) -> None:
+        """Let `append` write a frame of `length` bytes: mark, and roll if it must."""
+        if length > MAX_FRAME_BYTES:
+            raise UsageError(
+                f"a frame of {length} bytes is larger than the {MAX_FRAME_BYTES} that servers take"
+            )
+        with self._lock:
+            active = self._active
+            if active is not None and not self._jumped:
+                self._mark(active, self._end, self._window.last_sequence + 1)
+                if self._at + length > active.frame_limit:
+                    active = None
+            if active is None or self._jumped:
+                active = self._roll(length)
+            most = max(self._at + length, active.end + MARK_BYTES)
+            self._limit = min(active.frame_limit, most)
+
+    def forked(self) -> None:
+        """We are a forked child, and the memory is the parent's: let go of it, write nothing.
+
+        The next append asks the space for a segment, which refuses. The lock may be held by a
+        thread that does not exist here.
+        """
+        self._lock = threading.RLock()
+        self.detach()
+
+    def _mark(self, active: Segment, end: int, next_sequence: int) -> None:
+        """Seal what was appended since the last mark."""
+        if active.end == end:
+            return
+        self._space.seal(active, end, next_sequence)
+        active.mark(end, next_sequence)
+        self._limit = min(self._limit, active.frame_limit)  # the seal has taken its room
+
+    def checkpoint(self) -> int:
+        """Seal all that is appended; returns the last sequence of it. Any thread may call this.
+
+        The frames are counted, not asked for: another thread may see the new end of an append
+        and still the old number.
+        """
+        with self._lock:
+            active = self._active
+            if active is None:
+                return self._window.last_sequence
+            offset, end, next_sequence = active.end, self._end, active.next_sequence
+            while offset < end:
+                offset += SLOT_BYTES + int(frame_length(self._memory, offset)[0])
+                next_sequence += 1
+            self._mark(active, end, next_sequence)
+            return self._window.last_sequence if self._jumped else next_sequence - 1
+
+    def settle(self) -> None:
+        """Mark the head; to be called before the numbering may change."""
+        with self._lock:
+            active = self._active
+            if active is None or self._jumped:
+                return
+            self._mark(active, self._end, self._window.last_sequence + 1)
+
+    def renumbered(self) -> None:
+        """The numbering may have changed: a jump begins a new segment with the next append."""
+        with self._lock:
+            active = self._active
+            if active is not None and active.next_sequence != self._window.last_sequence + 1:
+                self._jumped = True
+                self._limit = 0
+
+    def _leave_persisted(self) -> None:
+        """Give back the last segment when nothing in it is needed any more: it may be the room."""
+        active = self._active
+        if active is None or self._window.count or self.unsent_bytes or len(self._segments) > 1:
+            return
+        self._drop(self._segments.pop())
+        self._active = self._cursor_segment = None
+        self._memory = _EMPTY
+        self._at = SLOT_BYTES
+        self._limit = self._cursor = self._boundary = self._tail_bytes = 0
+
+    def _roll(self, length: int) -> Segment:
+        self._leave_persisted()
+        size = self._limits.next_segment(
+            self._space.begin + length + 2 * SLOT_BYTES + self._space.margin,
+            held=self._held_bytes,
+            granted=self._granted_bytes,
+            waiting=self._window.count,
+        )
+        first = self._window.last_sequence + 1
+        segment = self._space.create(first, size)
+        old = self._active
+        if old is not None and old.end == old.begin:  # nothing in it: the numbering has jumped
+            self._drop(self._segments.pop())
+        elif old is not None:
+            self._closed_bytes += old.end - old.begin
+        self._segments.append(segment)
+        self._held_bytes += segment.size
+        self._granted_bytes = max(self._granted_bytes, self._held_bytes)
+        self._active = None
+        self._activate(segment)
+        if self._cursor_segment is None or self._cursor_segment.released:
+            self._set_cursor(segment, segment.begin)
+        elif old is self._cursor_segment:
+            self._leave_finished_segment()
+        elif old is not None:
+            self._space.park(old)
+        return segment
+
+    def _activate(self, segment: Segment) -> None:
+        self._active = segment
+        self._memory = segment.writable
+        self._at = segment.end + SLOT_BYTES
+        self._limit = 0
+        self._jumped = segment.next_sequence != self._window.last_sequence + 1
+
+    # -- tail ---------------------------------------------------------------------------------
+
+    def discard_up_to(self, sequence: int) -> None:
+        """A persisted ack: everything up to `sequence` is done with (PS5)."""
+        window = self._window
+        if sequence <= window.last_persisted:
+            return
+        jumps = sequence > window.last_sequence
+        if jumps:  # the server knows more of this publisher than we do: number above it
+            self.settle()
+        window.persist(sequence)
+        self._space.note(window, numbering=jumps)
+        if jumps:
+            self.renumbered()
+        self.trim()
+
+    def number_above(self, sequence: int) -> None:
+        """Let a log whose history does not say how far it came begin above this number (PS8)."""
+        if self._window.begin_above(sequence):
+            self._space.note(self._window, numbering=True)
+            self.renumbered()
+
+    def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
+        """Take over the logon ack (PS7, PS8); see `PublishWindow.reconcile` for what it raises."""
+        self.settle()
+        self._window.reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
+        self._space.note(self._window, numbering=True)
+        self.renumbered()
+        self.trim()
+
+    def trim(self) -> None:
+        """Give back what the window says is persisted, as far as the cursor allows."""
+        persisted = self._window.last_persisted
+        segments = self._segments
+        while len(segments) > 1 and segments[0].next_sequence - 1 <= persisted:
+            if not self._pass_by(segments[0]):
+                break
+            with self._lock:
+                self._closed_bytes -= segments[0].end - segments[0].begin
+                self._drop(segments.popleft())
+        self._tail_bytes = 0
+        for segment in segments:
+            offsets = segment.mark_offsets
+            marks = bisect_right(segment.mark_sequences, persisted + 1)
+            self._tail_bytes += offsets[max(marks, 1) - 1] - segment.begin
+            if marks < len(offsets) or segment is self._active:
+                break
+
+    def _pass_by(self, segment: Segment) -> bool:
+        """Whether the cursor is not in a segment, or could be moved out of it."""
+        if segment is not self._cursor_segment:
+            return True
+        if self.frame_remainder():
+            return False
+        self.unsent_bytes -= segment.end - self._cursor
+        self._cursor = segment.end
+        self._set_cursor(self._segments[1], self._segments[1].begin)
+        return True
+
+    def _drop(self, segment: Segment) -> None:
+        segment.released = True
+        self._held_bytes -= segment.size
+        self._space.release(segment)
+
+    @property
+    def unpersisted_bytes(self) -> int:
+        """Bytes of frames that wait for their ack.
+
+        Exact when none does; else too high by less than one mark and one frame, never too low.
+        """
+        active = self._active
+        if active is None or not self._window.count:
+            return 0
+        return self._closed_bytes + self._end - active.begin - self._tail_bytes
+
+    # -- cursor -------------------------------------------------------------------------------
+
+    def rewind(self, after: int) -> None:
+        """Set the cursor to the first unpersisted frame with a sequence above `after` (PS7)."""
+        self.settle()
+        target = max(after, self._window.last_persisted) + 1
+        unsent = 0
+        for segment in reversed(self._segments):
+            if segment.next_sequence <= target:
+                break
+            at = segment.begin if segment.first >= target else segment.offset_of(target)
+            unsent += segment.end - at
+            self._set_cursor(segment, at)
+        if not unsent and self._active is not None:
+            self._set_cursor(self._active, self._end)
+        self.unsent_bytes = unsent
+        self.trim()
+
+    def detach(self) -> list[Segment]:
+        """Let go of all segments, for good, because the space is about to be closed."""
+        with self._lock:
+            segments = list(self._segments)
+            self._segments.clear()
+            self._active = self._cursor_segment = None
+            self._memory = _EMPTY
+            self._at = SLOT_BYTES
+            self._limit = self._cursor = self._boundary = self.unsent_bytes = 0
+            self._held_bytes = self._closed_bytes = self._tail_bytes = 0
+            return segments
+
+    def _set_cursor(self, segment: Segment, offset: int) -> None:
+        self._cursor_segment = segment
+        self._cursor = self._boundary = offset
+
+    def peek(self) -> memoryview:
+        """The unsent bytes of the cursor's segment, not copied; empty when there are none."""
+        segment = self._cursor_segment
+        if segment is None:
+            return _EMPTY
+        end = self._end if segment is self._active else segment.end
+        return segment.view[self._cursor : end]
+
+    def advance(self, count: int) -> None:
+        """The kernel has taken `count` bytes of what `peek` showed."""
+        self._cursor += count
+        self.unsent_bytes -= count
+        if self._cursor_segment is not self._active:
+            self._leave_finished_segment()
+
+    def _leave_finished_segment(self) -> None:
+        segment = self._cursor_segment
+        if segment is None or self._cursor < segment.end:
+            return
+        following = self._segments[self._segments.index(segment) + 1]
+        self._set_cursor(following, following.begin)
+        if segment.next_sequence - 1 <= self._window.last_persisted:
+            self.trim()
+        else:
+            self._space.park(segment)
+
+    def frame_remainder(self) -> int:
+        """Bytes from the cursor to the next frame boundary; 0 when it is at one."""
+        segment = self._cursor_segment
+        if segment is None or self._boundary == self._cursor:
+            return 0
+        offset = max(self._boundary, segment.boundary_before(self._cursor))
+        view, cursor = segment.view, self._cursor
+        before = offset
+        while offset < cursor:
+            before = offset
+            offset += SLOT_BYTES + int(frame_length(view, offset)[0])
+        self._boundary = offset if offset == cursor else before
+        return offset - cursor
+
+    # -- replay -------------------------------------------------------------------------------
+
+    def frames(self, after: int) -> Iterator[tuple[int, bytes]]:
+        """Whole frames above `after` that are unpersisted when they are reached, ascending."""
+        self.settle()
+        for segment in list(self._segments):
+            first = max(segment.first, after + 1, self._window.last_persisted + 1)
+            if segment.released or first >= segment.next_sequence:
+                continue
+            try:
+                yield from self._frames_of(segment, first)
+            finally:  # also when the caller wants no more
+                self._park_if_unused(segment)
+
+    def _park_if_unused(self, segment: Segment) -> None:
+        if not segment.released and segment not in (self._active, self._cursor_segment):
+            self._space.park(segment)
+
+    def _frames_of(self, segment: Segment, first: int) -> Iterator[tuple[int, bytes]]:
+        offset = segment.offset_of(first)
+        for sequence in range(first, segment.next_sequence):
+            if segment.released:
+                break
+            view = segment.view
+            end = walk(view, offset, 1)
+            if sequence > self._window.last_persisted:
+                yield sequence, bytes(view[offset:end])
+            offset = end

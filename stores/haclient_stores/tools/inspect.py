@@ -1,0 +1,91 @@
+"""Looking at store files from outside: what they hold, whether they are whole (PS23).
+
+Nothing is changed and nothing is locked, so a client may have the file in use. What is seen is then
+the state of one moment; a file that is caught in the middle of a change is looked at again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.record_file import LOG_MAGIC
+from haclient_stores.bookmark_stores.ring import RING_MAGIC, RingBookmarkStore
+from haclient_stores.disk.viewing import ViewDisk
+from haclient_stores.errors import StoreCorrupt, StoreError
+from haclient_stores.publish_stores.file import FilePublishStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+__all__ = ["BookmarkFile", "StoreFile", "kind_of", "size_of", "viewed"]
+
+_LOOKS: Final = 5
+_MAGIC_BYTES: Final = 8
+
+BookmarkFile: TypeAlias = LoggedBookmarkStore | RingBookmarkStore
+StoreFile: TypeAlias = BookmarkFile | FilePublishStore
+
+
+def kind_of(path: Path) -> type[StoreFile]:
+    """Which store's file, or directory, this is.
+
+    Raises:
+        StoreError: There is none, or it is something else.
+    """
+    if path.is_dir() and (path / "control").is_file():
+        return FilePublishStore
+    magic = b""
+    try:
+        if not path.is_dir():
+            with path.open("rb") as file:
+                magic = file.read(_MAGIC_BYTES)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
+    kinds: dict[bytes, type[StoreFile]] = {
+        LOG_MAGIC: LoggedBookmarkStore,
+        RING_MAGIC: RingBookmarkStore,
+    }
+    if magic not in kinds:
+        raise StoreError(f"{path}: neither a bookmark store nor the directory of a publish store")
+    return kinds[magic]
+
+
+def size_of(path: Path) -> int:
+    """Bytes on disk, of a file or of all files in a directory."""
+    return sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
+
+
+@contextlib.contextmanager
+def viewed(path: Path, on_progress: Callable[[int], object] | None = None) -> Generator[StoreFile]:
+    """A copy of a store as it is now; what is done to it changes no file.
+
+    Args:
+        path: The file, or the directory of a publish store.
+        on_progress: Called with the bytes read so far of a bookmark log.
+
+    Raises:
+        StoreCorrupt: What was sealed does not match its checksum.
+        StoreError: There is no store at this path.
+    """
+    kind = kind_of(path)
+    for look in range(1, _LOOKS + 1):
+        try:
+            store = _opened(kind, path, on_progress)
+        except StoreCorrupt:  # or only caught in the middle of a change
+            if look == _LOOKS:
+                raise
+        else:
+            with contextlib.closing(store):
+                yield store
+            return
+
+
+def _opened(
+    kind: type[StoreFile], path: Path, on_progress: Callable[[int], object] | None
+) -> StoreFile:
+    if kind is LoggedBookmarkStore:
+        return LoggedBookmarkStore(path, on_progress=on_progress, disk=ViewDisk())
+    return kind(path, disk=ViewDisk())

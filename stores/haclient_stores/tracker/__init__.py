@@ -1,0 +1,1 @@
+"""What a subscription has received and discarded: pure."""

@@ -1,0 +1,206 @@
+"""The parts of a subscription's record: publishers, chunks of entries, aliases. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import islice, repeat
+from operator import le, lt
+from typing import TYPE_CHECKING, Final
+
+from haclient_stores.bookmark import Bookmark, BookmarkList
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+__all__ = ["LARGEST", "MIXED", "Alias", "Chunk", "Publishers"]
+
+LARGEST: Final = 2**64 - 1
+_DIGITS: Final = 64  # more than a sequence can have, zeros in front included
+MIXED: Final = -1  # in place of a publisher: they differ
+
+
+class Publishers:
+    """Publisher ids as small numbers, shared by all subscriptions of a store."""
+
+    __slots__ = ("_by_id", "_by_line", "by_text", "ids")
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.by_text: dict[str, int] = {}
+        self._by_id: dict[int, int] = {}
+        self._by_line: dict[str, int] = {}  # for texts behind a line break, as batches are split
+
+    def index(self, publisher_id: int) -> int:
+        """The small number of a publisher id."""
+        found = self._by_id.get(publisher_id)
+        if found is None:
+            found = self._by_id[publisher_id] = len(self.ids)
+            self.ids.append(publisher_id)
+        return found
+
+    def index_of_text(self, text: str) -> int:
+        """The same for the id as it stands in a bookmark; -1 for text that is no id."""
+        if not (_is_number(text) and int(text) <= LARGEST):
+            return -1
+        found = self.by_text[text] = self._by_line["\n" + text] = self.index(int(text))
+        return found
+
+    def bookmarks(self, newest: dict[int, int]) -> BookmarkList:
+        """The list for one sequence of each publisher."""
+        return BookmarkList(tuple(Bookmark(self.ids[p], newest[p]) for p in newest))
+
+    def parse_batch(self, bookmarks: list[str]) -> tuple[int, list[int], list[int]] | None:
+        """Many bookmarks at once: the publisher of all or `MIXED`, the sequences, the publishers.
+
+        None when one of them is not in the usual form or its publisher is not known yet. All are
+        split in one go, which costs a third of splitting each.
+        """
+        count = len(bookmarks)
+        parts = "\n".join(bookmarks).split("|")
+        text = parts[0]
+        publisher = self.by_text.get(text, -1)
+        if publisher < 0 or len(parts) != 2 * count + 1:
+            return None
+        try:
+            sequences = list(map(int, parts[1::2]))
+        except ValueError:  # text where a sequence should be
+            return None
+        others = parts[2:-1:2]
+        if others.count("\n" + text) == count - 1:
+            return publisher, sequences, []
+        publishers = [publisher, *map(self._by_line.get, others)]
+        if None in publishers:
+            return None
+        return MIXED, sequences, publishers  # type: ignore[return-value]  # no None is left
+
+    def parse(self, bookmark: str) -> tuple[int, int]:
+        """Publisher index and sequence of a message bookmark; the sequence is 0 when it is none."""
+        publisher, _, rest = bookmark.partition("|")
+        sequence = rest.partition("|")[0]
+        if not _is_number(sequence):
+            return -1, 0
+        index = self.by_text.get(publisher, -1)
+        if index < 0:
+            index = self.index_of_text(publisher)
+        return (index, int(sequence)) if index >= 0 else (-1, 0)
+
+    def position(self, bookmark: str) -> tuple[int, int] | None:
+        """Publisher index and sequence of a bookmark that names a message; else None."""
+        publisher, sequence = self.parse(bookmark)
+        if not 0 < sequence <= LARGEST or not self.ids[publisher]:
+            return None
+        return publisher, sequence
+
+    @staticmethod
+    def all_new(
+        seen: dict[int, int], publisher: int, sequences: list[int], publishers: list[int]
+    ) -> bool:
+        """Whether each message is above the highest seen of its publisher, and those before it."""
+        if not publishers:
+            rising = all(map(lt, sequences, islice(sequences, 1, None)))
+            return rising and sequences[0] > seen.get(publisher, 0)
+        newest: dict[int, int] = {}
+        for each, sequence in zip(publishers, sequences, strict=True):
+            if sequence <= (newest.get(each) or seen.get(each, 0)):
+                return False
+            newest[each] = sequence
+        return True
+
+    @staticmethod
+    def all_known(
+        seen: dict[int, int], publisher: int, sequences: list[int], publishers: list[int]
+    ) -> bool:
+        """Whether all were seen before.
+
+        After a fail-over the first few seconds are of this kind, and the application waits for what
+        comes behind them.
+        """
+        if min(sequences) <= 0:
+            return False
+        if not publishers:
+            return max(sequences) <= seen.get(publisher, 0)
+        return all(map(le, sequences, map(seen.get, publishers, repeat(0))))
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a number of a size that may occur; `int` refuses endless ones."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Entries that arrived together, in arrival order.
+
+    Attributes:
+        numbers: The number of each; rising.
+        publisher: The publisher of all of them, or -1 when they differ.
+        sequences: The sequence of each.
+        publishers: The publisher of each when they differ; else empty.
+    """
+
+    numbers: Sequence[int]
+    publisher: int
+    sequences: Sequence[int]
+    publishers: Sequence[int] = ()
+
+    def entries(self) -> Iterator[tuple[int, int, int]]:
+        """Number, publisher and sequence of each."""
+        publishers = self.publishers or repeat(self.publisher)
+        return zip(self.numbers, publishers, self.sequences, strict=False)
+
+    def part(self, begin: int, end: int) -> Chunk:
+        """The entries between two indexes."""
+        return Chunk(
+            self.numbers[begin:end],
+            self.publisher,
+            self.sequences[begin:end],
+            self.publishers[begin:end],
+        )
+
+    def newest(self) -> dict[int, int]:
+        """The highest sequence of each publisher: the last one, since they rise."""
+        if self.publisher >= 0:
+            return {self.publisher: self.sequences[-1]}
+        return dict(zip(self.publishers, self.sequences, strict=True))
+
+    def last_of(self, publisher: int, sequence: int) -> int:
+        """The number of the last entry of a publisher up to a sequence; 0 when there is none."""
+        if self.publisher == publisher:
+            index = bisect_right(self.sequences, sequence)
+            return self.numbers[index - 1] if index else 0
+        found = 0
+        if self.publisher < 0:
+            for number, other, value in self.entries():
+                if other == publisher and value <= sequence:
+                    found = number
+        return found
+
+    @staticmethod
+    def condensed(chunks: Iterable[Chunk]) -> Chunk:
+        """Only the last entry of each publisher.
+
+        What is dropped has a later entry of its publisher here, so whenever an ack covers that one
+        it covers the dropped one too.
+        """
+        last: dict[int, tuple[int, int, int]] = {}
+        for chunk in chunks:
+            if chunk.publisher >= 0:
+                last[chunk.publisher] = (chunk.numbers[-1], chunk.publisher, chunk.sequences[-1])
+            else:
+                last.update(zip(chunk.publishers, chunk.entries(), strict=True))
+        kept = sorted(last.values())
+        if len(kept) == 1:
+            return Chunk([kept[0][0]], kept[0][1], [kept[0][2]])
+        numbers, publishers, sequences = zip(*kept, strict=True)
+        return Chunk(numbers, MIXED, sequences, publishers)
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """A redelivered entry: its new number stands for the old one."""
+
+    number: int
+    old: int
+    publisher: int
+    sequence: int

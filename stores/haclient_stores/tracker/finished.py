@@ -1,0 +1,207 @@
+"""How far a subscription has got: discarded entries, the acks that cover them, the recovery point.
+
+`tracking` decides what is discarded and hands over whole chunks, in arrival order, once they lie
+in front of everything undiscarded. Here they become *finished*: at once, or where the subscription
+asked for persisted acks, when one covers them.
+
+An ack `b` covers, by its place, all entries of this link up to the last one of b's publisher with
+a sequence up to b's; and on any link all entries of that publisher up to b's sequence. Chunks that
+wait are kept exactly at first. When many have gathered (a sync destination is down for hours), only
+the last entry of each publisher in each group stays. Whenever an ack covers that one it covers
+those before it too, so what is lost is precision, never safety, and memory stays bounded. No group
+has entries of this link and of an earlier one, since different rules hold for the two.
+
+An ack may become a recovery point of its own (`tracking` decides when it may): it is taken once
+everything that had arrived before it is discarded. Pure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from copy import copy
+from typing import TYPE_CHECKING, Final
+
+from haclient_stores.tracker.entries import Chunk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Finished"]
+
+_WAITING_CHUNKS: Final = 64  # so many are kept exactly
+
+
+class Finished:
+    """What is finished, and what waits for an ack.
+
+    Attributes:
+        acked: Whether entries need an ack to be finished.
+        recovered: The highest finished sequence of each publisher (by index).
+        applied: The highest of those that are finished or only wait for an ack.
+        cover: The highest acknowledged sequence of each publisher.
+        waiting: Discarded chunks that no ack covers yet, in arrival order.
+        link_first: The first number of this link.
+    """
+
+    __slots__ = (
+        "_covered_to",
+        "_from",
+        "_grain",
+        "_pending",
+        "acked",
+        "applied",
+        "cover",
+        "link_first",
+        "recovered",
+        "waiting",
+    )
+
+    def __init__(self, link_first: int, *, acked: bool) -> None:
+        self.acked = acked
+        self.recovered: dict[int, int] = {}
+        self.applied: dict[int, int] = {}
+        self.cover: dict[int, int] = {}
+        self.waiting: deque[Chunk] = deque()
+        self.link_first = link_first
+        self._covered_to = 0  # by place, on this link
+        self._grain = 1  # so many numbers make a group when chunks are joined
+        self._from = 0  # the number behind which those that wait begin
+        self._pending: tuple[int, int, int] | None = None  # an ack, and what came before it
+
+    def begin(self, link_first: int, *, acked: bool) -> None:
+        """A new link: places on the old one say nothing any more."""
+        self.acked = acked
+        self.link_first = link_first
+        self._covered_to = 0
+        self._release()
+
+    def take(self, chunk: Chunk) -> None:
+        """All entries of the chunk are discarded, and all before it."""
+        newest = chunk.newest()
+        if not self.acked and not self.waiting:
+            self.recover(newest)
+            return
+        self.applied.update(newest)
+        if not self.waiting:
+            self._from = chunk.numbers[0] - 1
+        self.waiting.append(chunk)
+        self._release()
+        if len(self.waiting) > _WAITING_CHUNKS:
+            self._condense()
+
+    def _condense(self) -> None:
+        """Join neighbours until few are left, to groups of about equal length."""
+        while len(self.waiting) > _WAITING_CHUNKS // 2:
+            groups: deque[Chunk] = deque()
+            begin, end = self._from, self._from
+            for chunk in self.waiting:
+                apart = groups and groups[-1].numbers[-1] < self.link_first <= chunk.numbers[0]
+                if groups and not apart and chunk.numbers[-1] - begin <= self._grain:
+                    groups.append(Chunk.condensed((groups.pop(), chunk)))
+                else:
+                    groups.append(chunk)
+                    begin = end
+                end = chunk.numbers[-1]
+            self.waiting = groups
+            self._grain *= 2 if len(groups) > _WAITING_CHUNKS // 2 else 1
+
+    def covered(self, publisher: int, sequence: int, *, open_chunks: Iterable[Chunk]) -> None:
+        """An ack; `open_chunks` are those not taken yet, newest first."""
+        self.cover[publisher] = max(sequence, self.cover.get(publisher, 0))
+        place = self._place(publisher, sequence, open_chunks)
+        self._covered_to = max(self._covered_to, place)
+        self._release()
+
+    def _place(self, publisher: int, sequence: int, open_chunks: Iterable[Chunk]) -> int:
+        for chunks in (open_chunks, reversed(self.waiting)):
+            for chunk in chunks:
+                if chunk.numbers[-1] < self.link_first:
+                    return 0
+                found = chunk.last_of(publisher, sequence)
+                if found:
+                    return found
+        return 0
+
+    def offer(self, publisher: int, sequence: int, *, before: int) -> None:
+        """A position that is a recovery point once the numbers below `before` are discarded."""
+        self._pending = (publisher, sequence, before)
+
+    def reached(self) -> dict[int, int]:
+        """The highest sequence of each publisher in a position that is finished or offered."""
+        reached = dict(self.recovered)
+        if self._pending is not None:
+            publisher, sequence, _ = self._pending
+            reached[publisher] = max(sequence, reached.get(publisher, 0))
+        return reached
+
+    def settle(self, head: int) -> None:
+        """Take the position offered if everything below `head` is discarded."""
+        if self._pending is None or head < self._pending[2]:
+            return
+        publisher, sequence, _ = self._pending
+        self._pending = None
+        self.recover({publisher: sequence})
+        # The list now holds a position that is persisted everywhere and has nothing open behind
+        # it, so entries of earlier links need no ack of their own any more. Those of the same
+        # publisher above the ack do: they would take its place in the list.
+        while self.waiting and self.waiting[0].numbers[0] < self.link_first:
+            newest = self.waiting[0].newest()
+            if newest.get(publisher, 0) > sequence:
+                break
+            self.recover(newest)
+            self.waiting.popleft()
+        self._release()
+
+    def _release(self) -> None:
+        while self.waiting:
+            chunk = self.waiting[0]
+            count = self._covered_count(chunk)
+            if count:
+                self.recover(chunk.part(0, count).newest())
+            if count < len(chunk.numbers):
+                self.waiting[0] = chunk.part(count, len(chunk.numbers))
+                return
+            self._from = self.waiting.popleft().numbers[-1]
+        self._grain = 1
+
+    def _covered_count(self, chunk: Chunk) -> int:
+        """How many entries at the front of a discarded chunk are finished."""
+        if not self.acked:
+            return len(chunk.numbers)
+        this_link = chunk.numbers[0] >= self.link_first
+        by_place = bisect_right(chunk.numbers, self._covered_to) if this_link else 0
+        if chunk.publisher >= 0:
+            cover = self.cover.get(chunk.publisher, 0)
+            return max(by_place, bisect_right(chunk.sequences, cover))
+        for index, (_, publisher, sequence) in enumerate(chunk.entries()):
+            if index >= by_place and sequence > self.cover.get(publisher, 0):
+                return index
+        return len(chunk.numbers)
+
+    def recover(self, newest: dict[int, int]) -> None:
+        """These sequences are finished, and all before them."""
+        recovered, applied = self.recovered, self.applied
+        for publisher, sequence in newest.items():
+            if sequence > recovered.get(publisher, 0):
+                recovered[publisher] = sequence
+                if sequence > applied.get(publisher, 0):
+                    applied[publisher] = sequence
+
+    def frozen(self) -> Finished:
+        """A copy that stays as it is."""
+        twin = copy(self)
+        twin.recovered, twin.cover = dict(self.recovered), dict(self.cover)
+        twin.applied, twin.waiting = dict(self.applied), self.waiting.copy()
+        return twin
+
+    def with_part(self, chunk: Chunk | None, count: int) -> dict[int, int]:
+        """`recovered`, if the first `count` entries of the oldest open chunk are discarded."""
+        newest = dict(self.recovered)
+        if chunk is None or self.waiting or not count:
+            return newest
+        part = chunk.part(0, count)
+        finished = self._covered_count(part)
+        if finished:
+            newest.update(part.part(0, finished).newest())
+        return newest

@@ -1,0 +1,411 @@
+"""The journal on disk: segments, recovery, refusals."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from haclient_fake_server.engine.identity import Publishers
+from haclient_fake_server.engine.journal import Block, Cursor, records_of
+from haclient_fake_server.engine.settings import EngineSettings
+from haclient_fake_server.engine.state import State
+from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.journal.format import (
+    INDEX_STRIDE_BYTES,
+    SEGMENT_HEADER_BYTES,
+    Manifest,
+    Record,
+    RecordCommand,
+    RecordFlag,
+    encode_block,
+    encode_record,
+    manifest_name,
+    segment_name,
+)
+from haclient_stores.disk.files import RealDisk
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked
+from haclient_stores.publish_stores.file import FilePublishStore
+from support.disks import WatchedDisk
+
+SEGMENT_BYTES = 4096
+
+
+def open_journal(directory: Path, segment_bytes: int = SEGMENT_BYTES) -> JournalFiles:
+    return JournalFiles(directory, RealDisk(), segment_bytes=segment_bytes, instance_id=1)
+
+
+def block(position: int, count: int = 1, *, size: int = 100, publisher: int = 7) -> Block:
+    """`count` records; sequence is ten times the position, time a thousand times."""
+    records = [
+        Record(number, publisher, 10 * number, 1000 * number, 1, payload=b"x" * size)
+        for number in range(position, position + count)
+    ]
+    data = b"".join(map(encode_record, records))
+    return Block(
+        encode_block(data, count=count, first_position=position),
+        position,
+        position + count,
+        records[0].timestamp_us,
+        records[-1].timestamp_us,
+        {publisher: (records[0].sequence, records[-1].sequence)},
+    )
+
+
+def definition(position: int) -> Block:
+    """A block that defines topic 1 and marks publisher 9."""
+    records = [
+        Record(0, 0, 0, 0, 1, RecordCommand.TOPIC, key=b"json", payload=b"orders"),
+        Record(0, 9, 99, 0, 0, RecordCommand.MARK),
+    ]
+    data = encode_block(b"".join(map(encode_record, records)), count=2, first_position=position)
+    return Block(
+        data, position, position, 0, 0, definitions=((1, "json", "orders"),), marks=((9, 99, 0),)
+    )
+
+
+def everything(journal: JournalFiles, cursor: Cursor | None = None) -> list[Record]:
+    found: list[Record] = []
+    at = cursor or journal.seek(1)
+    while True:
+        chunk, at = journal.read(at, 1000)
+        if not chunk:
+            return found
+        found += records_of(chunk)
+
+
+def positions(journal: JournalFiles) -> list[int]:
+    return [record.position for record in everything(journal) if record.position]
+
+
+def filled(directory: Path, count: int = 100) -> JournalFiles:
+    journal = open_journal(directory)
+    journal.append(definition(1))
+    for position in range(1, count + 1):
+        journal.append(block(position))
+    return journal
+
+
+@pytest.mark.row("TL1")
+def test_what_was_appended_is_there_after_a_restart(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    journal = open_journal(tmp_path)
+    assert positions(journal) == list(range(1, 101))
+    assert (journal.first_position, journal.next_position) == (1, 101)
+    journal.append(block(101))
+    journal.close()
+    assert positions(open_journal(tmp_path))[-1] == 101
+
+
+@pytest.mark.row("TL1", "TL7")
+def test_what_was_appended_is_there_without_a_close(tmp_path: Path) -> None:
+    journal = filled(tmp_path)
+    data = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name, content in data.items():
+        (copy / name).write_bytes(content)
+    assert positions(open_journal(copy)) == list(range(1, 101))
+    journal.close()
+
+
+@pytest.mark.row("TL5")
+def test_segments_are_preallocated_numbered_and_never_grow(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    segments = [path for path in sorted(tmp_path.iterdir()) if path.suffix[1:].isdigit()]
+    assert [path.name for path in segments[:2]] == ["journal.00000001", "journal.00000002"]
+    assert {path.stat().st_size for path in segments} == {SEGMENT_BYTES}
+
+
+@pytest.mark.row("TL1")
+def test_each_segment_reads_alone(tmp_path: Path) -> None:
+    journal = filled(tmp_path)
+    summary = everything(journal, Cursor(2, SEGMENT_HEADER_BYTES))
+    assert summary[0].payload == b"orders"
+    first = next(record for record in summary if record.position)
+    begin = summary[: summary.index(first)]
+    marks = {r.publisher_id: r.sequence for r in begin if r.command == RecordCommand.MARK}
+    assert marks == {9: 99, 7: 10 * (first.position - 1)}
+    journal.close()
+
+
+def test_a_block_larger_than_a_segment_gets_a_file_of_its_own_size(tmp_path: Path) -> None:
+    journal = filled(tmp_path, 1)
+    journal.append(block(2, size=3 * SEGMENT_BYTES))
+    journal.append(block(3))
+    assert positions(journal) == [1, 2, 3]
+    journal.close()
+    assert positions(open_journal(tmp_path)) == [1, 2, 3]
+
+
+def test_reading_gives_whole_blocks_even_when_they_are_long(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path, 1 << 20)
+    journal.append(block(1, count=50))
+    journal.append(block(51))
+    chunk, after = journal.read(journal.seek(1), 10)
+    assert [record.position for record in records_of(chunk)] == list(range(1, 51))
+    chunk, after = journal.read(after, 10)
+    assert [record.position for record in records_of(chunk)] == [51]
+    assert journal.read(after, 10) == (b"", after)
+    journal.close()
+
+
+@pytest.mark.row("TL12")
+def test_a_missing_middle_file_is_refused_by_name(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    (tmp_path / segment_name(2)).unlink()
+    with pytest.raises(StoreCorrupt, match=r"journal\.00000002: .*missing"):
+        open_journal(tmp_path)
+
+
+@pytest.mark.row("TL12")
+def test_two_segments_that_do_not_join_are_refused(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    (tmp_path / segment_name(2)).replace(tmp_path / "elsewhere")
+    (tmp_path / segment_name(3)).replace(tmp_path / segment_name(2))
+    (tmp_path / manifest_name(3)).unlink()
+    for path in tmp_path.glob("journal.0000000[4-9]*"):
+        path.unlink()
+    (tmp_path / manifest_name(2)).unlink()
+    with pytest.raises(StoreCorrupt, match="it begins at position"):
+        open_journal(tmp_path)
+
+
+def test_the_oldest_segments_may_be_gone(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    (tmp_path / segment_name(1)).unlink()
+    journal = open_journal(tmp_path)
+    first = journal.first_position
+    assert first > 1
+    assert positions(journal) == list(range(first, 101))
+    assert next(r.position for r in everything(journal, journal.seek(1)) if r.position) == first
+    assert journal.at_time(0) == first
+    assert journal.find(7, 10) is None
+    journal.close()
+
+
+@pytest.mark.row("TL16")
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data())
+def test_a_tail_that_is_torn_anywhere_is_cut_and_nothing_else(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    directory = tmp_path / str(len(list(tmp_path.iterdir())))
+    journal = filled(directory, 3)
+    journal.close()
+    path = directory / segment_name(1)
+    content = path.read_bytes()
+    whole = len(content.rstrip(b"\0"))
+    size = len(block(3).data)
+    cut = data.draw(st.integers(whole - size, whole - 1))
+    junk = data.draw(st.binary(max_size=20))
+    torn = content[:cut] + junk
+    path.write_bytes(torn.ljust(len(content), b"\0"))
+    again = open_journal(directory)
+    kept = positions(again)
+    assert kept[:2] == [1, 2]
+    assert again.next_position == len(kept) + 1
+    again.append(block(again.next_position))
+    again.close()
+    assert positions(open_journal(directory)) == [*kept, len(kept) + 1]
+
+
+@pytest.mark.row("TL16")
+def test_a_cut_tail_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path, 2).close()
+    _change(tmp_path / segment_name(1), lambda data, end: data[: end - 1])
+    with caplog.at_level(logging.WARNING):
+        open_journal(tmp_path).close()
+    assert "torn block" in caplog.text
+
+
+@pytest.mark.row("TL16")
+def test_damage_that_whole_blocks_follow_is_refused(tmp_path: Path) -> None:
+    filled(tmp_path, 3).close()
+    damaged = SEGMENT_HEADER_BYTES + 300
+    _change(
+        tmp_path / segment_name(1),
+        lambda data, _: data[:damaged] + bytes([data[damaged] ^ 1]) + data[damaged + 1 :],
+    )
+    with pytest.raises(StoreCorrupt, match="a whole block follows"):
+        open_journal(tmp_path)
+
+
+@pytest.mark.row("TL16")
+def test_damage_in_a_sealed_segment_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    (tmp_path / manifest_name(1)).unlink()
+    _change(tmp_path / segment_name(1), lambda data, end: data[: end - 5])
+    with pytest.raises(StoreCorrupt, match="checksum"):
+        open_journal(tmp_path)
+
+
+def test_a_foreign_file_of_the_right_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / segment_name(1)).write_bytes(b"hello")
+    with pytest.raises(StoreCorrupt):
+        open_journal(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "\udce9"])
+def test_an_unreadable_manifest_is_built_anew(tmp_path: Path, text: str) -> None:
+    filled(tmp_path).close()
+    manifest = tmp_path / manifest_name(1)
+    wanted = Manifest.from_json(manifest.read_text())
+    manifest.write_bytes(text.encode("utf-8", "surrogateescape"))
+    journal = open_journal(tmp_path)
+    assert positions(journal) == list(range(1, 101))
+    journal.close()
+    rebuilt = Manifest.from_json(manifest.read_text())
+    assert rebuilt.topics == wanted.topics
+    assert (rebuilt.next_position, rebuilt.data_bytes, rebuilt.sealed) == (
+        wanted.next_position,
+        wanted.data_bytes,
+        True,
+    )
+
+
+def test_a_manifest_says_what_its_segment_holds(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    manifest = Manifest.from_json((tmp_path / manifest_name(1)).read_text())
+    assert manifest.sealed
+    assert manifest.topics == {1: ("json", "orders")}
+    assert (manifest.number, manifest.first_position) == (1, 1)
+    assert manifest.last_us == 1000 * (manifest.next_position - 1)
+    assert manifest.index[0].publishers == {7: (10, 10 * (manifest.next_position - 1))}
+
+
+def test_one_directory_serves_one_broker(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    with pytest.raises(StoreLocked):
+        open_journal(tmp_path)
+    journal.close()
+    open_journal(tmp_path).close()
+
+
+def test_a_segment_that_was_not_finished_is_not_looked_at(tmp_path: Path) -> None:
+    filled(tmp_path, 2).close()
+    (tmp_path / "journal.00000002.new").write_bytes(b"half")
+    journal = open_journal(tmp_path)
+    assert positions(journal) == [1, 2]
+    journal.close()
+
+
+class FullDisk(RealDisk):
+    """A disk on which no second segment fits."""
+
+    @override
+    def rename(self, source: Path, target: Path) -> None:
+        if target.name == segment_name(2):
+            raise StoreFull(f"{target}: no room")
+        super().rename(source, target)
+
+
+def test_a_full_disk_is_told_and_nothing_is_half_written(tmp_path: Path) -> None:
+    journal = JournalFiles(tmp_path, FullDisk(), segment_bytes=SEGMENT_BYTES, instance_id=1)
+    room = (SEGMENT_BYTES - SEGMENT_HEADER_BYTES) // len(block(1).data)
+    for position in range(1, room + 1):
+        journal.append(block(position))
+    with pytest.raises(StoreFull):
+        journal.append(block(room + 1))
+    last = journal.next_position - 1
+    assert positions(journal) == list(range(1, last + 1))
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> JournalFiles:
+    """A thousand records of 500 bytes: several segments, several strides in each."""
+    journal = open_journal(tmp_path, 3 * INDEX_STRIDE_BYTES)
+    for position in range(1, 2001, 10):
+        journal.append(block(position, 10, size=500, publisher=7 + position // 1000))
+    return journal
+
+
+@pytest.mark.row("TL17")
+@pytest.mark.parametrize("position", [1, 2, 10, 11, 777, 1499, 1500, 1501, 2000])
+def test_any_position_message_or_time_is_found(journal: JournalFiles, position: int) -> None:
+    publisher = 7 + ((position - 1) // 10 * 10 + 1) // 1000
+    assert journal.find(publisher, 10 * position) == position
+    assert journal.find(publisher, 10 * position + 1) is None
+    assert journal.find(99, 10 * position) is None
+    assert journal.at_time(1000 * position) == position
+    assert journal.at_time(1000 * position - 999) == position
+    chunk, _ = journal.read(journal.seek(position), 2 * INDEX_STRIDE_BYTES)
+    assert position in {record.position for record in records_of(chunk)}
+
+
+def test_beyond_the_end_there_is_nothing(journal: JournalFiles) -> None:
+    assert journal.at_time(10**9) == journal.next_position == 2001
+    assert journal.read(journal.seek(2001), 1000)[0] == b""
+
+
+@pytest.mark.row("RE3")
+@pytest.mark.parametrize("position", [1, 2, 10, 777, 999, 1001, 1500, 2000])
+def test_nothing_before_the_first_that_a_vector_lacks_is_lacking(
+    journal: JournalFiles, position: int
+) -> None:
+    highest = {7: 10 * min(position - 1, 1000), 8: 10 * max(position - 1, 0)}
+    found = journal.first_beyond(highest)
+    assert position - 2 * INDEX_STRIDE_BYTES // 500 < found <= position
+    assert journal.first_beyond({7: 10**9, 8: 10**9}) == journal.next_position
+
+
+def test_syncing_is_remembered(journal: JournalFiles) -> None:
+    assert journal.dirty
+    journal.sync()
+    assert not journal.dirty
+
+
+@pytest.mark.row("ID3", "ID2")
+def test_the_engine_learns_from_the_last_segment_who_published_how_far(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    state = State(EngineSettings(), journal, now=0, now_us=5_000_000)
+    assert isinstance(state.publishers, Publishers)
+    for position in range(1, 80):
+        origin = Record(position, 7, 5 * 10**9 + position, 1, 1, flags=RecordFlag.ASSIGNED)
+        data = encode_block(encode_record(origin), count=1, first_position=position)
+        sequences = {7: (origin.sequence, origin.sequence)}
+        journal.append(
+            Block(data, position, position + 1, 1, 1, sequences, assigned=frozenset({7}))
+        )
+    journal.append(definition(80))
+    for position in range(80, 180):
+        journal.append(block(position, publisher=8))
+    marks = [r for r in records_of(journal.summary()) if r.command == RecordCommand.MARK]
+    by_publisher = {mark.publisher_id: mark for mark in marks}
+    assert by_publisher[7].sequence == 5 * 10**9 + 79
+    assert by_publisher[7].flags == RecordFlag.ASSIGNED
+    assert by_publisher[8].flags == 0
+    journal.close()
+
+
+def _change(path: Path, change: Callable[[bytes, int], bytes]) -> None:
+    data = path.read_bytes()
+    end = len(data.rstrip(b"\0"))
+    path.write_bytes(change(data, end).ljust(len(data), b"\0"))
+
+
+@pytest.mark.row("TL6")
+def test_a_segment_is_on_the_disk_before_its_manifest_says_that_it_is_whole(
+    tmp_path: Path,
+) -> None:
+    disk = WatchedDisk()
+    journal = JournalFiles(tmp_path, disk, segment_bytes=SEGMENT_BYTES, instance_id=1)
+    for position in range(1, 101):
+        journal.append(block(position))
+    first = tmp_path / segment_name(1)
+    assert disk.synced[first] == first.read_bytes()
+    journal.close()
+
+
+def test_the_directory_of_a_publish_store_is_refused_and_left_alone(tmp_path: Path) -> None:
+    FilePublishStore(tmp_path).close()
+    with pytest.raises(StoreError, match="a client's publish store: give the broker a directory"):
+        JournalFiles(tmp_path, RealDisk(), segment_bytes=SEGMENT_BYTES, instance_id=1)
+    assert [file.name for file in tmp_path.iterdir()] == ["control"]

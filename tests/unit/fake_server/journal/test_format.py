@@ -1,0 +1,221 @@
+"""The journal's record format is frozen: these tests hold the bytes themselves."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haclient_fake_server.journal.format import (
+    BLOCK_HEADER,
+    BLOCK_HEADER_BYTES,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    JournalFormatError,
+    Manifest,
+    Record,
+    RecordCommand,
+    RecordFlag,
+    SegmentHeader,
+    Stride,
+    encode_block,
+    encode_record,
+    find_whole_block,
+    manifest_name,
+    read_block_header,
+    read_blocks,
+    read_records,
+    segment_name,
+    segment_number,
+)
+
+RECORD = Record(
+    position=7,
+    publisher_id=7094790850998930143,
+    sequence=3,
+    timestamp_us=1_700_000_000_000_001,
+    topic_id=2,
+    flags=RecordFlag.USER_KEY,
+    key=b"k1",
+    correlation_id=b"xyz",
+    expiration_s=60,
+    payload=b'{"id":1}',
+)
+
+records = st.builds(
+    Record,
+    position=st.integers(0, 2**64 - 1),
+    publisher_id=st.integers(0, 2**64 - 1),
+    sequence=st.integers(0, 2**64 - 1),
+    timestamp_us=st.integers(-(2**63), 2**63 - 1),
+    topic_id=st.integers(0, 2**32 - 1),
+    command=st.sampled_from([int(command) for command in RecordCommand]),
+    flags=st.integers(0, 2**16 - 1),
+    key=st.binary(max_size=20),
+    correlation_id=st.binary(max_size=20),
+    expiration_s=st.none() | st.integers(0, 2**32 - 1),
+    payload=st.binary(max_size=200),
+)
+
+
+def block_of(*items: Record, first_position: int = 1) -> bytes:
+    return encode_block(
+        b"".join(map(encode_record, items)), count=len(items), first_position=first_position
+    )
+
+
+def decode_block(data: bytes, offset: int = 0) -> list[Record]:
+    (block,) = list(read_blocks(data, offset))
+    return list(read_records(data, block.start, block.end))
+
+
+@pytest.mark.row("TL1")
+def test_the_sizes_of_the_headers_are_frozen() -> None:
+    assert RECORD_HEADER.size == RECORD_HEADER_BYTES == 48
+    assert BLOCK_HEADER.size == BLOCK_HEADER_BYTES == 32
+    assert len(SegmentHeader(1, 1, 0, 0).encode()) == SEGMENT_HEADER_BYTES == 64
+
+
+@pytest.mark.row("TL1", "TL17")
+def test_every_byte_of_a_record_is_where_the_readme_says() -> None:
+    assert encode_record(RECORD) == (
+        struct.pack("<I", 65)  # length of the whole record
+        + struct.pack("<H", 4)  # flags
+        + bytes([1, 4])  # command, length of the expiration
+        + struct.pack("<QQQq", 7, 7094790850998930143, 3, 1_700_000_000_000_001)
+        + struct.pack("<IHH", 2, 2, 3)  # topic id, length of key and of correlation id
+        + b"k1"
+        + b"xyz"
+        + struct.pack("<I", 60)
+        + b'{"id":1}'
+    )
+
+
+@pytest.mark.row("TL16")
+def test_every_byte_of_a_block_header_is_where_the_readme_says() -> None:
+    body = encode_record(RECORD)
+    head = struct.pack("<4sHHIIIQ", b"HAJB", 1, 0, 1, len(body), zlib.crc32(body), 7)
+    expected = head + struct.pack("<I", zlib.crc32(head)) + body
+    assert encode_block(body, count=1, first_position=7) == expected
+
+
+@given(st.lists(records, min_size=1, max_size=5))
+def test_what_is_written_is_read_back(items: list[Record]) -> None:
+    assert decode_block(block_of(*items)) == items
+
+
+def test_a_record_knows_its_bookmark() -> None:
+    assert RECORD.bookmark == "7094790850998930143|3|"
+
+
+def test_zeros_end_the_written_part() -> None:
+    data = block_of(RECORD) + bytes(100)
+    assert len(list(read_blocks(data))) == 1
+    assert read_block_header(data, len(data)) is None
+
+
+@pytest.mark.row("TL16")
+@given(st.data())
+def test_a_block_cut_at_any_byte_is_never_read_as_whole(data: st.DataObject) -> None:
+    whole = block_of(RECORD)
+    cut = whole[: data.draw(st.integers(1, len(whole) - 1))]
+    with pytest.raises(JournalFormatError):
+        list(read_blocks(cut))
+    padded = cut + bytes(len(whole) - len(cut))
+    if padded != whole:
+        with pytest.raises(JournalFormatError):
+            list(read_blocks(padded))
+
+
+@pytest.mark.row("TL16")
+@given(st.data())
+def test_a_changed_byte_never_goes_unnoticed(data: st.DataObject) -> None:
+    damaged = bytearray(block_of(RECORD))
+    at = data.draw(st.integers(0, len(damaged) - 1))
+    damaged[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(JournalFormatError):
+        list(read_blocks(bytes(damaged)))
+
+
+def test_a_block_of_a_later_version_is_refused_by_name() -> None:
+    head = struct.pack("<4sHHIIIQ", b"HAJB", 9, 0, 0, 0, 0, 1)
+    with pytest.raises(JournalFormatError, match="block version 9"):
+        read_block_header(head + struct.pack("<I", zlib.crc32(head)), 0)
+
+
+def test_a_whole_block_after_a_damaged_one_is_found() -> None:
+    first = bytearray(block_of(RECORD))
+    first[40] ^= 1
+    decoy = Record(1, 1, 1, 1, 1, payload=b"HAJB and no block")
+    second = block_of(decoy)
+    data = bytes(first) + b"HAJB" + bytes(40) + second
+    assert find_whole_block(data, 0) == data.index(second)
+    assert find_whole_block(bytes(first) + bytes(100), 0) is None
+
+
+def test_lengths_that_do_not_add_up_are_refused() -> None:
+    whole = encode_record(RECORD)
+    with pytest.raises(JournalFormatError, match="cut short"):
+        list(read_records(whole, 0, 20))
+    with pytest.raises(JournalFormatError, match="do not add up"):
+        list(read_records(whole, 0, len(whole) - 1))
+
+
+def test_a_segment_header_is_read_back() -> None:
+    header = SegmentHeader(number=3, first_position=1000, created_us=5, instance_id=2**63)
+    assert SegmentHeader.decode(header.encode() + b"more") == header
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[:63], "64 bytes"),
+        (lambda data: b"X" + data[1:], "magic"),
+        (lambda data: data[:8] + b"\x07\x00" + data[10:], "version 7"),
+        (lambda data: data[:30] + b"\xff" + data[31:], "checksum"),
+    ],
+)
+def test_a_foreign_segment_header_is_refused(
+    damage: Callable[[bytes], bytes], message: str
+) -> None:
+    with pytest.raises(JournalFormatError, match=message):
+        SegmentHeader.decode(damage(SegmentHeader(1, 1, 0, 0).encode()))
+
+
+def test_file_names_have_eight_digits_or_more() -> None:
+    assert segment_name(1) == "journal.00000001"
+    assert manifest_name(12) == "journal.00000012.manifest.json"
+    assert segment_number("journal.00000012") == 12
+    assert segment_number("journal.123456789") == 123456789
+    assert segment_number("journal.00000012.manifest.json") is None
+    assert segment_number("other") is None
+
+
+def test_a_manifest_survives_json() -> None:
+    stride = Stride(position=1, offset=64, timestamp_us=99)
+    stride.add({5: (1, 2)})
+    stride.add({5: (3, 9), 6: (4, 4)})
+    assert stride.publishers == {5: (1, 9), 6: (4, 4)}
+    manifest = Manifest(
+        number=2,
+        first_position=10,
+        next_position=20,
+        data_bytes=4096,
+        first_us=99,
+        last_us=120,
+        sealed=True,
+        topics={1: ("json", "orders"), 2: ("json", "caf\udce9")},
+        index=[stride],
+    )
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1}'])
+def test_a_foreign_manifest_is_refused(text: str) -> None:
+    with pytest.raises(JournalFormatError):
+        Manifest.from_json(text)

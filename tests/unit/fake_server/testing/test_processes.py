@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from haclient.errors import HAClientError, UsageError
+from haclient_fake_server.testing.processes import BrokerProcess
+from support.broker import RawClient
+
+
+@pytest.mark.row("FI1")
+async def test_it_is_killed_and_started_again_on_the_same_port_and_data(tmp_path: Path) -> None:
+    with BrokerProcess(data_dir=tmp_path / "data") as broker:
+        uri, pid = broker.uri, broker.pid
+        async with RawClient.connect(uri) as client:
+            await client.logon("p")
+            await client.send(b"{}", c="p", t="orders", s=1)
+            await client.send(c="flush", cid="f", a="persisted")
+            await client.ack("persisted", "f")
+        broker.kill()
+        assert not broker.is_running
+        broker.kill()
+        broker.start()
+        assert (broker.uri, broker.pid != pid) == (uri, True)
+        async with RawClient.connect(uri) as client:
+            assert (await client.logon("p")).sequence == 1
+        assert broker.stop() == 0
+        with pytest.raises(UsageError, match="does not run"):
+            broker.stop()
+
+
+def test_it_is_paused_and_goes_on() -> None:
+    with BrokerProcess() as broker:
+        state = Path(f"/proc/{broker.pid}/stat")
+        if not state.exists():
+            pytest.skip("not applicable: no /proc")
+        broker.pause()
+        while state.read_text().split()[2] != "T":
+            pass
+        broker.resume()
+        while state.read_text().split()[2] == "T":
+            pass
+        broker.pause()  # a paused one can be killed, too
+    assert not broker.is_running
+
+
+def test_a_paused_one_is_stopped_in_good_order() -> None:
+    with BrokerProcess() as broker:
+        broker.pause()
+        assert broker.stop() == 0
+
+
+def test_it_cannot_be_started_twice() -> None:
+    with BrokerProcess() as broker, pytest.raises(UsageError, match="runs already"):
+        broker.start()
+
+
+def test_a_broker_that_does_not_start_is_told_with_its_words() -> None:
+    broker = BrokerProcess("--replicate-to", "tcp://127.0.0.1:1,maybe")
+    assert broker.err == ""
+    with pytest.raises(HAClientError, match="'maybe' after the address is not sync or async"):
+        broker.start()
+    for use in (broker.pause, broker.resume, broker.stop):
+        with pytest.raises(UsageError, match="does not run"):
+            use()
+
+
+def test_a_command_that_says_something_else() -> None:
+    command = [sys.executable, "-c", "print('hello')"]
+    with pytest.raises(HAClientError, match="did not say that it listens"):
+        BrokerProcess(command=command).start()
+
+
+def test_what_it_writes_to_stderr_can_be_read() -> None:
+    program = "import sys; print('oops', file=sys.stderr); print('listening tcp://h:1', flush=True)"
+    with BrokerProcess(command=[sys.executable, "-c", f"{program}; sys.stdin.read()"]) as broker:
+        assert (broker.err, broker.uri) == ("oops\n", "tcp://h:1/amps/json")
+
+
+def test_the_signal_of_its_death_is_its_exit_code() -> None:
+    program = "import signal; print('listening x', flush=True); signal.pause()"
+    with BrokerProcess(command=[sys.executable, "-c", program]) as broker:
+        assert broker.stop() == -signal.SIGTERM

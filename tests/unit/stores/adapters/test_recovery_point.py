@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from typing_extensions import override
+
+from haclient_stores.adapters.recovery_point import (
+    PointFeed,
+    RecoveryPoint,
+    RecoveryPointAdapter,
+    positions,
+)
+from haclient_stores.bookmark import BookmarkList
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.errors import StoreError
+
+pytestmark = pytest.mark.row("RP1", "RP2")
+
+
+class Noted(RecoveryPointAdapter):
+    def __init__(self) -> None:
+        self.told: list[object] = []
+        self.points: list[RecoveryPoint] = []
+        self.refuses = False
+
+    @override
+    async def recover(self, client_name: str) -> Iterable[RecoveryPoint]:
+        return []
+
+    @override
+    def update(self, point: RecoveryPoint) -> None:
+        if self.refuses:
+            raise StoreError("refused")
+        self.told.append((point.sub_id, point.bookmark))
+        self.points.append(point)
+
+    @override
+    def purge(self, sub_id: str | None = None) -> None:
+        self.told.append(sub_id)
+
+    @override
+    async def prune(self) -> None:
+        return
+
+    @override
+    async def close(self) -> None:
+        return
+
+
+def test_only_what_has_moved_is_told() -> None:
+    store, adapter = MemoryBookmarkStore(), Noted()
+    feed = PointFeed(store.recovery_points, adapter)
+    store.log("a", "1|1|")
+    store.log("b", "1|1|")
+    feed.tell()
+    assert adapter.told == []
+    store.discard("a", 1)
+    feed.tell()
+    feed.tell()
+    assert adapter.told == [("a", "1|1|")]
+    store.log("a", "1|2|")
+    store.log("a", "2|5|")
+    store.discard_up_to("a", 3)
+    store.discard("b", 1)
+    feed.tell()
+    assert adapter.told[1:] == [("a", "1|2|,2|5|"), ("b", "1|1|")]
+    store.purge("a")
+    feed.tell()
+    assert adapter.told[3:] == ["a"]
+
+
+def test_what_the_adapter_has_given_is_not_told_back() -> None:
+    store, adapter = MemoryBookmarkStore(), Noted()
+    feed = PointFeed(store.recovery_points, adapter)
+    points = [RecoveryPoint("a", "1|7|")]
+    store.seed(points)
+    feed.told(points)
+    feed.tell()
+    assert adapter.told == []
+
+
+def test_what_the_adapter_did_not_take_is_told_again() -> None:
+    store, adapter = MemoryBookmarkStore(), Noted()
+    feed = PointFeed(store.recovery_points, adapter)
+    store.discard("a", store.log("a", "1|1|"))
+    adapter.refuses = True
+    with pytest.raises(StoreError, match="refused"):
+        feed.tell()
+    adapter.refuses = False
+    feed.tell()
+    assert adapter.told == [("a", "1|1|")]
+
+
+@pytest.mark.row("RP6")
+def test_a_point_says_whose_order_it_is_and_up_to_when_nothing_is_missing() -> None:
+    store, adapter = MemoryBookmarkStore(), Noted()
+    feed = PointFeed(store.recovery_points, adapter)
+    log = store.subscription("a")
+    log.entered("east:9007")
+    log.discard(log.log("1|1|"))
+    feed.tell()
+    log.completed("")
+    log.heard(10_000_000)
+    log.discard(log.log("1|2|"))
+    feed.tell()
+    log.entered("west:9007")
+    in_hand = log.log("2|1|")
+    log.heard(12_000_000)
+    log.discard(log.log("1|3|"))
+    feed.tell()
+    log.discard(in_hand)
+    feed.tell()
+    assert adapter.points == [
+        RecoveryPoint("a", "1|1|", "east:9007"),
+        RecoveryPoint("a", "1|2|", "east:9007", 10_000_000),
+        RecoveryPoint("a", "1|2|", "", 10_000_000),
+        RecoveryPoint("a", "1|3|,2|1|", "west:9007", 12_000_000),
+    ]
+
+
+def test_between_two_servers_a_point_is_in_the_order_of_none() -> None:
+    store, adapter = MemoryBookmarkStore(), Noted()
+    log = store.subscription("a")
+    log.entered("east:9007")
+    number = log.log("1|1|")
+    log.entered("west:9007")
+    log.discard(number)
+    PointFeed(store.recovery_points, adapter).tell()
+    assert adapter.points == [RecoveryPoint("a", "1|1|")]
+
+
+def test_a_time_alone_is_told_every_few_seconds_and_at_the_end() -> None:
+    store, adapter = MemoryBookmarkStore(), Noted()
+    feed = PointFeed(store.recovery_points, adapter)
+    log = store.subscription("a")
+    log.entered("east:9007")
+    log.completed("")
+    log.discard(log.log("1|1|"))
+    for second in range(1, 62):
+        log.heard(second * 1_000_000)
+        feed.tell()
+    assert [point.heard_us // 1_000_000 for point in adapter.points] == [*range(1, 62, 5)]
+    log.heard(62_000_000)
+    feed.tell(last=True)
+    feed.tell(last=True)
+    assert [point.heard_us for point in adapter.points[13:]] == [62_000_000]
+
+
+@pytest.mark.row("BS9")
+def test_what_was_told_before_a_start_anew_does_not_count_for_the_same_bookmark() -> None:
+    """All of it is owed again, also what servers had at that time."""
+    store, adapter = MemoryBookmarkStore(), Noted()
+    feed = PointFeed(store.recovery_points, adapter)
+    log = store.subscription("a")
+    for server in ("east:9007", "east:9007", "west:9007"):
+        log.begin(acked=False, start="0")
+        log.entered(server)
+        log.discard(log.log("1|1|"))
+        if not adapter.points:
+            log.heard(10_000_000)
+        feed.tell()
+    assert adapter.points == [
+        RecoveryPoint("a", "1|1|", "east:9007", 10_000_000),
+        RecoveryPoint("a", "1|1|", "east:9007"),
+        RecoveryPoint("a", "1|1|", "west:9007"),
+    ]
+
+
+@pytest.mark.row("SM4")
+def test_an_entry_at_now_asked_for_nothing_older() -> None:
+    store, adapter = MemoryBookmarkStore(), Noted()
+    store.subscription("a").begin(acked=False, start="0|1|", entered_us=7_000_000)
+    store.discard("a", store.log("a", "1|1|"))
+    PointFeed(store.recovery_points, adapter).tell()
+    assert adapter.points == [RecoveryPoint("a", "1|1|", "", 7_000_000)]
+
+
+@pytest.mark.parametrize("start", ["0|1|", "20240131T120000Z", "0"])
+def test_where_a_subscription_began_is_no_place_that_it_has_got_to(start: str) -> None:
+    store, adapter = MemoryBookmarkStore(), Noted()
+    store.subscription("a").begin(acked=False, start=start, entered_us=1)
+    PointFeed(store.recovery_points, adapter).tell()
+    assert adapter.told == []
+
+
+def test_positions_of_a_list() -> None:
+    assert positions(BookmarkList.parse("1|2|,3|4|")) == {1: 2, 3: 4}
+    assert positions(BookmarkList.parse("1|2|,20240131T120000Z")) == {}
+    assert positions(BookmarkList()) == {}

@@ -1,0 +1,399 @@
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
+from haclient_stores.bookmark_stores.record_file import GROW_BYTES
+from haclient_stores.disk.files import RealDisk
+from haclient_stores.errors import StoreCorrupt, StoreFull, StoreLocked, UsageError
+from haclient_stores.publish_stores.segment import PAGE_BYTES
+from simulation.disk import SimulatedDisk
+from support.disks import WatchedDisk
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s.bm"
+
+
+@pytest.mark.row("BS1", "BS7", "BS14")
+def test_what_was_discarded_is_known_to_the_next_process(path: Path) -> None:
+    store = LoggedBookmarkStore(path)
+    assert store.path == path
+    assert [store.log("s", f"1|{n}|") for n in (1, 2, 3)] == [1, 2, 3]
+    store.log("other", "1|9|")
+    store.discard("s", 1)
+    store.discard("s", 3)
+    store.persisted("s", "2|7|")
+    store.close()
+    store.close()
+    store = LoggedBookmarkStore(path)
+    assert str(store.most_recent("s")) == "1|1|"
+    assert str(store.most_recent("unknown")) == "0"
+    assert store.is_discarded("s", "1|3|")
+    assert not store.is_discarded("s", "1|2|")
+    assert store.oldest_undiscarded("s") == 2
+    assert store.oldest_undiscarded("other") == 1
+    assert store.log("s", "1|2|") == 4
+    store.discard_up_to("s", 0)
+    store.discard_up_to("s", 4)
+    assert str(store.most_recent("s")) == "1|3|"
+    store.purge("other")
+    store.close()
+    store = LoggedBookmarkStore(path)
+    assert store.log("other", "1|9|") == 2
+    store.purge()
+    assert str(store.most_recent("s")) == "0"
+    store.close()
+
+
+@pytest.mark.row("BS14")
+def test_a_record_takes_sixteen_bytes(path: Path) -> None:
+    store = LoggedBookmarkStore(path)
+    log = store.subscription("s")
+    for number in range(1, 20_001):
+        log.discard(log.log(f"1|{number}|"))
+    assert store._log.file.end <= 16.1 * 40_000 + 4096
+    store.close()
+
+
+@pytest.mark.row("BS16")
+def test_prune_keeps_what_matters_and_the_file_is_small(path: Path) -> None:
+    store = LoggedBookmarkStore(path)
+    store.open_for("me")
+    log = store.subscription("s")
+    for number in range(1, 50_001):
+        log.discard(log.log(f"1|{number}|"))
+    log.log_batch(["1|50001|", "1|50002|"])
+    log.discard(50_002)
+    before = path.stat().st_size
+    store.prune()
+    assert path.stat().st_size < before / 1.4
+    log.log("2|1|")
+    with pytest.raises(StoreLocked):
+        LoggedBookmarkStore(path)
+    store.close()
+    store = LoggedBookmarkStore(path)
+    assert store.client_name == "me"
+    assert str(store.most_recent("s")) == "1|50000|"
+    assert store.is_discarded("s", "1|50002|")
+    assert store.subscription("s").undiscarded_count == 2
+    store.close()
+
+
+@pytest.mark.row("BS16")
+def test_a_redelivery_after_a_prune_reads_back(path: Path) -> None:
+    store = LoggedBookmarkStore(path)
+    store.log("s", "1|1|")
+    store.log("s", "1|2|")
+    store.close()
+    store = LoggedBookmarkStore(path)
+    store.prune()
+    assert store.log("s", "1|1|") == 3
+    store.prune()
+    assert store.log("s", "1|2|") == 4
+    store.discard("s", 4)
+    store.close()
+    store = LoggedBookmarkStore(path)
+    assert store.is_discarded("s", "1|2|")
+    assert store.oldest_undiscarded("s") == 1
+    store.close()
+
+
+@pytest.mark.row("BS16")
+def test_a_prune_that_finds_the_disk_full_changes_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    store = LoggedBookmarkStore(path)
+    store.log("s", "1|1|")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(StoreFull):
+            store.prune()
+    store.discard("s", 1)
+    store.close()
+    assert not path.with_name("s.bm.prune").exists()
+    path.with_name("s.bm.prune").write_bytes(b"of a prune that was killed")
+    store = LoggedBookmarkStore(path)
+    assert str(store.most_recent("s")) == "1|1|"
+    assert not path.with_name("s.bm.prune").exists()
+    store.close()
+
+
+@pytest.mark.row("BS16")
+def test_prune_and_sync_run_beside_the_work(path: Path) -> None:
+    store = LoggedBookmarkStore(path, durability="group")
+    log = store.subscription("s")
+    stop = threading.Event()
+
+    def keep_house() -> None:
+        while not stop.is_set():
+            store.prune()
+            store.sync()
+
+    keeper = threading.Thread(target=keep_house)
+    keeper.start()
+    try:
+        for start in range(1, 30_001, 30):
+            for number in log.log_batch([f"1|{n}|" for n in range(start, start + 30)]):
+                log.discard(number)
+        log.log("1|30001|")
+        log.link_lost(30_001)
+        log.begin(acked=False, start=None)
+    finally:
+        stop.set()
+        keeper.join(30)
+    store.close()
+    store = LoggedBookmarkStore(path)
+    assert str(store.most_recent("s")) == "1|30000|"
+    assert store.subscription("s").undiscarded_count == 1
+    store.close()
+
+
+def test_a_full_disk_stops_messages_and_never_a_discard(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    store = LoggedBookmarkStore(path)
+    log = store.subscription("s")
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    logged = 0
+    with pytest.raises(StoreFull):  # noqa: PT012  the loop is the point
+        for start in range(1, 10**6, 100):
+            log.log_batch([f"1|{n}|" for n in range(start, start + 100)])
+            logged += 100
+    assert log.undiscarded_count == logged > 10_000
+    for number in range(1, logged + 1):
+        log.discard(number)
+    assert str(log.recovery_point()) == f"1|{logged}|"
+    store.close()
+
+
+def test_sync_seals_and_tells(path: Path) -> None:
+    store = LoggedBookmarkStore(path, durability="fsync")
+    assert store.durability == "fsync"
+    store.log("s", "1|1|")
+    assert store.needs_sync
+    store.sync()
+    assert not store.needs_sync
+    store.close()
+
+
+def test_a_closed_store_refuses_work(path: Path) -> None:
+    store = LoggedBookmarkStore(path)
+    store.close()
+    for use in (store.sync, store.prune, lambda: store.open_for("me"), lambda: store.log("s", "")):
+        with pytest.raises(UsageError, match="is closed"):
+            use()
+
+
+class ForkedDisk(RealDisk):
+    """A disk that is asked by one process first and by another one then."""
+
+    __slots__ = ("process",)
+
+    def __init__(self) -> None:
+        self.process = 1
+
+    @override
+    def process_id(self) -> int:
+        return self.process
+
+
+def test_a_fork_is_refused(path: Path) -> None:
+    disk = ForkedDisk()
+    store = LoggedBookmarkStore(path, disk=disk)
+    disk.process = 2
+    with pytest.raises(UsageError, match="start workers with spawn"):
+        store.sync()
+    disk.process = 1
+    store.close()
+
+
+@pytest.mark.row("BS21")
+def test_a_true_fork_can_neither_log_nor_discard(path: Path) -> None:
+    store = LoggedBookmarkStore(path)
+    subscription = store.subscription("s")
+    first, second = [subscription.log(f"7|{n}|") for n in (1, 2)]
+    with warnings.catch_warnings():  # the child only asks and ends, whatever threads there are
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:  # pragma: no cover  another process
+        refused = 0
+        for use in (lambda: subscription.discard(first), lambda: subscription.log("7|3|")):
+            try:
+                use()
+            except UsageError:
+                refused += 1
+        os._exit(refused)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    subscription.discard(second)
+    store.close()
+    again = LoggedBookmarkStore(path)
+    assert not again.is_discarded("s", "7|1|")
+    assert again.is_discarded("s", "7|2|")
+    assert not again.is_discarded("s", "7|3|")
+    again.close()
+
+
+@pytest.mark.row("PS21")
+def test_another_file_is_no_store(path: Path) -> None:
+    path.write_bytes(b"bookmark,sequence\n" * 1000)
+    with pytest.raises(StoreCorrupt, match="not a HABMKLOG file"):
+        LoggedBookmarkStore(path)
+    path.unlink()
+    LoggedBookmarkStore(path).close()
+
+
+@pytest.mark.row("PS21")
+def test_a_record_of_an_unknown_kind_is_corrupt(path: Path) -> None:
+    store = LoggedBookmarkStore(path)
+    store._log.file.put(77 << 56, 1)
+    store.close()
+    with pytest.raises(StoreCorrupt, match="unknown kind"):
+        LoggedBookmarkStore(path)
+
+
+def test_a_full_disk_stops_no_discard_after_a_prune_either(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    store = LoggedBookmarkStore(path)
+    log = store.subscription("s")
+    log.log_batch([f"1|{n}|" for n in range(1, 100_001)])
+    store.prune()
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    for number in range(1, 100_001):
+        log.discard(number)
+    assert str(log.recovery_point()) == "1|100000|"
+    store.close()
+
+
+@pytest.mark.row("BS16", "BS17")
+def test_messages_go_on_while_prune_waits_for_the_disk(path: Path) -> None:
+    """Whoever would be held up here would wait for ever: it is all one thread."""
+    disk = WatchedDisk()
+    store = LoggedBookmarkStore(path, disk=disk)
+    log = store.subscription("s")
+    log.log_batch([f"1|{n}|" for n in range(1, 1001)])
+    for number in range(1, 900):
+        log.discard(number)
+    meanwhile: list[int] = []
+
+    def work(action: str, name: str) -> None:
+        if (action, name) == ("sync", "s.bm.prune"):
+            meanwhile.extend(log.log_batch([f"2|{n}|" for n in range(1, 20_001)]))
+            for number in meanwhile[::2]:
+                log.discard(number)
+
+    disk.before = work
+    store.prune()
+    disk.before = None
+    assert len(meanwhile) == 20_000
+    log.discard(950)
+    point = str(log.recovery_point())
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    store.close()
+    again = LoggedBookmarkStore(copy, disk=WatchedDisk())
+    assert str(again.most_recent("s")) == point == "1|899|"
+    handle = again.subscription("s")
+    assert handle.undiscarded_count == 1000 - 899 - 1 + 10_000
+    assert handle.is_discarded("2|1|")
+    assert not handle.is_discarded("2|2|")
+    assert handle.is_discarded("1|950|")
+    again.close()
+
+
+@pytest.mark.row("BS17")
+def test_a_prune_on_exit_that_finds_the_disk_full_closes_nevertheless(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    store = LoggedBookmarkStore(path, prune_policy=PrunePolicy(on_exit=True))
+    for number in store.subscription("s").log_batch([f"1|{n}|" for n in range(1, 1001)]):
+        store.discard("s", number)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        store.close()
+    assert "not pruned" in caplog.text
+    store = LoggedBookmarkStore(path)
+    assert str(store.most_recent("s")) == "1|1000|"
+    store.close()
+
+
+@pytest.mark.row("BS18")
+def test_the_resize_handler_is_asked_before_messages_make_the_file_larger(path: Path) -> None:
+    asked: list[int] = []
+    allowed = GROW_BYTES + PAGE_BYTES
+
+    def resize(size: int) -> bool:
+        asked.append(size)
+        return size <= allowed
+
+    store = LoggedBookmarkStore(path, resize_handler=resize)
+    log = store.subscription("s")
+    last = 0
+    with pytest.raises(StoreFull, match=r"refused .* prune the store"):  # noqa: PT012  # the one that is too many is not known
+        while True:
+            last = log.log_batch([f"1|{last + each}|" for each in range(1, 101)])[-1]
+    assert asked == [allowed + GROW_BYTES]
+    assert path.stat().st_size == allowed
+    assert log.undiscarded_count == last
+    log.discard_up_to(1)
+    for number in range(2, last + 1):  # a discard always has room
+        log.discard(number)
+    assert path.stat().st_size == allowed
+    store.prune()
+    assert log.log(f"1|{last + 1}|") == last + 1
+    store.close()
+    store = LoggedBookmarkStore(path, resize_handler=resize)  # an old file asks as well
+    with pytest.raises(StoreFull):
+        store.subscription("s").log_batch([f"1|{last + each}|" for each in range(2, 100_000)])
+    store.close()
+
+
+@pytest.mark.row("PS21")
+@pytest.mark.parametrize("cut", [4096 + 7, 4096 + 16 * 100, 4096 + 65536])
+def test_a_file_that_was_cut_off_behind_its_last_sync_is_corrupt(path: Path, cut: int) -> None:
+    store = LoggedBookmarkStore(path)
+    log = store.subscription("s")
+    for number in range(1, 3001):
+        log.discard(log.log(f"1|{number}|"))
+    store.close()
+    with path.open("r+b") as file:
+        file.truncate(cut)
+    with pytest.raises(StoreCorrupt, match="were synced, and are not there") as caught:
+        LoggedBookmarkStore(path)
+    assert caught.value.offset == cut // 16 * 16
+
+
+def test_records_whose_header_a_loss_of_power_has_taken_mean_nothing_later_either(
+    path: Path,
+) -> None:
+    disk = SimulatedDisk()
+    store = LoggedBookmarkStore(path, disk=disk)
+    for number in range(1, 4):
+        store.discard("s", store.log("s", f"1|{number}|"))
+    disk.open(path).pwrite(bytes(PAGE_BYTES), 0)
+    disk = disk.after_kill()
+    assert str(LoggedBookmarkStore(path, disk=disk).most_recent("s")) == "0"
+    again = LoggedBookmarkStore(path, disk=disk.after_kill())
+    assert not again.subscriptions
+    assert not again.is_discarded("s", "1|1|")

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haclient_stores.bookmark_stores.records import (
+    Kind,
+    LogReader,
+    name_records,
+    publisher_record,
+    word,
+)
+from haclient_stores.bookmark_stores.snapshots import snapshot
+from haclient_stores.tracker.entries import Publishers
+from haclient_stores.tracker.tracker import SubscriptionTracker
+
+
+def read(records: list[tuple[int, int]], publishers: Publishers | None = None) -> LogReader:
+    reader = LogReader(publishers or Publishers())
+    reader.read(array("Q", [value for record in records for value in record]))
+    reader.finish()
+    return reader
+
+
+@given(st.text(max_size=40))
+def test_a_subscription_id_of_any_letters_reads_back(sub_id: str) -> None:
+    records = list(name_records(5, sub_id))
+    assert all(first and value for first, value in records)
+    assert read(records).names == {5: sub_id}
+
+
+def test_a_name_whose_end_was_cut_is_no_name() -> None:
+    assert read(list(name_records(0, "a long name"))[:1]).names == {}
+
+
+def test_publishers_read_back_with_their_numbers_and_an_id_of_zero_too() -> None:
+    reader = read([publisher_record(0, 77), publisher_record(1, 0), publisher_record(2, 2**64 - 1)])
+    assert reader.publishers.ids == [77, 0, 2**64 - 1]
+
+
+def test_a_record_of_an_unknown_kind_is_reported() -> None:
+    assert read([(99 << 56, 1), (98 << 56, 1)]).unknown == (99 << 56, 1)
+    assert read([(word(Kind.SEAL), 1), (word(Kind.PARTIAL_SEAL), 1)]).unknown is None
+
+
+@pytest.mark.parametrize("run", [1, 7, 8, 500])
+def test_long_and_short_runs_lead_to_the_same(run: int) -> None:
+    records = [publisher_record(0, 7)]
+    for start in range(1, 2001, run):
+        numbers = range(start, min(start + run, 2001))
+        records += [(word(Kind.LOGGED, 3, 0), number) for number in numbers]
+        records += [(word(Kind.DISCARDED, 3), number) for number in numbers if number != 1999]
+    tracker = read(records).trackers[3]
+    assert tracker.oldest_undiscarded == 1999
+    assert tracker.undiscarded_count == 1
+    assert str(tracker.recovery_point()) == "7|1998|"
+
+
+def test_runs_of_discards_out_of_order_are_taken_one_by_one() -> None:
+    records = [publisher_record(0, 7)]
+    records += [(word(Kind.LOGGED), number) for number in range(1, 101)]
+    records += [(word(Kind.DISCARDED), number) for number in range(100, 1, -1)]
+    assert read(records).trackers[0].undiscarded_count == 1
+
+
+def written(tracker: SubscriptionTracker, publishers: Publishers) -> SubscriptionTracker:
+    records = list(snapshot(0, tracker, publishers))
+    introduced = [publisher_record(index, each) for index, each in enumerate(publishers.ids)]
+    return read([*introduced, *records]).trackers[0]
+
+
+@pytest.mark.row("BS16")
+def test_a_snapshot_keeps_every_part_of_a_subscription() -> None:
+    publishers = Publishers()
+    tracker = SubscriptionTracker(publishers)
+    tracker.begin(acked=True, start="5|5|,20240131T120000Z", entered_us=17)
+    tracker.log_batch(["1|1|", "2|1|", "1|2|", "2|2|"])
+    tracker.discard(1)
+    tracker.persisted("1|1|")
+    tracker.discard(3)
+    tracker.completed("")
+    tracker.begin(acked=True, start=None, conflated=True)
+    tracker.log_batch(["1|3|", "2|3|"])
+    tracker.discard(6)
+    again = written(tracker, publishers)
+    assert str(again.recovery_point()) == str(tracker.recovery_point()) == "1|1|"
+    assert again.start.items == tracker.start.items
+    assert again.start.entered_us == 17
+    assert again.next_number == tracker.next_number
+    assert again.finished.link_first == tracker.finished.link_first == 5
+    assert (again.finished.acked, again.conflated) == (True, True)
+    assert again.undiscarded_count == tracker.undiscarded_count == 3
+    assert again.oldest_undiscarded == 2
+    for bookmark in ("1|2|", "2|3|", "1|1|"):
+        assert again.is_discarded(bookmark)
+    assert again.log_batch(["2|1|", "1|2|", "2|2|", "1|3|"]) == [7, 0, 8, 9]
+
+
+@pytest.mark.row("BS16")
+def test_a_snapshot_is_as_short_as_what_is_open() -> None:
+    publishers = Publishers()
+    tracker = SubscriptionTracker(publishers)
+    tracker.log_batch([f"{1 + n % 3}|{n}|" for n in range(1, 10_001)])
+    for number in range(1, 10_001):
+        if number != 5000:
+            tracker.discard(number)
+    assert len(list(snapshot(0, tracker, publishers))) < 40
+    again = written(tracker, publishers)
+    assert again.oldest_undiscarded == 5000
+    again.discard(5000)
+    assert set(str(again.recovery_point()).split(",")) == {"2|10000|", "3|9998|", "1|9999|"}
+
+
+def test_a_second_delivery_that_is_in_hand_is_in_the_snapshot() -> None:
+    publishers = Publishers()
+    tracker = SubscriptionTracker(publishers)
+    tracker.log_batch(["1|1|", "1|2|"])
+    tracker.ended()
+    tracker.log_batch(["1|1|"])
+    again = written(tracker, publishers)
+    again.discard(3)
+    assert str(again.recovery_point()) == "1|1|"
+
+
+def test_a_subscription_at_now_that_saw_nothing_stays_at_now() -> None:
+    publishers = Publishers()
+    tracker = SubscriptionTracker(publishers)
+    tracker.log("1|1|")
+    tracker.begin(acked=True, start="0|1|")
+    tracker.completed("")
+    again = written(tracker, publishers)
+    assert again.resume() == "0|1|"
+    assert again.at_end
+
+
+def test_records_are_applied_block_by_block_and_not_kept() -> None:
+    reader = LogReader(Publishers())
+    words = array("Q", [])
+    for number in range(1, 1001):
+        words.extend([word(Kind.LOGGED), number, word(Kind.DISCARDED), number])
+    reader.read(array("Q", publisher_record(0, 7)))
+    reader.read(words)
+    tracker = reader.trackers[0]
+    assert (tracker.next_number, tracker.undiscarded_count) == (1001, 0)

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore, newest_slot
+from haclient_stores.bookmark_stores.ring_subscription import Slot
+from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
+from simulation.disk import SimulatedDisk
+
+pytestmark = pytest.mark.row("BS15")
+
+PAGE = 4096
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s.ring"
+
+
+def killed(store: RingBookmarkStore) -> RingBookmarkStore:
+    """The store as the next process finds it."""
+    copy = Path(tempfile.mkdtemp(dir=store.path.parent)) / "s.ring"
+    shutil.copyfile(store.path, copy)
+    return RingBookmarkStore(copy)
+
+
+def test_the_file_never_grows(path: Path) -> None:
+    store = RingBookmarkStore(path, subscriptions=3)
+    size = path.stat().st_size
+    assert size == PAGE * 7
+    for sequence in range(1, 5001):
+        store.discard("s", store.log("s", f"7|{sequence}|"))
+    store.prune()
+    assert path.stat().st_size == size
+    store.close()
+    store.close()
+    store = RingBookmarkStore(path, subscriptions=99)
+    assert store.capacity == 3, "the file says how many"
+    assert str(store.most_recent("s")) == "7|5000|"
+    store.close()
+
+
+@pytest.mark.row("BS4")
+def test_what_was_discarded_in_order_is_known_to_the_next_process(path: Path) -> None:
+    store = RingBookmarkStore(path)
+    numbers = list(store.subscription("s").log_batch(["1|1|", "2|1|", "1|2|", "1|3|"]))
+    for index in (0, 1, 3):
+        store.discard("s", numbers[index])
+    again = killed(store)
+    assert {str(item) for item in again.most_recent("s")} == {"1|1|", "2|1|"}
+    known = [again.is_discarded("s", bookmark) for bookmark in ("1|1|", "2|1|", "1|2|", "1|3|")]
+    assert known == [True, True, False, False]
+
+
+@pytest.mark.row("BS10")
+def test_what_no_ack_covers_yet_comes_again_and_is_filtered(path: Path) -> None:
+    store = RingBookmarkStore(path)
+    handle = store.subscription("s")
+    handle.begin(acked=True, start=None)
+    handle.log_batch(["1|1|", "2|1|", "1|2|"])
+    handle.persisted("1|1|")
+    handle.discard_up_to(3)
+    again = killed(store)
+    assert str(again.most_recent("s")) == "1|1|"
+    assert all(again.is_discarded("s", bookmark) for bookmark in ("2|1|", "1|2|"))
+    handle = again.subscription("s")
+    handle.begin(acked=True, start=None)
+    assert list(handle.log_batch(["2|1|", "1|2|"])) == [0, 0]
+    handle.persisted("2|1|,1|2|")
+    assert {str(item) for item in killed(again).most_recent("s")} == {"1|2|", "2|1|"}
+
+
+def test_where_it_began_is_known_to_the_next_process(path: Path) -> None:
+    store = RingBookmarkStore(path)
+    store.subscription("s").begin(acked=False, start="0|1|", entered_us=1_700_000_000_000_000)
+    store.subscription("t").begin(acked=False, start="3|4|,5|6|")
+    again = killed(store)
+    assert again.subscription("s").resume() == "20231114T221320Z"
+    assert again.subscription("t").resume() == "3|4|,5|6|"
+    store.purge("t")
+    assert killed(store).subscription("t").resume() == "0"
+    store.purge()
+    assert killed(store).subscription("s").resume() == "0"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_may_not_write_into_the_file_of_its_parent(path: Path) -> None:
+    store = RingBookmarkStore(path)
+    number = store.log("s", "1|1|")
+    if (child := os.fork()) == 0:
+        try:
+            store.discard("s", number)
+        except UsageError:
+            os._exit(7)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert not killed(store).is_discarded("s", "1|1|")
+    store.close()
+
+
+def test_more_subscriptions_or_publishers_than_there_is_room_for_are_refused(path: Path) -> None:
+    with pytest.raises(UsageError, match="subscriptions is a whole number from 1 to 65536, not 0"):
+        RingBookmarkStore(path, subscriptions=0)
+    store = RingBookmarkStore(path, subscriptions=1)
+    with pytest.raises(StoreFull, match="4096 bytes for a subscription"):
+        store.log("x" * 5000, "1|1|")
+    store.log("s", "1|1|")
+    with pytest.raises(StoreFull, match="'t' is one more"):
+        store.log("t", "1|1|")
+    numbers = store.subscription("s").log_batch([f"{n}|1|" for n in range(2, 400)])
+    with pytest.raises(StoreFull, match="use LoggedBookmarkStore"):
+        store.subscription("s").discard_up_to(numbers[-1])
+    store.close()
+
+
+def test_sync_is_asked_for_when_something_was_written(path: Path) -> None:
+    store = RingBookmarkStore(path, durability="group")
+    store.discard("s", store.log("s", "1|1|"))
+    assert store.needs_sync
+    store.sync()
+    assert not store.needs_sync
+    store.log("s", "1|2|")
+    assert not store.needs_sync
+    store.close()
+
+
+def test_a_torn_slot_leaves_the_one_before(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    old, new = Slot(4, "s", vectors=((1, 1, 1),)), Slot(5, "s", vectors=((1, 2, 2),))
+    pages = [slot.pack().ljust(PAGE, b"\0") for slot in (old, new)]
+    assert newest_slot(pages[0] + pages[1], path=path, offset=PAGE) == new
+    torn = pages[1][:40] + bytes(PAGE - 40)
+    assert newest_slot(pages[0] + torn, path=path, offset=PAGE) == old
+    assert "byte 8192: a slot that was written in part" in caplog.text
+    assert newest_slot(bytes(2 * PAGE), path=path, offset=PAGE) is None
+    assert newest_slot(torn + bytes(PAGE), path=path, offset=PAGE) is None, "killed when it began"
+    with pytest.raises(StoreCorrupt, match="neither slot") as caught:
+        newest_slot(torn + torn, path=path, offset=PAGE)
+    assert caught.value.offset == PAGE
+
+
+def test_a_file_that_was_cut_off_is_corrupt(path: Path) -> None:
+    RingBookmarkStore(path).close()
+    os.truncate(path, 3 * PAGE)
+    with pytest.raises(StoreCorrupt, match="cut off"):
+        RingBookmarkStore(path)
+
+
+def test_every_byte_of_a_small_file_flipped_is_noticed_or_harmless(tmp_path: Path) -> None:
+    store = RingBookmarkStore(tmp_path / "work", subscriptions=1)
+    store.open_for("me")
+    for sequence in range(1, 8):
+        store.discard("s", store.log("s", f"7|{sequence}|"))
+    store.close()
+    whole = (tmp_path / "work").read_bytes()
+    path = tmp_path / "flipped"
+    for offset in [*range(300), *range(PAGE, PAGE + 80), *range(2 * PAGE, 2 * PAGE + 80)]:
+        damaged = bytearray(whole)
+        damaged[offset] ^= 0x10
+        path.write_bytes(damaged)
+        try:
+            store = RingBookmarkStore(path)
+        except StoreCorrupt:
+            continue
+        # A damaged slot counts as torn: the one before it says 6, the newest one 7.
+        assert str(store.most_recent("s")) in {"7|6|", "7|7|"}, offset
+        store.close()
+
+
+def test_subscriptions_may_be_entered_while_a_thread_looks_what_to_sync(path: Path) -> None:
+    store = RingBookmarkStore(path, subscriptions=1000)
+    entered: list[str] = []
+
+    def look() -> None:
+        while len(entered) < store.capacity:
+            assert store.needs_sync  # counts what is written, as `sync` does
+
+    store.subscription("first")
+    every_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor() as threads:
+            looking = threads.submit(look)
+            for index in range(store.capacity - 1):
+                store.subscription(f"s{index}")
+                entered.append("one")
+            entered.append("the first")
+            looking.result()
+    finally:
+        sys.setswitchinterval(every_s)
+    store.close()
+
+
+def test_slots_whose_header_a_loss_of_power_has_taken_mean_nothing_later_either(path: Path) -> None:
+    disk = SimulatedDisk()
+    store = RingBookmarkStore(path, disk=disk)
+    for sub_id in ("s", "t"):
+        store.discard(sub_id, store.log(sub_id, "1|5|"))
+    disk.open(path).pwrite(bytes(PAGE), 0)
+    disk = disk.after_kill()
+    store = RingBookmarkStore(path, disk=disk)
+    store.log("t", "1|4|")
+    again = RingBookmarkStore(path, disk=disk.after_kill())
+    assert set(again.subscriptions) == {"t"}
+    assert not again.is_discarded("t", "1|4|")

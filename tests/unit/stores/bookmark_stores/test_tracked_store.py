@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from haclient.session.resuming import forms
+from haclient_stores.adapters.recovery_point import RecoveryPoint
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import Tracked, TrackedBookmarkStore
+from haclient_stores.errors import UsageError
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "memory": lambda _: MemoryBookmarkStore(),
+    "logged": lambda path: LoggedBookmarkStore(path / "s.bm"),
+    "ring": lambda path: RingBookmarkStore(path / "s.bm"),
+}
+
+
+@pytest.fixture(params=KINDS)
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[TrackedBookmarkStore[Tracked]]:
+    made: TrackedBookmarkStore[Tracked] = KINDS[request.param](tmp_path)  # type: ignore[assignment]  # each is one
+    yield made
+    made.close()
+
+
+def seeded(store: TrackedBookmarkStore[Tracked], bookmark: str) -> str:
+    store.seed([RecoveryPoint("s", bookmark)])
+    return str(store.most_recent("s"))
+
+
+@pytest.mark.row("RP2", "RP6")
+def test_a_store_that_knows_nothing_begins_at_the_points_that_were_kept(
+    store: TrackedBookmarkStore[Tracked],
+) -> None:
+    assert seeded(store, "1|5|,2|7|") == "1|5|,2|7|"
+    assert store.is_discarded("s", "1|5|")
+    assert not store.is_discarded("s", "1|6|")
+    number = store.log("s", "1|6|")
+    store.discard("s", number)
+    assert str(store.most_recent("s")) == "1|6|,2|7|"
+
+
+@pytest.mark.row("RP6")
+def test_a_point_counts_only_where_it_is_ahead(
+    store: TrackedBookmarkStore[Tracked],
+) -> None:
+    for bookmark in ("1|1|", "1|2|", "1|3|"):
+        store.log("s", bookmark)
+    store.discard("s", 1)
+    store.discard("s", 3)
+    assert seeded(store, "1|1|") == "1|1|"
+    assert store.is_discarded("s", "1|3|"), "the store knows more than the point"
+    assert seeded(store, "2|9|") == "1|1|"
+    assert seeded(store, "1|9|,2|9|") == "1|9|,2|9|"
+    assert store.is_discarded("s", "1|9|")
+    assert store.oldest_undiscarded("s") == 0
+
+
+@pytest.mark.row("RP6", "BS4")
+@pytest.mark.parametrize(("start", "end"), [("7|3|", ""), ("0|1|", "7|3|")])
+def test_the_start_that_an_adapter_was_told_is_not_ahead(
+    tmp_path: Path, start: str, end: str
+) -> None:
+    """While nothing is finished the point is the start, and the file knows more."""
+    store = made("logged", tmp_path)
+    log = store.subscription("s")
+    log.begin(acked=False, start=start)
+    log.completed(end)
+    _, second = log.log_batch(["7|4|", "7|5|"])
+    log.discard(second)
+    told = list(store.recovery_points())
+    assert [point.bookmark for point in told] == ["7|3|"]
+    store.close()
+    store = made("logged", tmp_path)
+    store.seed(told)
+    assert [store.is_discarded("s", f"7|{n}|") for n in (4, 5)] == [False, True]
+    assert seeded(store, "7|9|") == "7|9|", "the subscription went on elsewhere"
+    store.close()
+
+
+@pytest.mark.row("RP6")
+@pytest.mark.parametrize("bookmark", ["0|1|", "0", "20240131T120000Z"])
+def test_what_names_no_message_seeds_nothing(
+    store: TrackedBookmarkStore[Tracked], bookmark: str
+) -> None:
+    assert seeded(store, bookmark) == "0"
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.row("RP2", "RP6", "BS9")
+@pytest.mark.parametrize(
+    ("point", "elsewhere"),
+    [
+        (RecoveryPoint("s", "1|5|", "east:9007", 20_000_000), "1|5|,19700101T000015Z"),
+        (RecoveryPoint("s", "1|5|", "east:9007"), "0"),
+    ],
+)
+def test_what_was_kept_is_safe_on_its_server_and_carries_its_time_elsewhere(
+    tmp_path: Path, kind: str, point: RecoveryPoint, elsewhere: str
+) -> None:
+    store = made(kind, tmp_path)
+    store.seed([point])
+    for _ in range(2):
+        log = store.subscription("s")
+        assert asked(log, "east:9007") == "1|5|"
+        assert asked(log, "west:9007") == elsewhere
+        assert list(store.recovery_points()) == [point]
+        if kind != "memory":
+            store.close()
+            store = made(kind, tmp_path)
+    store.close()
+
+
+@pytest.mark.row("RP6", "BS9")
+@pytest.mark.parametrize("heard_us", [-1, 0, 2**63])
+def test_a_point_that_says_nothing_of_it_is_safe_nowhere(
+    tmp_path: Path, kind: str, heard_us: int
+) -> None:
+    """As one has it that another program has kept: the start of the log, and what is known."""
+    store = made(kind, tmp_path)
+    store.seed([RecoveryPoint("s", "1|5|", heard_us=heard_us)])
+    for _ in range(2):
+        log = store.subscription("s")
+        assert asked(log, "east:9007") == "0"
+        assert list(store.recovery_points()) == [RecoveryPoint("s", "1|5|")]
+        if kind != "memory":
+            store.close()
+            store = made(kind, tmp_path)
+    log = store.subscription("s")
+    log.entered("east:9007")
+    assert asked(log, "east:9007") == "0"
+    log.discard(log.log("1|6|"))
+    assert asked(log, "east:9007") == "1|6|"
+    store.close()
+
+
+@pytest.mark.row("RP6")
+def test_a_point_that_is_no_list_is_refused_and_nothing_is_taken_over(
+    store: TrackedBookmarkStore[Tracked],
+) -> None:
+    points = [RecoveryPoint("s", "1|5|"), RecoveryPoint("t", "five")]
+    with pytest.raises(UsageError, match=r"'t' cannot be used: 'five' is no bookmark.*delete it"):
+        store.seed(points)
+    assert str(store.most_recent("s")) == "0"
+
+
+def made(kind: str, folder: Path) -> TrackedBookmarkStore[Tracked]:
+    return KINDS[kind](folder)  # type: ignore[return-value]  # each is one
+
+
+def asked(log: Tracked, server: str) -> str:
+    """What a client asks a server for that was heard last five seconds ago or more."""
+    return forms(log, server, last="", overlap_us=5_000_000)[0]
+
+
+def test_a_subscription_that_is_not_known_is_named_with_those_that_are(
+    store: TrackedBookmarkStore[Tracked],
+) -> None:
+    with pytest.raises(UsageError, match="knows none"):
+        store.explain("x")
+    store.log("s", "1|1|")
+    with pytest.raises(UsageError, match="no subscription 'x' in this store; it knows s"):
+        list(store.entries("x"))
+
+
+def test_entries_are_what_is_not_finished(store: TrackedBookmarkStore[Tracked]) -> None:
+    for sequence in range(1, 6):
+        store.log("s", f"1|{sequence}|")
+    for number in (1, 2, 4):
+        store.discard("s", number)
+    found = [(number, str(mark), done) for number, mark, done in store.entries("s")]
+    assert found == [(3, "1|3|", False), (4, "1|4|", True), (5, "1|5|", False)]
+
+
+def test_it_needs_no_upkeep_by_itself(store: TrackedBookmarkStore[Tracked]) -> None:
+    assert not store.prunes
+    assert not store.prune_due(1.0)
+    store.sync()
+    assert not store.needs_sync

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from haclient_stores.bookmark_stores.watching import OldUndiscarded, UndiscardedWatch
+from haclient_stores.errors import UsageError
+
+pytestmark = pytest.mark.row("BS5")
+
+
+def test_a_message_that_stays_the_oldest_is_told_once_and_again_when_its_age_has_doubled() -> None:
+    told: list[OldUndiscarded] = []
+    watch = UndiscardedWatch(10.0, told.append)
+    for now in range(100):
+        watch.look("s", oldest=7, undiscarded=3, now=float(now))
+    assert [(old.sub_id, old.number, old.age_s) for old in told] == [
+        ("s", 7, 10.0),
+        ("s", 7, 20.0),
+        ("s", 7, 40.0),
+        ("s", 7, 80.0),
+    ]
+
+
+def test_progress_is_no_reason_to_warn() -> None:
+    told: list[OldUndiscarded] = []
+    watch = UndiscardedWatch(10.0, told.append)
+    for now in range(100):
+        watch.look("s", oldest=1 + now // 5, undiscarded=9, now=float(now))
+        watch.look("idle", oldest=0, undiscarded=0, now=float(now))
+    watch.look("s", oldest=0, undiscarded=0, now=200.0)
+    watch.look("s", oldest=20, undiscarded=1, now=300.0)
+    assert told == []
+
+
+def test_by_default_the_log_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    watch = UndiscardedWatch(60.0)
+    for now in (0.0, 61.0):
+        watch.look("s1", oldest=7, undiscarded=3, now=now)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == (
+        "subscription 's1': message 7 has not been discarded for 61 s and holds the recovery "
+        "point; 3 are undiscarded"
+    )
+
+
+@pytest.mark.parametrize("wrong", [0, -1, float("nan")])
+def test_a_limit_that_cannot_be_is_refused(wrong: float) -> None:
+    with pytest.raises(UsageError, match="after_s"):
+        UndiscardedWatch(wrong)
