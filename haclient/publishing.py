@@ -10,7 +10,7 @@ from haclient.errors import TimedOut, UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.transport.core import Core
-from haclient.transport.payload import Payload
+from haclient.transport.payload import Payload, as_bytes
 from haclient.transport.settings import TIMEOUT_S
 from haclient.transport.syncing import on_disk
 
@@ -158,9 +158,12 @@ class PublishingClient:
             UsageError: Not exactly one of the three was given.
             CommandError: The server refused it.
         """
-        if sum(map(bool, (filter, keys, data))) != 1:
+        if isinstance(keys, str):
+            raise UsageError(f"keys is a list of SOW keys: keys=[{keys!r}]")
+        body = as_bytes(data)
+        if sum(map(bool, (filter, keys, body))) != 1:
             raise UsageError("sow_delete takes exactly one of filter, keys and data")
         command = Command(
             "sow_delete", topic=topic, filter=filter, sow_keys=",".join(keys), timeout=timeout
         )
-        return await self._core.sow_delete(command.to_fields(), data, timeout=timeout)
+        return await self._core.sow_delete(command.to_fields(), body, timeout=timeout)

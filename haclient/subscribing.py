@@ -21,6 +21,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
+from haclient.protocol.acks import AckType, parse_acks
 from haclient.protocol.commands import Command, CommandName
 from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.streams import MessageStream
@@ -90,9 +91,21 @@ class Subscriber:
         self, command: Command, handler: Handler, *, auto_discard: bool = False
     ) -> str:
         """Send `command` and give its messages to `handler`, in order; the subscription id."""
-        nursery = self._core.running()
+        self._core.running()
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
         subscription = await self._open(command, delivery, markers=True, lasts=True)
+        self._serve(subscription, delivery, handler, auto_discard=auto_discard)
+        return subscription.sub_id
+
+    def _serve(
+        self,
+        subscription: Subscription,
+        delivery: Delivery,
+        handler: Handler,
+        *,
+        auto_discard: bool = False,
+    ) -> None:
+        """Start the task that gives the messages to `handler`."""
 
         async def serve_until_ended() -> None:
             try:
@@ -102,8 +115,39 @@ class Subscriber:
             self._release(subscription)
 
         self._served.append(subscription.sub_id)
-        nursery.start_soon(serve_until_ended)
-        return subscription.sub_id
+        self._core.running().start_soon(serve_until_ended)
+
+    async def _publish(self, command: Command, handler: Handler | None) -> str:
+        """Publish a command; `handler` gets the acks that name it."""
+        command.validate()
+        awaited = parse_acks(command.ack_type) - {AckType.PERSISTED}
+        publisher, session = self._core.publisher, self._core.session
+        if handler is None:
+            await publisher.publish_command(command, command.command_id)
+            return command.command_id
+        self._core.running()
+        if not awaited:
+            raise UsageError(
+                f"the handler of a {command.name} gets the acks processed and completed, which "
+                "ack_type does not ask for; persisted acks do not name a command: use "
+                "publish and wait_persisted"
+            )
+        # A stored publish may be sent again by a later process: no later id may equal its own.
+        log = publisher.log
+        own_id = session.next_command_id() if log is None else f"publish-{log.last_sequence + 1}"
+        command_id = command.command_id or own_id
+        delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
+        subscription = Subscription(
+            command_id, delivery, command_id=command_id, user_acks=awaited, ends_after=awaited
+        )
+        session.router.add(subscription)  # before it is sent, so that no ack is missed
+        try:
+            await publisher.publish_command(command, command_id)
+        except BaseException:
+            session.router.remove(subscription)
+            raise
+        self._serve(subscription, delivery, handler)
+        return command_id
 
     async def execute(self, command: Command) -> MessageStream:
         """Send any command; its messages and the acks it asks for as an open stream (CC18)."""
@@ -119,15 +163,7 @@ class Subscriber:
     async def execute_async(self, command: Command, handler: Handler | None) -> str:
         """Send any command; its messages and the acks it asks for go to `handler` (CC18)."""
         if command.name in _PUBLISHES:
-            await self._core.publisher.publish_with(
-                command.topic,
-                command.body,
-                command=command.name.wire,
-                expiration=command.expiration,
-                correlation_id=command.correlation_id,
-                sow_key=command.sow_key,
-            )
-            return ""
+            return await self._publish(command, handler)
         if command.name is CommandName.UNSUBSCRIBE:
             command.validate()
             ids = command.sub_id or command.query_id

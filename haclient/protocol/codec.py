@@ -10,8 +10,8 @@ What the fast path refuses is tried header by header, and what is refused even a
 lenient decoder, which may find that the header's end was a `}` inside a string and that the true
 end is further on in the body.
 
-Last, `sow` frames are expanded: their body is a batch of records, each with a header of its own
-(protocol 8.2), and each becomes a message.
+Last, `sow` frames are expanded: their body is a batch of records, each with a header of its own,
+and each becomes a message.
 
 The encoders live in `haclient.protocol.encoding`; they are here too, because the two belong
 together.
@@ -118,12 +118,29 @@ class MessageDecoder:
         for message in messages:
             if message.kind != "sow":
                 result.append(message)
-            elif message.batch_size is None or message.data.lstrip()[:1] != b"{":
-                if message.data:
-                    result.append(message)
-            else:
+            elif self._is_batch(message):
                 result.extend(self._records(message))
+            elif message.data:
+                result.append(message)
         return result
+
+    def _is_batch(self, message: Message) -> bool:
+        """Whether the body of a `sow` frame is a batch of records rather than plain data.
+
+        A peer may leave out `bs`. Then the body is a batch if a record header stands at its start
+        and the data of that record fits; what follows has to be records, too.
+        """
+        body = message.data
+        if body.lstrip()[:1] != b"{":
+            return False
+        if message.batch_size is not None:
+            return True
+        record = Message()
+        try:
+            start = self._record_header(record, body, 0)
+        except ProtocolError:  # data that happens to begin with a brace
+            return False
+        return record.length is not None and start + record.length <= len(body)
 
     def _records(self, batch: Message) -> Iterator[Message]:
         body = batch.data

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final, Self
 from typing_extensions import override
 
 from haclient.errors import UsageError
-from haclient.protocol.headers import WIRE_NAMES
+from haclient.protocol.encoding import check_text
+from haclient.protocol.headers import HEADERS, WIRE_NAMES
 from haclient.protocol.validation import validate
 from haclient_stores.bookmark import MOST_RECENT
 
@@ -141,14 +142,20 @@ class Command:
         """The header as wire names and values: the command first, what is not set left out.
 
         Raises:
-            UsageError: The bookmark is `MOST_RECENT`, which only a client can resolve.
+            UsageError: The bookmark is `MOST_RECENT`, which only a client can resolve; or a value
+                has the wrong type.
         """
         result: dict[str, str | int] = {"c": self.name.wire}
         for attribute, wire in _FIELDS:
             value: object = getattr(self, attribute)
-            if isinstance(value, int):
+            if value is None or value == "":
+                continue
+            if isinstance(value, int) and attribute in _NUMBERS:
                 result[wire] = value
-            elif value is not None and (text := str(value)):
+                continue
+            if attribute not in _WRITTEN_BY_STR:
+                check_text(attribute, value)
+            if text := str(value):
                 result[wire] = text
         if result.get("bm") == str(MOST_RECENT):
             raise UsageError("MOST_RECENT is resolved by a bookmark store and never sent")
@@ -301,4 +308,6 @@ _FIELDS: Final = tuple(
     for attribute, wire in WIRE_NAMES.items()
     if attribute in {field.name for field in fields(Command)}
 )
+_NUMBERS: Final = frozenset(header.attribute for header in HEADERS if header.kind is int)
+_WRITTEN_BY_STR: Final = frozenset({"options", "bookmark"})  # objects whose text is the wire form
 _HIDDEN: Final = {"password": "'***'", "data": "..."}

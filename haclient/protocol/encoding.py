@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PUBLISH_TAIL",
     "check_correlation_id",
+    "check_text",
     "encode_frame",
     "encode_header",
     "encode_string",
@@ -100,7 +101,8 @@ def publish_head(
         b'{"c":"p","t":"orders","a":"persisted","s":'
 
     Raises:
-        UsageError: There is no topic, or the correlation id is not of the Base64 alphabet.
+        UsageError: There is no topic, a value has the wrong type, or the correlation id is not of
+            the Base64 alphabet.
     """
     fields = _publish_fields(topic, command, expiration, correlation_id, sow_key)
     if persisted:
@@ -157,6 +159,22 @@ def check_correlation_id(correlation_id: str) -> None:
         )
 
 
+def check_text(name: str, value: object) -> None:
+    """Refuse anything but text, such as a topic given as bytes.
+
+    Args:
+        name: What the value is for, such as `topic`.
+        value: What was given.
+
+    Raises:
+        UsageError: It is no `str`.
+    """
+    if isinstance(value, str):
+        return
+    todo = "decode it first" if isinstance(value, bytes | bytearray | memoryview) else "give text"
+    raise UsageError(f"{name} has to be a str, found {type(value).__name__} {value!r:.40}: {todo}")
+
+
 def _value(value: str | int) -> bytes:
     return encode_string(value) if isinstance(value, str) else b"%d" % value
 
@@ -173,14 +191,19 @@ def _frame(header: bytes, body: bytes) -> bytes:
 def _publish_fields(
     topic: str, command: str, expiration: int | None, correlation_id: str, sow_key: str
 ) -> dict[str, str | int]:
+    check_text("topic", topic)
     if not topic:
         raise UsageError("a publish needs a topic")
     fields: dict[str, str | int] = {"c": command, "t": topic}
     if sow_key:
+        check_text("sow_key", sow_key)
         fields["k"] = sow_key
     if correlation_id:
+        check_text("correlation_id", correlation_id)
         check_correlation_id(correlation_id)
         fields["x"] = correlation_id
     if expiration is not None:
+        if not isinstance(expiration, int) or expiration < 0:
+            raise UsageError(f"expiration is a whole number of seconds, not {expiration!r}")
         fields["e"] = expiration
     return fields

@@ -48,6 +48,10 @@ def _words_can_be_read(command: Command) -> None:
 
 
 def _numbers_are_in_range(command: Command) -> None:
+    for name in ("batch_size", "top_n", "expiration", "sequence"):
+        given: object = getattr(command, name)
+        if given is not None and not isinstance(given, int):
+            raise UsageError(f"{name} is a whole number, not {given!r:.40}")
     if command.batch_size is not None and not 1 <= command.batch_size <= MAX_BATCH_SIZE:
         raise UsageError(f"a batch has 1 to {MAX_BATCH_SIZE} records, not {command.batch_size}")
     if command.sequence is not None and not 0 < command.sequence < 2**64:

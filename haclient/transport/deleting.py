@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import trio
 
-from haclient.errors import DisconnectedError, StoreFull, TimedOut
+from haclient.errors import DisconnectedError, StoreFull, TimedOut, UsageError
 from haclient.protocol.codec import encode_header
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
@@ -38,8 +38,14 @@ async def delete_stored(
     Raises:
         CommandError: The server refused it.
         DisconnectedError: There is no connection and none will come; else see `TimedOut`.
+        UsageError: The command has a sequence of its own.
         TimedOut: No answer came in time; what was stored by then is still sent.
     """
+    if "s" in fields:
+        raise UsageError(
+            f"the publish store numbers a sow_delete like a publish, found the sequence "
+            f"{fields['s']}: leave it out"
+        )
     if not publisher.lasting:
         commander.connected()
     with trio.move_on_after(float("inf") if timeout is None else timeout):

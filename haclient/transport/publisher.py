@@ -23,7 +23,16 @@ from typing import Final
 import trio
 
 from haclient.errors import DisconnectedError, HAClientError, StoreFull, UsageError, WouldBlock
-from haclient.protocol.codec import MessageDecoder, publish_frame_without_store, publish_head
+from haclient.protocol.acks import AckType, format_acks, parse_acks
+from haclient.protocol.codec import (
+    MessageDecoder,
+    encode_frame,
+    encode_header,
+    publish_frame_without_store,
+    publish_head,
+)
+from haclient.protocol.commands import Command
+from haclient.protocol.encoding import check_text
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import SendingStore
@@ -252,7 +261,8 @@ class Publisher:
             sequence = log.append(self._heads.get(topic) or self._head(topic), _TAIL, body)
         except StoreFull as full:
             sequence = await self._append_later(full, self._head(topic), body)
-        except TypeError:
+        except TypeError:  # asked only now: it costs something, and the usual types are right
+            check_text("topic", topic)
             check_payload(body)
             raise
         if log.unsent_bytes >= gate.look_at:
@@ -294,6 +304,35 @@ class Publisher:
         await self.make_room()
         self.send_unstored(frame)
         return None
+
+    async def publish_command(self, command: Command, command_id: str) -> int | None:
+        """Publish with every field of a `Command`.
+
+        Args:
+            command: A publish or delta publish.
+            command_id: The id that the server's acks for it shall carry; empty for none.
+
+        Returns:
+            The sequence number under which it is stored, `None` without a store.
+
+        Raises:
+            UsageError: It has a sequence of its own although a store numbers the publishes.
+        """
+        fields = command.to_fields()
+        if command_id:
+            fields["cid"] = command_id
+        if self.log is None:
+            frame = encode_frame(fields, as_bytes(command.data))
+            await self.make_room()
+            self.send_unstored(frame)
+            return None
+        if command.sequence is not None:
+            raise UsageError(
+                f"the publish store numbers what is published, found the sequence "
+                f"{command.sequence}: leave it out, or use a client without a publish store"
+            )
+        fields["a"] = format_acks({*parse_acks(command.ack_type), AckType.PERSISTED})
+        return await self.append_durably(encode_header(fields)[:-1] + b',"s":', command.data)
 
     async def append_durably(self, head: bytes, body: Payload) -> int:
         """`append` after a wait for room, and after it the disk where durability asks for it."""
@@ -340,6 +379,9 @@ class Publisher:
             if not full.wait:
                 raise
             raise WouldBlock(f"publish_nowait: {full}") from full
+        except TypeError:  # a topic that is not even hashable
+            check_text("topic", topic)
+            raise
 
     def send_unstored(self, frame: bytes) -> None:
         """Queue a publish that no store keeps.

@@ -94,6 +94,16 @@ async def test_a_delete_that_was_not_persisted_is_replayed(server: Server) -> No
 
 
 @pytest.mark.row("CC16")
+async def test_what_a_delete_cannot_take_is_refused_in_one_line(client: Client) -> None:
+    for arguments, wanted in (
+        ({"data": 5}, "data is bytes, bytearray, memoryview or str, not int"),
+        ({"keys": "12"}, "keys is a list of SOW keys"),
+    ):
+        with pytest.raises(UsageError, match=wanted):
+            await client.sow_delete("orders", **arguments)  # type: ignore[arg-type]  # from a table
+
+
+@pytest.mark.row("CC16")
 async def test_a_delete_takes_exactly_one_criterion(client: Client) -> None:
     for arguments in ({}, {"filter": "1=1", "data": "x"}):
         with pytest.raises(UsageError, match="exactly one"):
@@ -158,6 +168,84 @@ async def test_a_publish_command_goes_the_way_of_publish(server: Server) -> None
         assert client.unpersisted_count == 2
         with pytest.raises(UsageError, match="no messages to stream"):
             await client.execute(Command("publish", topic="orders"))
+
+
+@pytest.mark.row("CC18")
+@pytest.mark.parametrize("with_store", [True, False])
+async def test_a_publish_command_keeps_every_field(
+    server: Server,
+    with_store: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    store = MemoryPublishStore() if with_store else None
+    async with Client("c", publish_store=store, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        command = Command("publish", topic="orders", data="a", sow_key="k", options="timestamp")
+        command.set_command_id("mine").set_ack_type("processed").set_correlation_id("YQ==")
+        if not with_store:
+            command.set_sequence(77)
+        assert await client.execute_async(command) == "mine"
+        heard = await peer.expect(
+            "publish",
+            data=b"a",
+            command_id="mine",
+            options="timestamp",
+            sow_key="k",
+            correlation_id="YQ==",
+            ack_type="processed,persisted" if with_store else "processed",
+        )
+        assert heard.sequence == (store.last_sequence if store is not None else 77)
+
+
+@pytest.mark.row("CC18")
+async def test_a_store_numbers_publishes_itself(server: Server) -> None:
+    store = MemoryPublishStore()
+    async with Client("c", publish_store=store) as client:
+        await server.log_on(client)
+        for command in (
+            Command("publish", topic="t", data="a", sequence=5),
+            Command("sow_delete", topic="t", filter="1=1", sequence=5),
+        ):
+            with pytest.raises(UsageError, match=r"store numbers .* found the sequence 5"):
+                await client.execute_async(command)
+        assert store.unpersisted_count == 0
+
+
+@pytest.mark.row("CC18", "CC10")
+@pytest.mark.parametrize("with_store", [True, False])
+async def test_the_acks_of_a_publish_command_go_to_its_handler(
+    server: Server,
+    with_store: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    store = MemoryPublishStore() if with_store else None
+    got: list[tuple[str, str]] = []
+    async with Client("c", publish_store=store) as client:
+        peer = await server.log_on(client)
+        command = Command("publish", topic="orders", data="a", ack_type="processed,completed")
+        sent = await client.execute_async(command, lambda m: got.append((m.ack_type, m.status)))
+        heard = await peer.expect("publish", command_id=sent)
+        await peer.ack(heard)
+        await peer.ack(heard, "completed")
+        if store is not None:
+            await peer.persisted(store.last_sequence)
+        await wait_all_tasks_blocked()
+        assert got == [("processed", "success"), ("completed", "success")]
+        assert client._core.session.router.all() == []
+        with pytest.raises(UsageError, match="use publish and wait_persisted"):
+            await client.execute_async(command.set_ack_type("persisted"), print)
+
+
+@pytest.mark.row("CC10")
+@pytest.mark.parametrize("kind", ["processed", "completed", "persisted"])
+async def test_a_flush_may_ask_for_each_kind_of_ack(client: Client, peer: Peer, kind: str) -> None:
+    async def script() -> None:
+        flush = await peer.expect("flush")
+        assert kind in flush.ack_type.split(",")
+        await peer.ack(flush)
+        if kind != "processed":
+            await peer.ack(flush, kind)
+
+    stream, _ = await together(lambda: client.execute(Command("flush", ack_type=kind)), script)
+    assert [message.ack_type async for message in stream] == [kind]
 
 
 @pytest.mark.row("CC18", "CC17")

@@ -129,6 +129,26 @@ def test_a_sow_frame_becomes_one_message_for_each_record() -> None:
     assert (second.sow_key, second.length, second.data) == ("12", 9, b'{"id":22}')
 
 
+@pytest.mark.parametrize("head", [b'{"k":"11","l":8}', b' {"k":"11", "l":"8", "new":1}'])
+def test_a_sow_frame_without_a_batch_size_is_a_batch_of_records_too(head: bytes) -> None:
+    first, second = decode(encode_frame(SOW, head + b'{"id":1}{"k":"12","l":9}{"id":22}'))
+    assert (first.batch_size, first.sow_key, first.length) == (None, "11", 8)
+    assert (first.data, second.sow_key, second.data) == (b'{"id":1}', "12", b'{"id":22}')
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"id":1}', b'{"l":9}data', b'{"l":"x"}', b'{"k":"1"}data', b"{", b"plain", b"[1]"]
+)
+def test_a_sow_body_without_a_record_header_that_fits_is_data(body: bytes) -> None:
+    assert [m.data for m in decode(encode_frame(SOW, body))] == [body]
+
+
+@pytest.mark.row("AT14")
+def test_a_batch_that_breaks_off_is_a_protocol_error_without_a_batch_size_too() -> None:
+    with pytest.raises(ProtocolError, match="record 2"):
+        decode(encode_frame(SOW, b'{"l":1}a{"l":9}b'))
+
+
 def test_the_fields_of_one_record_do_not_leak_into_the_next() -> None:
     frame = sow_batch(SOW, [({"k": "1", "x": "YQ==", "ts": "t"}, b"a"), ({}, b"b")])
     first, second = decode(frame)

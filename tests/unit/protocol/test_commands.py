@@ -149,3 +149,11 @@ def test_repr_shows_what_is_set_but_neither_password_nor_body() -> None:
     command = Command("publish", topic="t", data=b"private", sequence=3).set_password("secret")
     expected = "Command('publish', topic='t', data=..., sequence=3, password='***')"
     assert repr(command) == expected
+
+
+@pytest.mark.row("CC18")
+@pytest.mark.parametrize("values", [{"topic": b"x"}, {"topic": 5}, {"filter": b"1=1"}])
+def test_a_field_of_text_takes_no_other_type(values: dict[str, object]) -> None:
+    command = Command("subscribe", **values)  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(UsageError, match="has to be a str, found"):
+        command.to_fields()

@@ -111,3 +111,23 @@ def test_a_frame_that_no_peer_accepts_is_refused(monkeypatch: pytest.MonkeyPatch
     assert encode_frame({"c": "p"}, b"x" * 11)
     with pytest.raises(UsageError, match="21 bytes is too large"):
         encode_frame({"c": "p"}, b"x" * 12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ({"topic": b"x"}, "topic has to be a str, found bytes b'x': decode it first"),
+        ({"topic": 5}, "topic has to be a str, found int 5: give text"),
+        ({"topic": "t", "sow_key": 5}, "sow_key has to be a str"),
+        ({"topic": "t", "correlation_id": b"YQ=="}, "correlation_id has to be a str"),
+        ({"topic": "t", "expiration": "5"}, "expiration is a whole number of seconds, not '5'"),
+        ({"topic": "t", "expiration": -1}, "expiration is a whole number of seconds, not -1"),
+    ],
+)
+def test_a_publish_with_a_value_of_the_wrong_type_is_refused_in_one_line(
+    arguments: dict[str, object], wanted: str
+) -> None:
+    with pytest.raises(UsageError, match=wanted):
+        publish_head(**arguments)  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(UsageError, match=wanted):
+        publish_frame_without_store(body=b"", **arguments)  # type: ignore[arg-type]  # likewise

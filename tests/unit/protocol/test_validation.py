@@ -59,6 +59,7 @@ def test_what_a_server_could_carry_out_passes(command: Command) -> None:
         (Command("publish", topic="t", sequence=0), "sequence is 1 to"),
         (Command("publish", topic="t", sequence=2**64), "sequence is 1 to"),
         (Command("publish", topic="t", expiration=-1), "expiration is 0 or more"),
+        (Command("sow", topic="t", top_n="3"), "top_n is a whole number, not '3'"),  # type: ignore[arg-type]  # what is tested
         (Command("publish", topic="t", correlation_id="a b"), "'a b'"),
         (Command("publish", topic="t", ack_type="done"), "'done'"),
         (Command("subscribe", topic="t", options="speed"), "'speed'"),

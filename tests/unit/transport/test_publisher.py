@@ -287,3 +287,18 @@ async def test_a_publish_that_was_cancelled_while_it_waited_leaves_the_limit_in_
     with pytest.raises(WouldBlock, match="too much is unpersisted"):
         bench.publisher.publish_nowait("t", b"x")
     assert store.unpersisted_count == 1
+
+
+@pytest.mark.row("CC6")
+@pytest.mark.parametrize("topic", [b"x", 5, None, [1]], ids=repr)
+async def test_a_topic_that_is_no_text_is_refused_in_one_line_and_nothing_is_stored(
+    store: PublishStore, topic: object
+) -> None:
+    for made in (Bench(store), Bench()):
+        made.log_on()
+        for publish in (made.publisher.publish, made.publisher.publish_with):
+            with pytest.raises(UsageError, match="topic has to be a str, found"):
+                await publish(topic, b"body")  # type: ignore[arg-type]  # what is tested
+        with pytest.raises(UsageError, match="topic has to be a str, found"):
+            made.publisher.publish_nowait(topic, b"body")  # type: ignore[arg-type]  # likewise
+    assert store.unpersisted_count == 0
