@@ -6,7 +6,9 @@ counted in `Beyond` instead:
 * a message that a crash of its publisher may have taken (`Forgiven`; `surviving` says which);
 * a discard that a crash of its subscriber may have taken (`DiscardsLost`): its message may come
   again;
-* a message that comes again because it was delivered and not discarded before a restart.
+* a message that comes again because it was delivered and not discarded before a restart;
+* a recovery point that passes a forgiven message which not every broker has, once the subscriber's
+  store may have lost the record of its delivery: a broker without the message cannot send it again.
 
 A forgiven message is not outside of every promise: it is in order with those of its process, it is
 never the middle of what arrives from a memory, and a broker lacks it only if it knows a later one.
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from simulation.history import (
     Accepted,
     Delivered,
+    DeliveriesLost,
     Discarded,
     DiscardsLost,
     Fact,
@@ -61,6 +64,7 @@ class Beyond:
     forgiven: int = 0
     repeated_after_crash: int = 0
     redelivered_undiscarded: int = 0
+    passed_forgiven: int = 0
 
 
 def _forgiven(facts: Sequence[Fact]) -> set[MessageId]:
@@ -172,21 +176,43 @@ def position(bookmark: str) -> tuple[int, int]:
     return int(publisher), int(sequence)
 
 
-def recovery_points(facts: Sequence[Fact]) -> Iterator[str]:
-    """No recovery point is at or behind a message that was delivered and is not discarded."""
+def recovery_points(
+    facts: Sequence[Fact], everywhere: frozenset[MessageId] = frozenset()
+) -> Iterator[str]:
+    """No recovery point is at or behind a message that was delivered and is not discarded.
+
+    Args:
+        facts: What happened.
+        everywhere: What every broker has: each can send it again, forgiven or not.
+    """
+    for subscription, message, is_covered in _passed(facts, everywhere):
+        if is_covered:
+            yield f"recovery point: {subscription} passed {message}"
+
+
+def _passed(
+    facts: Sequence[Fact], everywhere: frozenset[MessageId]
+) -> Iterator[tuple[str, MessageId, bool]]:
+    """What recovery points have passed undiscarded, and whether the promise covers it."""
+    beyond = _forgiven(facts) - everywhere
     open_: dict[str, dict[MessageId, tuple[int, int]]] = defaultdict(dict)
+    unrecorded: dict[str, set[MessageId]] = defaultdict(set)
     for fact in facts:
         match fact:
             case Delivered():
                 open_[fact.subscription][fact.message] = position(fact.bookmark)
+                unrecorded[fact.subscription].discard(fact.message)
             case Discarded():
                 open_[fact.subscription].pop(fact.message, None)
+            case DeliveriesLost():
+                unrecorded[fact.subscription] |= fact.messages & beyond
             case Point():
                 items = [item for item in fact.bookmarks.split(",") if item.count("|") > 1]
                 point = dict(map(position, items))
                 for message, (publisher, sequence) in open_[fact.subscription].items():
                     if sequence <= point.get(publisher, -1):
-                        yield f"recovery point: {fact.subscription} passed {message}"
+                        is_covered = message not in unrecorded[fact.subscription]
+                        yield fact.subscription, message, is_covered
             case _:
                 pass
 
@@ -258,9 +284,12 @@ def bounded(sizes: Mapping[str, int], limits: Mapping[str, int]) -> Iterator[str
             yield f"memory: {name} is {size} at rest, and at most {limit} was expected"
 
 
-def count_beyond(facts: Sequence[Fact]) -> Beyond:
+def count_beyond(facts: Sequence[Fact], everywhere: frozenset[MessageId] = frozenset()) -> Beyond:
     """How often something happened that the promise does not cover."""
-    found = Beyond(forgiven=len(_forgiven(facts)))
+    passed = {
+        (who, message) for who, message, is_covered in _passed(facts, everywhere) if not is_covered
+    }
+    found = Beyond(forgiven=len(_forgiven(facts)), passed_forgiven=len(passed))
     got: set[tuple[str, MessageId]] = set()
     discarded: set[tuple[str, MessageId]] = set()
     for fact in facts:

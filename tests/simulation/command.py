@@ -42,6 +42,7 @@ class Summary:
     forgiven: int
     repeated: int
     redelivered: int
+    passed_forgiven: int
 
 
 def run_seed(seed: int, mutation: str = "") -> Summary:
@@ -58,6 +59,7 @@ def run_seed(seed: int, mutation: str = "") -> Summary:
         forgiven=beyond.forgiven,
         repeated=beyond.repeated_after_crash,
         redelivered=beyond.redelivered_undiscarded,
+        passed_forgiven=beyond.passed_forgiven,
     )
 
 
@@ -161,6 +163,7 @@ def _totals(summaries: list[Summary]) -> dict[str, float]:
         "failovers": sum(each.failovers for each in summaries),
         "crashes": sum(each.crashes for each in summaries),
         "virtual_s": round(sum(each.virtual_s for each in summaries), 1),
+        "passed_forgiven": sum(each.passed_forgiven for each in summaries),
     }
 
 
@@ -170,7 +173,8 @@ def _tell(totals: dict[str, float], options: argparse.Namespace) -> None:
         return
     _say(
         "{seeds} seeds, {failures} failures: {messages} messages, {failovers} fail-overs and "
-        "{crashes} crashes in {virtual_s} virtual seconds".format(**totals)
+        "{crashes} crashes in {virtual_s} virtual seconds; beyond the promise: {passed_forgiven} "
+        "abandoned messages were passed by a recovery point".format(**totals)
     )
 
 

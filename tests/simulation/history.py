@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 __all__ = [
     "Accepted",
     "Delivered",
+    "DeliveriesLost",
     "Discarded",
     "DiscardsLost",
     "Fact",
@@ -89,6 +90,17 @@ class DiscardsLost:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliveriesLost:
+    """A crash may have taken the store's record that these were delivered and are undiscarded.
+
+    They hold the recovery point only from their redelivery on.
+    """
+
+    subscription: str
+    messages: frozenset[MessageId]
+
+
+@dataclass(frozen=True, slots=True)
 class Point:
     """Where the bookmark store says that a subscription would resume."""
 
@@ -96,7 +108,9 @@ class Point:
     bookmarks: str
 
 
-Fact: TypeAlias = Accepted | Forgiven | Resumed | Delivered | Discarded | DiscardsLost | Point
+Fact: TypeAlias = (
+    Accepted | Forgiven | Resumed | Delivered | DeliveriesLost | Discarded | DiscardsLost | Point
+)
 
 
 class History:

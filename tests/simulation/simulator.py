@@ -434,16 +434,18 @@ class Run:
             outcome.failures.extend(reader.complaints)
         for subscriber in self.subscribers.values():
             outcome.failures.extend(subscriber.complaints)
+        logs = [{message for _, message in log} for log in outcome.logs.values()]
+        everywhere = frozenset(set.intersection(*logs) if logs else ())
         checks: tuple[Iterator[str], ...] = (
             self._lost(),
             checkers.repeated(facts),
             checkers.handed_out_twice(facts),
             checkers.order(facts),
             checkers.holes(facts, self._wants()),
-            checkers.recovery_points(facts),
+            checkers.recovery_points(facts, everywhere),
             checkers.skipped(facts),
         )
         for check in checks:
             outcome.failures.extend(text for text, _ in zip(check, range(3), strict=False))
-        outcome.beyond = checkers.count_beyond(facts)
+        outcome.beyond = checkers.count_beyond(facts, everywhere)
         self._say(f"end: {outcome.failures}")

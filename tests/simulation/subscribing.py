@@ -19,11 +19,19 @@ from haclient_stores.publish_stores.memory import MemoryPublishStore
 from simulation.actors import Surroundings, message_of
 from simulation.checkers import position
 from simulation.disk import SimulatedDisk
-from simulation.history import Delivered, Discarded, DiscardsLost, MessageId, Point, Resumed
+from simulation.history import (
+    Delivered,
+    DeliveriesLost,
+    Discarded,
+    DiscardsLost,
+    MessageId,
+    Point,
+    Resumed,
+)
 from simulation.nodes import Life, Program
 from simulation.plans import SubscriberPlan
 from simulation.store_kinds import BookmarkStoreOf, Points, bookmark_store
-from simulation.surviving import discards_at_risk, unsynced
+from simulation.surviving import deliveries_at_risk, discards_at_risk, unsynced
 
 __all__ = ["Subscriber", "Subscription"]
 
@@ -37,6 +45,8 @@ class Subscription:
     Attributes:
         name: Subscriber and sub id.
         held: What was handed out in this process and is not discarded.
+        undiscarded: What was handed out in any process and is not discarded, and when it was, as
+            far as the store surely has a record of it that may not be synced.
         discarded: What was discarded and may not be synced, and when.
         places: The messages that have arrived, by publisher id and sequence.
         unfinished: What the store's recovery point did not cover when its process ended.
@@ -47,6 +57,7 @@ class Subscription:
         self.sub_id = name.partition("/")[2]
         self.topic = topic
         self.held: dict[MessageId, Message] = {}
+        self.undiscarded: dict[MessageId, float] = {}
         self.discarded: dict[MessageId, float] = {}
         self.places: dict[tuple[int, int], MessageId] = {}
         self.unfinished: set[MessageId] = set()
@@ -145,6 +156,7 @@ class Subscriber(Program):
             found = message_of(message.data)
             self._around.history.add(Delivered(to.name, life.number, found, message.bookmark))
             to.held[found] = message
+            to.undiscarded.setdefault(found, trio.current_time())
             to.places[position(message.bookmark)] = found
             if self.plan.slow_s:
                 await trio.sleep(self.plan.slow_s * self._chance.random())
@@ -167,6 +179,7 @@ class Subscriber(Program):
             done = [found]
         for each in done:
             del to.held[each]
+            to.undiscarded.pop(each, None)
             to.discarded[each] = trio.current_time()
             self._around.history.add(Discarded(to.name, each))
 
@@ -214,22 +227,33 @@ class Subscriber(Program):
             if self.plan.store == "logged":  # the new file is synced
                 for each in self.subscriptions:
                     each.discarded.clear()
+                    each.undiscarded.clear()
 
     @override
     def crashed(self, *, power: bool) -> None:
+        needs_sync, now = self._needs_sync(), trio.current_time()
+        since = 0.0 if self._life is None else self._life.began_at
         for each in self.subscriptions:
-            each.discarded = unsynced(
+            unrecorded = deliveries_at_risk(
                 self.plan,
-                each.discarded,
-                needs_sync=self._needs_sync(),
-                since=0.0 if self._life is None else self._life.began_at,
-                now=trio.current_time(),
+                each.undiscarded,
+                power=power,
+                needs_sync=needs_sync,
+                since=since,
+                now=now,
+            )
+            if unrecorded:
+                self._around.history.add(DeliveriesLost(each.name, unrecorded))
+            for message in unrecorded:
+                del each.undiscarded[message]
+            each.discarded = unsynced(
+                self.plan, each.discarded, needs_sync=needs_sync, since=since, now=now
             )
             lost = discards_at_risk(
                 self.plan, each.discarded, behind=self._behind(each), power=power
             )
             self._lose(each, lost)
-            each.unfinished = {found for found, _ in self._unfinished(each)}
+            each.unfinished = self._unfinished(each)
             each.held.clear()
         self.store = self._points = None
 
@@ -249,15 +273,25 @@ class Subscriber(Program):
         behind = dropwhile(lambda each: each[1], self._entries(to))
         return {to.places[place] for place, done in behind if done and place in to.places}
 
-    def _unfinished(self, to: Subscription) -> Iterator[tuple[MessageId, bool]]:
-        """What no recovery point covers, in the order of its arrival, and whether it is discarded.
+    def _unfinished(self, to: Subscription) -> set[MessageId]:
+        """What no recovery point covers.
 
         A discard waits for an ack that names it or something behind it, which a server that goes on
-        with other topics need not send.
+        with other topics need not send. Of many that wait, the store keeps only the last one of
+        each publisher: it stands for all of that publisher down to the recovery point.
         """
-        for place, discarded in self._entries(to):
-            if place in to.places:
-                yield to.places[place], discarded
+        if self.store is None:
+            return set()
+        items = str(self.store.most_recent(to.sub_id)).split(",")
+        point = dict(position(item) for item in items if item.count("|") > 1)
+        newest: dict[int, int] = {}
+        for (publisher, sequence), _ in self._entries(to):
+            newest[publisher] = max(sequence, newest.get(publisher, 0))
+        return {
+            message
+            for (publisher, sequence), message in to.places.items()
+            if point.get(publisher, 0) < sequence <= newest.get(publisher, 0)
+        }
 
     def _entries(self, to: Subscription) -> Iterator[tuple[tuple[int, int], bool]]:
         """Publisher id and sequence of what has arrived and is not finished; whether discarded."""

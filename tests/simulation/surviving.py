@@ -18,6 +18,7 @@ __all__ = [
     "GROUP_S",
     "HYBRID_MEMORY_BYTES",
     "Waiting",
+    "deliveries_at_risk",
     "discards_at_risk",
     "survives_up_to",
     "synced_up_to",
@@ -128,6 +129,32 @@ def unsynced(
         return {}
     last = 0.0 if plan.durability == "process" else now - _GROUPS * BOOKMARK_GROUP_S
     return {message: at for message, at in discarded.items() if max(at, since) >= last}
+
+
+def deliveries_at_risk(
+    plan: SubscriberPlan,
+    undiscarded: Mapping[MessageId, float],
+    *,
+    power: bool,
+    needs_sync: bool,
+    since: float,
+    now: float,
+) -> frozenset[MessageId]:
+    """The undiscarded messages that the next process may not know to have been delivered.
+
+    Args:
+        plan: Whose store.
+        undiscarded: What was delivered and is not discarded, and when it was delivered.
+        power: Whether the machine has lost its power; else the process was killed.
+        needs_sync: Whether the store says that something is not synced.
+        since: When the process began, and with it its syncs.
+        now: The crash.
+    """
+    if plan.store != "logged":  # a ring keeps positions only
+        return frozenset(undiscarded)
+    if not power:
+        return frozenset()
+    return frozenset(unsynced(plan, undiscarded, needs_sync=needs_sync, since=since, now=now))
 
 
 def discards_at_risk(

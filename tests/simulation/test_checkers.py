@@ -10,6 +10,7 @@ from simulation import checkers
 from simulation.history import (
     Accepted,
     Delivered,
+    DeliveriesLost,
     Discarded,
     DiscardsLost,
     Fact,
@@ -20,6 +21,7 @@ from simulation.history import (
 )
 
 ONE, TWO, THREE = (MessageId("p", number) for number in (1, 2, 3))
+UNRECORDED_ONE = DeliveriesLost("s", frozenset({ONE}))
 LOST_ONE = DiscardsLost("s", frozenset({ONE}))
 WANTS: checkers.Wants = {"s": lambda _message, topic: topic == "orders"}
 Check = Callable[[Sequence[Fact]], Iterator[str]]
@@ -61,6 +63,12 @@ def accepted(message: MessageId, topic: str = "orders") -> Accepted:
         (checkers.order, [got(TWO), got(ONE)]),
         (checkers.recovery_points, [got(ONE), got(TWO), Discarded("s", TWO), Point("s", "7|2|")]),
         (checkers.recovery_points, [got(ONE), Point("s", "8|9|,7|1|")]),
+        (checkers.recovery_points, [got(ONE), Forgiven(ONE), Point("s", "7|1|")]),
+        (checkers.recovery_points, [got(ONE), UNRECORDED_ONE, Point("s", "7|1|")]),
+        (
+            checkers.recovery_points,
+            [got(ONE), Forgiven(ONE), UNRECORDED_ONE, got(ONE, 2), Point("s", "7|1|")],
+        ),
         (checkers.skipped, [got(ONE), got(TWO), Resumed("s", 2), got(TWO, 2)]),
     ],
 )
@@ -102,6 +110,10 @@ def test_it_is_found(check: Check, facts: list[Fact]) -> None:
         (checkers.order, [Forgiven(ONE), got(TWO), got(ONE)]),
         (checkers.recovery_points, [got(ONE), got(TWO), Discarded("s", ONE), Point("s", "7|1|")]),
         (checkers.recovery_points, [got(ONE), Point("s", "0")]),
+        (
+            checkers.recovery_points,
+            [got(ONE), Forgiven(ONE), UNRECORDED_ONE, Point("s", "7|1|")],
+        ),
         (checkers.skipped, [got(ONE), Discarded("s", ONE), Resumed("s", 2)]),
         (checkers.skipped, [got(ONE), Forgiven(ONE), Resumed("s", 2)]),
         (checkers.skipped, [got(ONE), Resumed("s", 2), Resumed("s", 3), got(ONE, 3)]),
@@ -111,6 +123,11 @@ def test_what_is_right_or_not_promised_is_none_of_their_business(
     check: Check, facts: list[Fact]
 ) -> None:
     assert list(check(facts)) == []
+
+
+def test_what_every_broker_has_holds_the_recovery_point_although_it_is_forgiven() -> None:
+    facts = [got(ONE), Forgiven(ONE), UNRECORDED_ONE, Point("s", "7|1|")]
+    assert len(list(checkers.recovery_points(facts, frozenset({ONE})))) == 1
 
 
 def test_replicas_hold_the_same_each_in_order() -> None:
@@ -150,8 +167,13 @@ def test_what_is_beyond_the_promise_is_counted() -> None:
         Discarded("s", ONE),
         LOST_ONE,
         got(ONE, 3),
+        got(TWO),
+        DeliveriesLost("s", frozenset({TWO})),
         Forgiven(TWO),
+        Point("s", "7|2|"),
+        Point("s", "7|3|"),
     ]
     beyond = checkers.count_beyond(facts)
+    assert beyond.passed_forgiven == 1
     assert (beyond.forgiven, beyond.repeated_after_crash) == (1, 1)
     assert beyond.redelivered_undiscarded == 1

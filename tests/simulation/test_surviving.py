@@ -16,6 +16,7 @@ from simulation.surviving import (
     EVERYTHING,
     HYBRID_MEMORY_BYTES,
     Waiting,
+    deliveries_at_risk,
     discards_at_risk,
     survives_up_to,
     synced_up_to,
@@ -108,3 +109,34 @@ def test_a_loss_of_power_takes_what_is_not_synced(durability: DurabilityKind) ->
     assert at_risk("logged", durability, power=True) == {TWO}
     assert at_risk("logged", durability, power=True, since=NOW) == {ONE, TWO}
     assert at_risk("ring", durability, power=True, needs_sync=False) == {TWO}
+
+
+@pytest.mark.parametrize(
+    ("store", "durability", "killed", "without_power"),
+    [
+        ("logged", "process", set[int](), {1, 2}),
+        ("logged", "group", set[int](), {2}),
+        ("ring", "fsync", {1, 2}, {1, 2}),
+        ("memory", "process", {1, 2}, {1, 2}),
+        ("adapter", "process", {1, 2}, {1, 2}),
+    ],
+)
+def test_a_crash_takes_the_records_of_deliveries_that_no_file_has(
+    store: BookmarkStoreKind,
+    durability: DurabilityKind,
+    killed: set[int],
+    without_power: set[int],
+) -> None:
+    plan = SubscriberPlan(
+        name="s", servers=("b",), topics=("orders",), store=store, durability=durability
+    )
+    for power, lost in ((False, killed), (True, without_power)):
+        at_risk = deliveries_at_risk(
+            plan,
+            {MessageId("p", 1): NOW - 5, MessageId("p", 2): NOW},
+            power=power,
+            needs_sync=True,
+            since=0.0,
+            now=NOW,
+        )
+        assert {message.number for message in at_risk} == lost
