@@ -214,8 +214,6 @@ class _Reading:
         while offset < whole:
             words = array("Q", self.file.pread(min(BLOCK_BYTES, whole - offset), offset))
             sealed = self._sealed(words, offset)
-            if sealed is None:
-                return
             complete = len(words) == _BLOCK_WORDS and sealed == _BLOCK_WORDS - 2
             count = sealed if complete else self._unsealed(words, offset, sealed)
             self.end = offset + count * 8
@@ -227,23 +225,42 @@ class _Reading:
             offset += BLOCK_BYTES
             self.end = offset
 
-    def _sealed(self, words: array[int], offset: int) -> int | None:
-        """How many words a seal vouches for; None when the block is lost in a stop of power."""
-        last = 0
-        if len(words) == _BLOCK_WORDS and words[-2] == _SEAL_KIND | _BLOCK_WORDS - 2:
-            last = _BLOCK_WORDS - 2
-        else:
-            for index in range(0, len(words) - 1, 2):
-                if words[index] == _PARTIAL_KIND | index:
-                    last = index
-        if last and zlib.crc32(words[:last]) | _CRC_MARK != words[last + 1]:
-            if self.same_boot or offset + last * 8 <= self.synced:
+    def _sealed(self, words: array[int], offset: int) -> int:
+        """How many words of a block are protected by a seal that matches."""
+        is_full = len(words) == _BLOCK_WORDS and words[-2] == _SEAL_KIND | _BLOCK_WORDS - 2
+        last = _BLOCK_WORDS - 2
+        if is_full and zlib.crc32(words[:last]) | _CRC_MARK == words[last + 1]:
+            return last
+        whole, damaged = self._partly_sealed(words)
+        if is_full and not damaged:
+            damaged = last
+        if damaged:
+            if self.same_boot or offset + damaged * 8 <= self.synced:
                 raise StoreCorrupt(
                     self.file.path, offset, "sealed records do not match their checksum"
                 )
             self._warn(offset, "records were not on disk when the machine stopped: cut")
-            return None
-        return last
+        return whole
+
+    @staticmethod
+    def _partly_sealed(words: array[int]) -> tuple[int, int]:
+        """The words in front of the last partial seal that matches, and of the first that does not.
+
+        Each seal covers its block from the beginning. A loss of power may keep a later page and its
+        seal and lose an earlier page, which was written after the seals in front of it: what those
+        protect may have been synced, and is still there.
+        """
+        whole = damaged = covered = checksum = 0
+        view = memoryview(words)
+        for index in range(0, len(words) - 1, 2):
+            if words[index] == _PARTIAL_KIND | index:
+                checksum = zlib.crc32(view[covered:index], checksum)
+                covered = index
+                if checksum | _CRC_MARK == words[index + 1]:
+                    whole = index
+                elif not damaged:
+                    damaged = index
+        return whole, damaged
 
     def _unsealed(self, words: array[int], offset: int, sealed: int) -> int:
         """Where the records end, in a block that is not full."""

@@ -126,3 +126,41 @@ def test_sealed_records_that_power_loss_kept_from_the_disk_are_cut(
     assert "not on disk when the machine stopped" in caplog.text
     log.close()
     file.close()
+
+
+def test_a_page_lost_behind_a_seal_takes_only_what_came_after_that_seal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, log = made(tmp_path / "log")
+    log.put_all((number, 1) for number in range(1, 11))
+    log.seal()
+    lost_from = log.end
+    log.put_all((number, 1) for number in range(11, 1001))
+    log.seal()
+    log.close()
+    file.pwrite(b"another boot id.", 48)
+    file.pwrite(bytes(2 * PAGE_BYTES - lost_from), lost_from)  # the end of the first page
+    found, log = reopened(file)
+    assert found == [(number, 1) for number in range(1, 11)]
+    assert "not on disk when the machine stopped" in caplog.text
+    log.put(99, 1)
+    log.close()
+    assert reopened(file)[0] == [*found, (99, 1)]
+    file.close()
+
+
+def test_a_page_of_a_full_block_that_power_loss_took_leaves_what_a_partial_seal_protects(
+    tmp_path: Path,
+) -> None:
+    file, log = made(tmp_path / "log")
+    log.put_all((number, 1) for number in range(1, 11))
+    log.seal()
+    lost_from = log.end
+    log.put_all((number, 1) for number in range(11, PER_BLOCK + 100))
+    log.close()
+    file.pwrite(b"another boot id.", 48)
+    file.pwrite(bytes(2 * PAGE_BYTES - lost_from), lost_from)
+    found, log = reopened(file)
+    assert found == [(number, 1) for number in range(1, 11)]
+    log.close()
+    file.close()
