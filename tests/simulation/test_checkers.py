@@ -126,7 +126,7 @@ def test_what_is_right_or_not_promised_is_none_of_their_business(
 
 
 def test_what_every_broker_has_holds_the_recovery_point_although_it_is_forgiven() -> None:
-    facts = [got(ONE), Forgiven(ONE), UNRECORDED_ONE, Point("s", "7|1|")]
+    facts: list[Fact] = [got(ONE), Forgiven(ONE), UNRECORDED_ONE, Point("s", "7|1|")]
     assert len(list(checkers.recovery_points(facts, frozenset({ONE})))) == 1
 
 
