@@ -1,4 +1,4 @@
-"""Which server next (seed S4; rows SC1-SC7).
+"""Which server comes next.
 
 A chooser is asked before each attempt and told of each result. It never calls the client and never
 waits; an empty URI says that there is no server to try, and its `error` then says why.
@@ -107,14 +107,16 @@ class DefaultServerChooser(ServerChooser):
 
 
 class FailureCountServerChooser(ServerChooser):
-    """Servers in order, passing over those that failed too often in a row (SC7).
+    """Servers in order, skipping those that failed too often in a row.
 
-    A server is passed over once it has failed more than `limit` times in a row. When all of them
-    have, there is no server to try.
+    A server is skipped once it has failed more than `limit` times in a row, until all of them have:
+    then none is skipped any more, and all are tried in order. How long that goes on is for the
+    delay strategy to say. A success counts when the connection that it led to did not end in a
+    failure report.
 
     Args:
         uris: The servers, best first.
-        limit: Failures in a row that are forgiven.
+        limit: Failures in a row after which a server is still tried.
 
     Raises:
         UsageError: A URI is wrong, or the limit is negative.
@@ -126,7 +128,7 @@ class FailureCountServerChooser(ServerChooser):
         self._limit = limit
         self._ring = DefaultServerChooser()
         self._failures: dict[str, int] = {}
-        self._last_error = ""
+        self._succeeded = False  # and no failure was reported since
         for uri in uris:
             self.add(uri)
 
@@ -137,7 +139,13 @@ class FailureCountServerChooser(ServerChooser):
 
     @override
     def current_uri(self) -> str:
-        return self._ring.current_uri() if self._fit(self._ring.current_uri()) else ""
+        uri = self._ring.current_uri()
+        if self._succeeded:
+            # The client asks again without having reported a failure: the success was a lasting
+            # one. A server that logs us on and cuts the connection at once must not be cleared.
+            self._succeeded = False
+            self._failures[uri] = 0
+        return uri
 
     @override
     def current_authenticator(self) -> Authenticator:
@@ -145,28 +153,19 @@ class FailureCountServerChooser(ServerChooser):
 
     @override
     def report_success(self, info: ConnectionInfo) -> None:
-        self._failures[self._ring.current_uri()] = 0
+        self._succeeded = bool(self._failures)
         self._ring.report_success(info)
 
     @override
     def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
-        self._last_error = str(error)
-        if not self._failures:
-            return
-        self._failures[self._ring.current_uri()] += 1
-        for _ in self._failures:
-            self._ring.report_failure(error, info)
-            if self._fit(self._ring.current_uri()):
-                break
+        self._succeeded = False
+        if self._failures:
+            self._failures[self._ring.current_uri()] += 1
+        self._ring.report_failure(error, info)
+        if any(count <= self._limit for count in self._failures.values()):
+            while self._failures[self._ring.current_uri()] > self._limit:
+                self._ring.report_failure(error, info)
 
     @override
     def error(self) -> str:
-        if not self._failures:
-            return self._ring.error()
-        return (
-            f"each of {len(self._failures)} servers failed more than {self._limit} times in a row; "
-            f"the last error: {self._last_error}"
-        )
-
-    def _fit(self, uri: str) -> bool:
-        return bool(uri) and self._failures[uri] <= self._limit
+        return self._ring.error()

@@ -66,6 +66,7 @@ HEADERS: Final[tuple[Header, ...]] = (
     _text("ack_type", "a", "ack_type"),
     _text("status", "status"),
     _text("reason", "reason"),
+    _text("log_starts", "log_starts"),
     _number("expiration", "e", "expiration"),
     _number("length", "l", "msg_len"),
     _number("group_sequence", "gseq", "group_sequence_number"),

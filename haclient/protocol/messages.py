@@ -78,6 +78,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         ack_type: Acks wanted, as a comma list; or the one ack type that this is.
         status: `success`, `failure` or `retry`.
         reason: Why, in the server's words.
+        log_starts: Recent starts of the server's log, in a logon ack of the reference broker.
         expiration: Lifetime of the record in seconds.
         length: Length of the body in bytes, where the peer says it.
         group_sequence: Number of this frame within a query's result.
@@ -118,6 +119,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
     ack_type: str = ""
     status: str = ""
     reason: str = ""
+    log_starts: str = ""
     expiration: Unsigned | None = None
     length: Unsigned | None = None
     group_sequence: Unsigned | None = None

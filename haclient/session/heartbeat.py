@@ -1,11 +1,13 @@
-"""When to send a beat and when to give the peer up (protocol 3.12, rows HB1-HB7).
+"""When to send a heartbeat, and when to consider the peer dead.
 
 Both ends promise to send *something* at least once per interval, and any traffic counts. We send a
-beat every interval whatever else was sent: that is 35 bytes, and no bookkeeping on the hot path.
-The peer is lost when it was silent for the idle limit, two intervals unless told otherwise.
+heartbeat every interval whatever else was sent: that is 35 bytes, and no bookkeeping on the hot
+path. The peer's heartbeats are not answered: two ends that answered would answer each other's
+answers without a pause. The peer is dead when it was silent for the idle limit, two intervals
+unless told otherwise.
 
 While we do not read the socket ourselves (a subscription is full), silence proves nothing: the
-idle timer stands still, while our own beats go on.
+idle timer stands still, while our own heartbeats go on.
 """
 
 from __future__ import annotations

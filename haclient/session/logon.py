@@ -1,4 +1,4 @@
-"""The logon exchange (protocol 5).
+"""The logon exchange.
 
 One `logon` frame, answered by a `processed` ack. `success` says what the server knows of this
 publisher; `retry` asks for other credentials on the same connection, at most `MAX_ROUNDS` times;
@@ -16,35 +16,65 @@ from haclient.errors import (
     HAClientError,
     NameInUse,
     NotEntitled,
+    ProtocolError,
     UsageError,
     command_error,
 )
 from haclient.protocol.messages import Message
-from haclient_stores.bookmark import Bookmark, parse_bookmark
+from haclient_stores.bookmark import EPOCH, Bookmark, parse_bookmark
 
-__all__ = ["MAX_ROUNDS", "LoggedOn", "logon_fields", "read_logon_ack", "refusal"]
+__all__ = [
+    "MAX_ROUNDS",
+    "MAX_SEQUENCE",
+    "LogStart",
+    "LoggedOn",
+    "logon_fields",
+    "read_logon_ack",
+    "refusal",
+]
 
 MAX_ROUNDS: Final = 4
 """Logon frames on one connection: the first and three retries."""
+
+MAX_SEQUENCE: Final = 2**63 - 1
+"""Highest sequence that a server may name: there has to be room to number above it."""
 
 CLIENT_VERSION: Final = "haclient:python"
 
 
 @dataclass(frozen=True, slots=True)
+class LogStart:
+    """One start of the server's transaction log.
+
+    Attributes:
+        id: Random number that the server drew for this start.
+        first_position: The first log position that was written after it.
+    """
+
+    id: int
+    first_position: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoggedOn:
-    """What the server says at logon (CC5, ID8).
+    """The server's answer to a logon.
 
     Attributes:
         seen: The highest sequence of this publisher that the server has seen: number above it.
+            `None` when the server does not say.
         persisted: The highest that is persisted here and on all sync destinations: trim to it.
+            `None` when the server does not say: then nothing is trimmed and no gap is concluded.
         server_version: As the server writes it.
         reason: Informative text of a success.
+        log_starts: The recent starts of the server's transaction log, oldest first; empty for a
+            server that does not tell them.
     """
 
-    seen: int
-    persisted: int
+    seen: int | None
+    persisted: int | None
     server_version: str
     reason: str
+    log_starts: tuple[LogStart, ...] = ()
 
 
 def logon_fields(  # noqa: PLR0913  # the parts of one wire frame
@@ -75,19 +105,28 @@ def logon_fields(  # noqa: PLR0913  # the parts of one wire frame
 
 
 def read_logon_ack(ack: Message) -> LoggedOn:
-    """Read a successful ack; without `bm`, what was seen counts as persisted (design 5).
+    """Read a successful ack; without `bm`, what was seen counts as persisted.
 
     Raises:
         DisconnectedError: The status is not `success`; see `refusal`.
+        ProtocolError: A number or the list of log starts cannot be what a server means.
     """
     if ack.status != "success":
         raise refusal(ack.reason)
-    seen = ack.sequence or 0
+    seen = ack.sequence
+    persisted = None if seen is None else _persisted(ack.bookmark, seen)
+    for number in (seen, persisted):
+        if number is not None and number > MAX_SEQUENCE:
+            raise ProtocolError(
+                f"the server's logon ack names sequence {number}, which leaves no room to number "
+                f"above it: at most {MAX_SEQUENCE} can be meant"
+            )
     return LoggedOn(
         seen=seen,
-        persisted=_persisted(ack.bookmark, seen),
+        persisted=persisted,
         server_version=ack.version,
         reason=ack.reason,
+        log_starts=_log_starts(ack.log_starts),
     )
 
 
@@ -103,11 +142,27 @@ def refusal(reason: str) -> HAClientError:
             return DisconnectedError(str(error))
 
 
-def _persisted(bookmark: str, seen: int) -> int:
+def _persisted(bookmark: str, seen: int) -> int | None:
     if not bookmark:
         return seen
     try:
         position = parse_bookmark(bookmark)
     except UsageError:
-        return 0  # unreadable: trim nothing, a duplicate is dropped by the server, a loss is final
-    return position.sequence if isinstance(position, Bookmark) else 0
+        # Unreadable, so unknown: the server drops a duplicate, while a trimmed message is lost.
+        return None
+    if isinstance(position, Bookmark):
+        return position.sequence
+    return 0 if position == EPOCH else None
+
+
+def _log_starts(text: str) -> tuple[LogStart, ...]:
+    """Read `<id in hex>@<position>,...`.
+
+    Raises:
+        ProtocolError: It is not of that form.
+    """
+    try:
+        pairs = [each.split("@") for each in text.split(",") if each]
+        return tuple(LogStart(int(start, 16), int(position)) for start, position in pairs)
+    except ValueError as error:
+        raise ProtocolError(f"the server's logon ack has malformed log_starts: {text!r}") from error

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from haclient.errors import HAClientError, ProtocolError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand, PendingCommands
+from haclient.session.logon import MAX_SEQUENCE
 from haclient.session.subscriptions import Marker, Router, Subscription
 
 __all__ = ["Received", "Session"]
@@ -198,6 +199,10 @@ class Session:
     @staticmethod
     def _publish_ack(ack: Message, out: Received) -> None:
         sequence = ack.sequence or 0
+        if sequence > MAX_SEQUENCE:
+            raise ProtocolError(
+                f"the server acknowledges sequence {sequence}, which no publisher can have reached"
+            )
         if ack.status == "failure" and ack.reason != "duplicate":  # protocol 13, question 23
             out.failed.append(ack)
         elif sequence > out.persisted:

@@ -45,6 +45,8 @@ _TINY_READ_PAUSE_S: Final = 0.000_2
 
 _HEARD_EVERY_S: Final = 1.0  # the overlap is longer than what is not told at the end of a process
 
+_ANSWER_EVERY_S: Final = 1.0  # a peer that answers each answer must not start a storm
+
 _LAST_WORDS_S: Final = 0.2  # the reader meets the end of the link as well, and then ends all
 
 _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
@@ -112,6 +114,7 @@ class Connection:
         self._hearing = Hearing(trio.current_time())
         self._tell_heard_at = 0.0
         self._heartbeat: Heartbeat | None = None
+        self._answer_at = 0.0
         self._heartbeat_changed = trio.Event()
         self._farewell = ""
         self._close_reason: HAClientError | None = None
@@ -253,8 +256,8 @@ class Connection:
         self._on_received(received)
         if received.farewell:
             self._farewell = received.farewell
-        if received.beat:
-            self.writer.send_urgent(_BEAT)
+        if received.beat and self._heartbeat is None:
+            self._answer_heartbeat()
         for subscription, batch in received.deliveries:
             if isinstance(batch, Marker):
                 subscription.sink.mark(batch)
@@ -266,6 +269,16 @@ class Connection:
             raise received.fault
         if self._events.full:
             self.reading_stopped_by = self._events
+
+    def _answer_heartbeat(self) -> None:
+        """A server that was not asked to sends heartbeats: answer, but never in a storm.
+
+        With a heartbeat of our own the timer alone sends; see `haclient.session.heartbeat`.
+        """
+        now = trio.current_time()
+        if now >= self._answer_at:
+            self._answer_at = now + _ANSWER_EVERY_S
+            self.writer.send_urgent(_BEAT)
 
     async def _drain(self) -> None:
         """Leave the socket alone until the full queue has drained (MS5); our beats go on."""

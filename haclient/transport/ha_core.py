@@ -323,9 +323,14 @@ class HACore(Core):
         self._serving()
         self._ha.chooser.report_success(self._info())
         log = self.publisher.log
-        persisted = self.server.persisted if self.server is not None else 0
-        if self._ha.minds_gaps and log is not None and persisted < log.last_persisted:
-            # The store has not heard of it: one of the user's own might go on.
+        persisted = None if self.server is None else self.server.persisted
+        if (
+            self._ha.minds_gaps
+            and log is not None
+            and persisted is not None
+            and persisted < log.last_persisted
+        ):
+            # Before the store is told: a store of the user's own might go on.
             raise PublishGap(log.last_persisted, persisted)
         self._reconcile()
         if log is not None and log.gap is not None:

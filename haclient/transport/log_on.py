@@ -36,7 +36,8 @@ async def log_on(  # noqa: PLR0913  # who, where, how: each a part of one frame
         DisconnectedError: Any other refusal, or the connection was lost.
         TimedOut: The server did not answer in time.
     """
-    user, password = uri.user, await authenticator.authenticate(uri.user, uri.password)
+    user, given = uri.user, uri.password
+    password = await authenticator.authenticate(user, given)
     for _ in range(MAX_ROUNDS):
         command_id = commander.session.next_command_id()
         fields = logon_fields(
@@ -54,7 +55,8 @@ async def log_on(  # noqa: PLR0913  # who, where, how: each a part of one frame
             authenticator.completed(user, password, server.reason)
             return server
         user = ack.user_id or user
-        password = await authenticator.retry(user, ack.password)
+        given = ack.password or given  # without `pw` the authenticator gets what it had before
+        password = await authenticator.retry(user, given)
     raise AuthenticationError(f"the server asked for other credentials {MAX_ROUNDS} times")
 
 

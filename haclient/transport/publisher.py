@@ -106,7 +106,10 @@ class Publisher:
         """
         log = self.log
         if log is not None:
-            log.reconcile(seen=server.seen, persisted=server.persisted, clock_us=clock_us)
+            # A server that does not say what it knows is told everything again: nothing is trimmed.
+            seen = 0 if server.seen is None else server.seen
+            persisted = log.last_persisted if server.persisted is None else server.persisted
+            log.reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
             log.rewind(log.last_persisted)
             self.persisted.rise(log.last_persisted)
 

@@ -109,6 +109,19 @@ async def test_a_server_that_asks_again_is_answered_on_the_same_connection(serve
 
 
 @pytest.mark.row("AT9")
+async def test_a_retry_that_brings_no_password_keeps_the_one_of_the_uri(server: Server) -> None:
+    async with Client("pub") as client:
+        peer = await server.connect(client)
+
+        async def script() -> None:
+            await peer.ack(await peer.expect("logon"), status="retry", user_id="other")
+            again = await peer.expect("logon", user_id="other", password="secret")  # noqa: S106  # a test's
+            await peer.ack(again, s=0)
+
+        await together(client.logon, script)
+
+
+@pytest.mark.row("AT9")
 async def test_a_server_that_never_stops_asking_is_given_up(server: Server) -> None:
     async with Client("pub") as client:
         peer = await server.connect(client)

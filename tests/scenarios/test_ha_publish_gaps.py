@@ -17,7 +17,7 @@ from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
-from support.peer import Server, answering
+from support.peer import Peer, Server, answering
 from support.recovery import Recorder, entered, live, lose
 
 pytestmark = in_virtual_time
@@ -62,6 +62,53 @@ async def test_a_server_that_lacks_what_was_acknowledged(
     else:
         await run()
         assert ("failure A: PublishGap" in seen) == (policy == "refuse")
+
+
+@pytest.mark.row("PS8", "PS9")
+@pytest.mark.parametrize("store_class", [MemoryPublishStore, DictPublishStore])
+async def test_a_server_that_does_not_say_what_it_has_seen_has_no_gap_and_is_sent_everything(
+    server: Server, store_class: type[MemoryPublishStore | DictPublishStore]
+) -> None:
+    client = HAClient("ha", servers=[server.uri], publish_store=store_class(), heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
+        first = await client.publish("orders", b"acknowledged")
+        assert first is not None
+        await peer.expect("publish")
+        await peer.persisted(first)
+        await client.wait_empty(timeout=1)
+        await client.publish("orders", b"kept")
+        await lose(peer)
+        mute = await server.accept()
+        await mute.ack(await mute.expect("logon"))  # without `s`
+        await mute.expect("publish", data=b"kept", sequence=first + 1)
+        await client.disconnect()
+
+
+@pytest.mark.row("AT14", "PS8")
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+async def test_a_number_that_no_publisher_can_have_reached_fails_the_server_and_no_store(
+    server: Server, other: Server, tmp_path: Path, number: int
+) -> None:
+    store = FilePublishStore(tmp_path / "pub")
+    client = HAClient(
+        "ha", servers=[server.uri, other.uri], publish_store=store, heartbeat=None, exit_timeout=0
+    )
+
+    async def serve() -> Peer:
+        wrong = await server.accept()
+        await wrong.ack(await wrong.expect("logon"), s=number)
+        return await live(other)
+
+    async with entered(client, serve) as peer:
+        sequence = await client.publish("orders", b"x")
+        await peer.expect("publish")
+        await peer.ack(None, "persisted", s=number)
+        await peer.expect_end()
+        assert (store.lowest_unpersisted, store.last_sequence) == (sequence, sequence)
+    again = FilePublishStore(tmp_path / "pub")
+    again.open_for("ha")
+    assert (again.lowest_unpersisted, again.last_sequence) == (sequence, sequence)
+    again.close()
 
 
 @pytest.mark.row("PS9")

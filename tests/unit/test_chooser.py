@@ -92,14 +92,36 @@ def test_an_unknown_or_malformed_server_is_refused_and_no_password_is_shown() ->
 
 
 @pytest.mark.row("SC7")
-def test_a_server_that_failed_too_often_is_passed_over_until_all_have() -> None:
+def test_a_server_that_failed_too_often_is_skipped_until_all_have() -> None:
     chooser = FailureCountServerChooser([A, B], limit=1)
     assert tried(chooser, 2) == "ab"
     chooser.report_success({"uri": A})  # the first one answers, once
     assert chooser.current_uri() == A
-    assert tried(chooser, 6) == "aba..."
-    assert "each of 2 servers failed more than 1 times in a row" in chooser.error()
+    assert tried(chooser, 2) == "ab"
+    chooser.report_success({"uri": A})
+    assert tried(chooser, 6) == "aababa"  # B is skipped until A has failed as often
     assert "connection refused" in chooser.error()
+
+
+@pytest.mark.row("SC7")
+def test_unless_told_otherwise_a_server_is_skipped_after_the_sixth_failure() -> None:
+    chooser = FailureCountServerChooser([A, B])
+    assert tried(chooser, 11) == "abababababa"
+    chooser.report_success({"uri": B})
+    assert chooser.current_uri() == B  # asked again without a failure: the connection has lasted
+    assert tried(chooser, 6) == "bbbbbb"
+    assert tried(chooser, 4) == "abab"
+
+
+@pytest.mark.row("SC7", "DS8")
+def test_a_logon_whose_connection_is_lost_at_once_clears_no_failures() -> None:
+    chooser = FailureCountServerChooser([A, B], limit=1)
+    for uri in (A, B, A):
+        assert chooser.current_uri() == uri
+        chooser.report_success({"uri": uri})
+        chooser.report_failure(ERROR, {"uri": uri})
+    chooser.report_success({"uri": B})
+    assert tried(chooser, 2) == "bb"  # A has failed twice
 
 
 @pytest.mark.row("SC4", "SC7")

@@ -2,9 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.errors import AuthenticationError, DisconnectedError, HAClientError, NameInUse
+from haclient.errors import (
+    AuthenticationError,
+    DisconnectedError,
+    HAClientError,
+    NameInUse,
+    ProtocolError,
+)
 from haclient.protocol.messages import Message
-from haclient.session.logon import LoggedOn, logon_fields, read_logon_ack, refusal
+from haclient.session.logon import LoggedOn, LogStart, logon_fields, read_logon_ack, refusal
 
 
 def test_a_logon_says_only_what_is_known() -> None:
@@ -46,12 +52,15 @@ def accepted(sequence: int | None, bookmark: str) -> Message:
     [
         (9, "17|7|", 9, 7),
         (9, "", 9, 9),
-        (None, "", 0, 0),
+        (None, "", None, None),
+        (None, "17|7|", None, None),
         (0, "17|0|", 0, 0),
+        (9, "0", 9, 0),
+        (2**63 - 1, "", 2**63 - 1, 2**63 - 1),
     ],
 )
 def test_the_answer_tells_what_was_seen_and_what_is_persisted(
-    sequence: int | None, bookmark: str, seen: int, persisted: int
+    sequence: int | None, bookmark: str, seen: int | None, persisted: int | None
 ) -> None:
     assert read_logon_ack(accepted(sequence, bookmark)) == LoggedOn(
         seen=seen, persisted=persisted, server_version="5.3.5.1", reason="authentication disabled"
@@ -59,9 +68,36 @@ def test_the_answer_tells_what_was_seen_and_what_is_persisted(
 
 
 @pytest.mark.row("PS7")
-@pytest.mark.parametrize("bookmark", ["what?", "20240101T000000Z", "0"])
-def test_a_bookmark_that_says_nothing_of_us_trims_nothing(bookmark: str) -> None:
-    assert read_logon_ack(accepted(9, bookmark)).persisted == 0
+@pytest.mark.parametrize("bookmark", ["what?", "20240101T000000Z"])
+def test_a_bookmark_that_says_nothing_of_us_is_unknown(bookmark: str) -> None:
+    assert read_logon_ack(accepted(9, bookmark)).persisted is None
+
+
+@pytest.mark.row("AT14", "PS8")
+@pytest.mark.parametrize(
+    ("sequence", "bookmark"),
+    [(2**63, ""), (2**64 - 1, ""), (2**64 - 1, "17|7|"), (9, f"17|{2**63}|")],
+)
+def test_a_number_that_leaves_no_room_above_it_is_a_fault_of_the_server(
+    sequence: int, bookmark: str
+) -> None:
+    with pytest.raises(ProtocolError, match="no room to number above it"):
+        read_logon_ack(accepted(sequence, bookmark))
+
+
+def test_the_starts_of_the_servers_log_are_read_oldest_first() -> None:
+    ack = accepted(0, "")
+    assert read_logon_ack(ack).log_starts == ()
+    ack.log_starts = "1f@0,ffffffffffffffff@4711"
+    assert read_logon_ack(ack).log_starts == (LogStart(0x1F, 0), LogStart(2**64 - 1, 4711))
+
+
+@pytest.mark.parametrize("text", ["1f", "1f@", "xyz@1", "1f@0@2", "1f@a"])
+def test_starts_that_cannot_be_read_are_a_fault_of_the_server(text: str) -> None:
+    ack = accepted(0, "")
+    ack.log_starts = text
+    with pytest.raises(ProtocolError, match="malformed log_starts"):
+        read_logon_ack(ack)
 
 
 @pytest.mark.row("CC37")

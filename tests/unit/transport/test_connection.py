@@ -284,17 +284,33 @@ async def test_a_beat_is_sent_every_interval_to_the_microsecond() -> None:
     assert [beat - start for beat in bench.peer.beats] == pytest.approx([0.25, 0.5, 0.75, 1.0])
 
 
+async def echo_heartbeats(peer: Peer, seconds: float) -> None:
+    """Answer each heartbeat with one, beginning with one of its own."""
+    with trio.move_on_after(seconds):
+        while True:
+            before = len(peer.beats)
+            await peer.say("heartbeat")
+            while len(peer.beats) == before:
+                await peer._read()
+
+
 @pytest.mark.row("HB1")
-async def test_a_heartbeat_of_the_server_is_answered_at_once() -> None:
+async def test_a_peer_that_answers_heartbeats_gets_one_per_interval_and_starts_no_storm() -> None:
     bench = Bench()
     async with bench.running():
-        await bench.peer.say("heartbeat")
-        with trio.move_on_after(0):
-            await bench.peer.listen_until_end()
-        await wait_all_tasks_blocked()
-        with trio.move_on_after(0.001):
-            await bench.peer.listen_until_end()
-    assert len(bench.peer.beats) == 1
+        bench.connection.set_heartbeat(Heartbeat(0.25, 100))
+        await echo_heartbeats(bench.peer, 2.1)
+    assert len(bench.peer.beats) == 8
+
+
+async def test_heartbeats_that_nobody_asked_for_are_answered_at_most_once_a_second() -> None:
+    bench = Bench()
+    async with bench.running():
+        await echo_heartbeats(bench.peer, 0.5)
+        assert len(bench.peer.beats) == 1
+        await trio.sleep(1)
+        await echo_heartbeats(bench.peer, 0.5)
+        assert len(bench.peer.beats) == 2
 
 
 @pytest.mark.row("HB2", "HB10")
