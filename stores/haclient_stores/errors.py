@@ -56,17 +56,21 @@ class StoreCorrupt(StoreError):
 
 
 class StoreLocked(StoreError):
-    """A store file belongs to another process or to a client of another name (PS12, BS21).
+    """A store is open already, or belongs to a client of another name.
 
     Attributes:
-        path: The file.
-        owner: Who holds it: a client name, a process, or an empty string when unknown.
+        path: The file or directory.
+        owner: The client name that it belongs to; empty when that is unknown.
+        in_this_process: It is open in this process: the program opens the same store twice.
     """
 
-    def __init__(self, path: str | Path, owner: str, what: str) -> None:
+    def __init__(
+        self, path: str | Path, owner: str, what: str, *, in_this_process: bool = False
+    ) -> None:
         super().__init__(f"{path}: {what}")
         self.path = Path(path)
         self.owner = owner
+        self.in_this_process = in_this_process
 
 
 class StoreFull(StoreError):

@@ -16,8 +16,8 @@ Header page, little-endian, the same in each of our files:
 ======  =====  ================================================================
 offset  bytes  meaning
 ======  =====  ================================================================
-0       8      magic; all zero = nothing in use here; written last
-8       4      format version
+0       8      magic, which names the format; all zero = nothing in use here; written last
+8       4      version of that format
 12      4      bytes of header before the first record
 16      8      bytes of the whole file when it was made; 0 = it grows
 24      8      first sequence (a segment), else 0
@@ -31,6 +31,9 @@ offset  bytes  meaning
 132     4      crc32 of the name
 136     ...    the owner's client name, UTF-8
 ======  =====  ================================================================
+
+The first 36 bytes have this form in every version of every format, so a file of a newer version is
+told from a damaged one: its checksum matches.
 
 A checked word is an unsigned 64-bit number followed by its complement, so a word that was never
 written, half written or damaged is recognized. Pure: bytes in, values out.
@@ -48,7 +51,6 @@ from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
 __all__ = [
     "BOOT_ID_OFFSET",
     "FIRST_WORD",
-    "FORMAT_VERSION",
     "FOURTH_WORD",
     "IDENTITY_BYTES",
     "MAX_NAME_BYTES",
@@ -70,7 +72,6 @@ __all__ = [
     "write_word",
 ]
 
-FORMAT_VERSION: Final = 1
 IDENTITY_BYTES: Final = 36
 BOOT_ID_OFFSET: Final = 48
 FIRST_WORD: Final = 64
@@ -98,14 +99,14 @@ class Identity:
         header_bytes: Where the first record is.
         file_bytes: Its size when it was made; 0 for a file that grows.
         first: The first sequence of a segment.
-        version: The format's version.
+        version: The version of that format; each format counts its own.
     """
 
     magic: bytes
     header_bytes: int
     file_bytes: int = 0
     first: int = 0
-    version: int = FORMAT_VERSION
+    version: int = 1
 
 
 def write_identity(page: memoryview, identity: Identity, boot_id: bytes) -> None:
@@ -125,28 +126,38 @@ def write_identity(page: memoryview, identity: Identity, boot_id: bytes) -> None
 
 
 def read_identity(
-    page: bytes | bytearray | memoryview, *, magic: bytes, path: str
+    page: bytes | bytearray | memoryview, *, magic: bytes, path: str, version: int = 1
 ) -> Identity | None:
-    """Read a header back; None when the file is not in use.
+    """Read a header back.
+
+    Args:
+        page: The first page of the file, or as much of it as there is.
+        magic: The format that it has to be of.
+        path: The file, for errors.
+        version: The version of the format that the caller reads.
+
+    Returns:
+        What the file is; None when it is not in use.
 
     Raises:
         StoreCorrupt: It is the header of something else, or damaged.
-        StoreError: It is of a format version that is not known.
+        StoreError: The file is whole, but of another version of the format.
     """
     start = bytes(page[:IDENTITY_BYTES]).ljust(IDENTITY_BYTES, b"\0")
-    found, version, header_bytes, file_bytes, first = _identity.unpack_from(start)
+    found, written, header_bytes, file_bytes, first = _identity.unpack_from(start)
     if found == bytes(8):
         return None
     if found != magic:
         raise StoreCorrupt(path, 0, f"not a {magic.decode()} file but one that starts {found!r}")
     if zlib.crc32(start[: _identity.size]) != _crc.unpack_from(start, _identity.size)[0]:
         raise StoreCorrupt(path, 0, "the header does not match its checksum")
-    if version != FORMAT_VERSION:
+    if written != version:
+        how, whose = ("newer", "a newer") if written > version else ("older", "the older")
         raise StoreError(
-            f"{path}: written in format version {version}, and this library knows "
-            f"{FORMAT_VERSION}: use the version of haclient that has written it"
+            f"{path}: format version {written}, {how} than version {version} that this version of "
+            f"haclient reads: use {whose} version of haclient, which has written it"
         )
-    return Identity(found, header_bytes, file_bytes, first, version)
+    return Identity(found, header_bytes, file_bytes, first, written)
 
 
 def write_word(page: memoryview, offset: int, value: int) -> None:

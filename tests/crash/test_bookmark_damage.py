@@ -9,8 +9,8 @@ import pytest
 
 from haclient_stores.bookmark_stores import record_file
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.errors import StoreCorrupt
-from haclient_stores.publish_stores.segment import PAGE_BYTES
 
 pytestmark = [pytest.mark.row("BS14", "PS21"), pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ from haclient.stores import LoggedBookmarkStore, PrunePolicy, UndiscardedWatch
 from haclient.transport import upkeep
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.record_file import GROW_BYTES
-from haclient_stores.publish_stores.segment import PAGE_BYTES
+from haclient_stores.disk.files import PAGE_BYTES
 from support.clock import in_virtual_time
 from support.peer import Server, answering, together
 

@@ -14,15 +14,15 @@ from typing_extensions import override
 
 from haclient_stores.bookmark_stores.tracked_store import Tracked, TrackedBookmarkStore
 from haclient_stores.checks import check_has, check_text
+from haclient_stores.disk.durable_file import check_durability
 from haclient_stores.disk.files import Disk, RealDisk
 from haclient_stores.disk.owned_file import check_path, check_process, not_the_owner, open_owned
 from haclient_stores.errors import UsageError
-from haclient_stores.publish_stores.home import check_durability
 
 if TYPE_CHECKING:
     from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
     from haclient_stores.bookmark_stores.watching import UndiscardedWatch
-    from haclient_stores.publish_stores.home import Durability
+    from haclient_stores.disk.durable_file import Durability
 
 __all__ = ["BookmarkFileStore"]
 

@@ -26,9 +26,9 @@ from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES
 from haclient_stores.bookmark_stores.records import LogReader, name_records, publisher_record
 from haclient_stores.bookmark_stores.snapshots import frozen, snapshot
 from haclient_stores.checks import check_callable, check_has
+from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.disk.rewriting import write_again
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
-from haclient_stores.publish_stores.segment import PAGE_BYTES
 from haclient_stores.tools.explain import Survival
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
     from haclient_stores.bookmark_stores.record_file import RecordFile
     from haclient_stores.bookmark_stores.watching import UndiscardedWatch
+    from haclient_stores.disk.durable_file import Durability
     from haclient_stores.disk.files import Disk, File
-    from haclient_stores.publish_stores.home import Durability
 
 __all__ = ["LoggedBookmarkStore"]
 

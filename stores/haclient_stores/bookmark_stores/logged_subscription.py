@@ -18,7 +18,7 @@ from haclient_stores.bookmark_stores.records import (
     word,
 )
 from haclient_stores.bookmark_stores.tracked_store import Tracked
-from haclient_stores.disk.gate import Gate
+from haclient_stores.disk.threads import Gate
 from haclient_stores.errors import StoreFull
 from haclient_stores.tracker.entries import Alias, Chunk
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 from haclient_stores import framing
 from haclient_stores.bookmark_stores.records import Kind
+from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.errors import StoreCorrupt
-from haclient_stores.publish_stores.segment import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

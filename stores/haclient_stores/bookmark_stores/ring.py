@@ -42,9 +42,9 @@ from haclient_stores import framing
 from haclient_stores.bookmark_stores.bookmark_file import BookmarkFileStore
 from haclient_stores.bookmark_stores.ring_subscription import ZEROS_AT, RingSubscription, Slot
 from haclient_stores.checks import check_count
+from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.disk.rewriting import write_again
 from haclient_stores.errors import StoreCorrupt, StoreFull
-from haclient_stores.publish_stores.segment import PAGE_BYTES
 from haclient_stores.tools.explain import Survival
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
     from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
     from haclient_stores.bookmark_stores.watching import UndiscardedWatch
+    from haclient_stores.disk.durable_file import Durability
     from haclient_stores.disk.files import Disk
-    from haclient_stores.publish_stores.home import Durability
     from haclient_stores.tracker.tracker import SubscriptionTracker
 
 __all__ = ["RING_MAGIC", "RingBookmarkStore", "newest_slot"]

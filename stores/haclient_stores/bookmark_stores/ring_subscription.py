@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
+from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.errors import StoreFull, UsageError
-from haclient_stores.publish_stores.segment import PAGE_BYTES
 from haclient_stores.tracker.entries import MIXED, Chunk
 from haclient_stores.tracker.server_order import Standing
 from haclient_stores.tracker.tracker import SubscriptionTracker

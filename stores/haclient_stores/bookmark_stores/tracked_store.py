@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
     from haclient_stores.bookmark_stores.watching import UndiscardedWatch
-    from haclient_stores.publish_stores.home import Durability
+    from haclient_stores.disk.durable_file import Durability
     from haclient_stores.tracker.tracker import SubscriptionTracker
 
 __all__ = ["Tracked", "TrackedBookmarkStore", "point_of", "standing_of"]

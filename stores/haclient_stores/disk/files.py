@@ -33,7 +33,9 @@ from haclient_stores.errors import StoreError, StoreFull, StoreLocked
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["Disk", "File", "MappedRegion", "RealDisk", "Region", "Writable"]
+__all__ = ["PAGE_BYTES", "Disk", "File", "MappedRegion", "RealDisk", "Region", "Writable"]
+
+PAGE_BYTES: Final = 4096  # reaches the disk as a whole or not at all, but for torn sectors
 
 _NO_SPACE: Final = {
     errno.ENOSPC: "free some space",
@@ -44,6 +46,9 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ZEROS: Final = bytes(2**16)
 _LOCK_ATTEMPTS: Final = 100  # each retry means that somebody renamed the file in between
 _T = TypeVar("_T")
+# The files that this process has locked, by device and inode, with the process id: a forked child
+# has a copy of this, and the locks are its parent's.
+_locked_here: Final[dict[tuple[int, int], int]] = {}
 # A process is forked as a whole, so this is the process's and not a disk's; entries go with the
 # stores that they are for.
 _in_forks: Final = weakref.WeakKeyDictionary[object, "Callable[..., None]"]()
@@ -146,7 +151,7 @@ class Disk(Protocol):
 
     @abstractmethod
     def open_locked(self, path: Path) -> File:
-        """Open or create a file and hold its lock until it is closed; never waits (PS12, BS21).
+        """Open or create a file and hold its lock until it is closed; never waits.
 
         Raises:
             StoreLocked: Somebody else holds it.
@@ -248,12 +253,13 @@ class MappedRegion(Region):
 
 
 class _RealFile(File):
-    __slots__ = ("_descriptor", "_path", "_writable")
+    __slots__ = ("_descriptor", "_locked", "_path", "_writable")
 
     def __init__(self, path: Path, descriptor: int, *, writable: bool) -> None:
         self._path = path
         self._descriptor = descriptor
         self._writable = writable
+        self._locked: tuple[int, int] | None = None  # the inode, while this file holds its lock
 
     @property
     @override
@@ -320,6 +326,8 @@ class _RealFile(File):
     def close(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
+            if self._locked is not None:
+                _locked_here.pop(self._locked, None)
             with _translated(self._path, "close"):
                 os.close(descriptor)
 
@@ -333,18 +341,28 @@ class _RealFile(File):
         with _translated(self._path, "lock"):
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            except BlockingIOError:  # somebody else has it, perhaps another file of this process
                 return False
+            self._locked = self._inode()
+        _locked_here[self._locked] = os.getpid()
         return True
+
+    def is_locked_here(self) -> bool:
+        """Whether it is this process that holds the lock of the file, by another descriptor."""
+        with _translated(self._path, "look at its inode"):
+            return _locked_here.get(self._inode()) == os.getpid()
+
+    def _inode(self) -> tuple[int, int]:
+        status = os.fstat(self._descriptor)
+        return status.st_dev, status.st_ino
 
     def is_what_the_path_names(self) -> bool:
         """Whether the path still leads to this inode."""
-        mine = os.fstat(self._descriptor)
         try:
             named = self._path.stat()
         except FileNotFoundError:
             return False
-        return (mine.st_dev, mine.st_ino) == (named.st_dev, named.st_ino)
+        return self._inode() == (named.st_dev, named.st_ino)
 
 
 class RealDisk(Disk):
@@ -369,8 +387,11 @@ class RealDisk(Disk):
         for _ in range(_LOCK_ATTEMPTS):
             file = self._open(path, create=True, writable=True)
             if not file.lock():
+                here = file.is_locked_here()
                 file.close()
-                raise StoreLocked(path, "", "in use by another process; close that one first")
+                who = "open already in this process" if here else "in use by another process"
+                what = f"{who}; close that one first"
+                raise StoreLocked(path, "", what, in_this_process=here)
             with _translated(path, "compare with its name"):
                 if file.is_what_the_path_names():
                     return file

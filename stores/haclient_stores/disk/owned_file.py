@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from haclient_stores import framing
+from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.errors import StoreLocked, UsageError
-from haclient_stores.publish_stores.segment import PAGE_BYTES
 
 if TYPE_CHECKING:
     from haclient_stores.disk.files import Disk, File

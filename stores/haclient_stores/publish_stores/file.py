@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from haclient_stores.publish_stores.home import Durability, Keeping
+from haclient_stores.disk.durable_file import Durability, DurabilityOptions
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.segment import Limits
 from haclient_stores.publish_stores.store_directory import Directory
@@ -60,8 +60,8 @@ class FilePublishStore(PublishLog):
         disk: Disk | None = None,
     ) -> None:
         limits = Limits(segment_bytes, max_bytes, resize_handler)
-        keeping = Keeping(durability, group_interval_s, truncate_on_close)
-        self._directory = Directory(path, disk, keeping, segment_bytes=segment_bytes)
+        options = DurabilityOptions(durability, group_interval_s, truncate_on_close)
+        self._directory = Directory(path, disk, options, segment_bytes=segment_bytes)
         super().__init__(
             self._directory,
             self._directory.files,

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from haclient_stores import framing
+from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.disk.rewriting import write_again
-from haclient_stores.publish_stores.segment import PAGE_BYTES, Segment
+from haclient_stores.publish_stores.segment import Segment
 
 if TYPE_CHECKING:
     from pathlib import Path

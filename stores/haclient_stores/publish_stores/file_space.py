@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from haclient_stores import framing
+from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.disk.rewriting import write_again
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.publish_stores.file_recovery import read_segment
@@ -28,7 +29,7 @@ from haclient_stores.publish_stores.file_segment import (
     seal_frames,
     write_unsynced_again,
 )
-from haclient_stores.publish_stores.segment import PAGE_BYTES, SLOT_BYTES, Segment, Space
+from haclient_stores.publish_stores.segment import SLOT_BYTES, Segment, Space
 from haclient_stores.publish_stores.window import PublishWindow
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ store belongs to, what has to be done for a loss of power, and what is let go of
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from typing_extensions import override
 
-from haclient_stores.checks import check_seconds, check_text, check_word
+from haclient_stores.checks import check_text
+from haclient_stores.disk.durable_file import DurabilityOptions
 from haclient_stores.errors import StoreLocked
 from haclient_stores.publish_stores.window import PublishWindow
 
@@ -22,42 +22,9 @@ if TYPE_CHECKING:
 
     from haclient_stores.publish_stores.segment import Segment
 
-__all__ = ["Durability", "Home", "Keeping", "MemoryHome", "check_durability", "check_owner"]
+__all__ = ["Home", "MemoryHome", "check_owner"]
 
-Durability = Literal["process", "group", "fsync"]
-_DURABILITIES: Final = ("process", "group", "fsync")
 _T = TypeVar("_T")
-
-
-def check_durability(durability: str, group_interval_s: object = 0.01) -> None:
-    """Refuse what is no durability.
-
-    Raises:
-        UsageError: It is none, or groups are not apart.
-    """
-    check_seconds("group_interval_s", group_interval_s, endless=False)
-    check_word("durability", durability, _DURABILITIES)
-
-
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """How messages are kept.
-
-    Attributes:
-        durability: What the client waits for; see `publish_log`.
-        group_interval_s: How often the client syncs at durability `group`, in seconds.
-        truncate_on_close: `close` gives all space back when nothing waits for an ack (PS24).
-
-    Raises:
-        UsageError: The durability is none, or groups are not apart.
-    """
-
-    durability: Durability = "process"
-    group_interval_s: float = 0.01
-    truncate_on_close: bool = False
-
-    def __post_init__(self) -> None:
-        check_durability(self.durability, self.group_interval_s)
 
 
 def check_owner(path: str | Path, owner: str, client_name: str) -> None:
@@ -83,14 +50,14 @@ class Home(Protocol):
     Attributes:
         client_name: Who owns the store; empty while nobody does.
         synced_sequence: Everything up to here survives a loss of power (PS20).
-        keeping: How messages are kept.
+        durability_options: How messages are kept.
         segments: What an earlier process has left, ascending.
         window: The numbering of that process.
     """
 
     client_name: str
     synced_sequence: int
-    keeping: Keeping
+    durability_options: DurabilityOptions
     segments: list[Segment]
     window: PublishWindow
 
@@ -135,7 +102,7 @@ class MemoryHome(Home):
 
     client_name = ""
     synced_sequence = 0
-    keeping = Keeping()
+    durability_options = DurabilityOptions()
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []

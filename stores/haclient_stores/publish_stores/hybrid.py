@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from haclient_stores.checks import check_bytes
+from haclient_stores.disk.durable_file import Durability, DurabilityOptions
 from haclient_stores.errors import UsageError
 from haclient_stores.publish_stores.file import DEFAULT_FILE_BYTES
-from haclient_stores.publish_stores.home import Durability, Keeping
 from haclient_stores.publish_stores.hybrid_space import HybridSegment, HybridSpace
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.segment import Limits, Segment
@@ -74,13 +74,13 @@ class HybridPublishStore(PublishLog):
         disk: Disk | None = None,
     ) -> None:
         limits = Limits(segment_bytes, max_bytes, resize_handler)
-        keeping = Keeping(durability, group_interval_s, truncate_on_close)
+        options = DurabilityOptions(durability, group_interval_s, truncate_on_close)
         if check_bytes("memory_bytes", memory_bytes) < 2 * segment_bytes:
             raise UsageError(
                 f"memory_bytes is at least two segments of {segment_bytes} bytes, not "
                 f"{memory_bytes}"
             )
-        directory = Directory(path, disk, keeping, segment_bytes=segment_bytes)
+        directory = Directory(path, disk, options, segment_bytes=segment_bytes)
         self._hybrid = HybridSpace(
             directory.files, segment_bytes=segment_bytes, memory_bytes=memory_bytes
         )

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from haclient_stores.disk.durable_file import Durability
     from haclient_stores.errors import PublishGap
-    from haclient_stores.publish_stores.home import Durability, Home
+    from haclient_stores.publish_stores.home import Home
     from haclient_stores.publish_stores.segment import Limits, Space
 
 __all__ = ["PublishLog"]
@@ -131,12 +132,12 @@ class PublishLog(SegmentLog, FrameLog):
     @property
     def durability(self) -> Durability:
         """What the client waits for; see the module."""
-        return self._home.keeping.durability
+        return self._home.durability_options.durability
 
     @property
     def group_interval_s(self) -> float:
         """How often the client syncs at durability `group`, in seconds."""
-        return self._home.keeping.group_interval_s
+        return self._home.durability_options.group_interval_s
 
     @property
     def synced_sequence(self) -> int:
@@ -170,7 +171,7 @@ class PublishLog(SegmentLog, FrameLog):
         self._closed = True
         try:
             self.sync()
-            if self._home.keeping.truncate_on_close and not self._window.count:
+            if self._home.durability_options.truncate_on_close and not self._window.count:
                 self._home.give_back(self.detach())
         finally:
             self._home.close(self.detach())

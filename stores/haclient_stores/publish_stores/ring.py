@@ -10,14 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 from haclient_stores.checks import check_bytes, check_word
+from haclient_stores.disk.durable_file import Durability, DurabilityOptions
+from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.errors import UsageError
-from haclient_stores.publish_stores.home import Durability, Home, Keeping, MemoryHome
+from haclient_stores.publish_stores.home import Home, MemoryHome
 from haclient_stores.publish_stores.memory_space import MemorySpace
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.segment import (
     MAX_SEGMENT_BYTES,
     MIN_SEGMENT_BYTES,
-    PAGE_BYTES,
     Limits,
     Space,
 )
@@ -81,7 +82,7 @@ class RingPublishStore(PublishLog):
         count = capacity_bytes // segment_bytes
         check_word("when_full", when_full, ("wait", "raise"))
         limits = Limits(segment_bytes, capacity_bytes, fixed=True, wait=when_full == "wait")
-        keeping = Keeping(durability, group_interval_s, truncate_on_close)
+        options = DurabilityOptions(durability, group_interval_s, truncate_on_close)
         directory: Directory | None = None
         if path is None:
             if durability != "process":
@@ -89,7 +90,7 @@ class RingPublishStore(PublishLog):
             home: Home = MemoryHome()
             space: Space = MemorySpace(segment_bytes, kept=count, preallocated=True)
         else:
-            directory = Directory(path, disk, keeping, segment_bytes=segment_bytes, kept=count)
+            directory = Directory(path, disk, options, segment_bytes=segment_bytes, kept=count)
             home = directory
             space = directory.files
         super().__init__(home, space, limits=limits, error_on_publish_gap=error_on_publish_gap)

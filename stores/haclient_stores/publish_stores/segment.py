@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from haclient_stores.checks import check_bytes, check_callable
+from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.errors import StoreFull, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_SEGMENT_BYTES",
     "MIN_SEGMENT_BYTES",
-    "PAGE_BYTES",
     "SLOT_BYTES",
     "Limits",
     "Segment",
@@ -30,7 +30,6 @@ __all__ = [
 ]
 
 SLOT_BYTES: Final = 4  # the length in front of each frame, and the zero behind the last
-PAGE_BYTES: Final = 4096
 MIN_SEGMENT_BYTES: Final = 8 * PAGE_BYTES
 MAX_SEGMENT_BYTES: Final = 512 * 2**20  # the largest frame fits, and offsets take 4 bytes
 

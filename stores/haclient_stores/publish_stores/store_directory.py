@@ -15,12 +15,12 @@ from typing_extensions import override
 
 from haclient_stores import framing
 from haclient_stores.checks import check_has
-from haclient_stores.disk.files import RealDisk
+from haclient_stores.disk.durable_file import DurabilityOptions
+from haclient_stores.disk.files import PAGE_BYTES, RealDisk
 from haclient_stores.disk.owned_file import check_path
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked, UsageError
 from haclient_stores.publish_stores.file_space import FileSpace
-from haclient_stores.publish_stores.home import Home, Keeping, check_owner
-from haclient_stores.publish_stores.segment import PAGE_BYTES
+from haclient_stores.publish_stores.home import Home, check_owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ class Directory(Home):
     Args:
         path: The directory; created when it is missing.
         disk: Where files are; those of the machine for None.
-        keeping: How messages are kept.
+        options: How messages are kept.
         segment_bytes: See `FileSpace`.
         kept: See `FileSpace`.
 
@@ -58,12 +58,12 @@ class Directory(Home):
         self,
         path: str | Path,
         disk: Disk | None,
-        keeping: Keeping,
+        options: DurabilityOptions,
         *,
         segment_bytes: int,
         kept: int = 2,
     ) -> None:
-        self.keeping = keeping
+        self.durability_options = options
         self._path = path = check_path(path, "the directory of the store")
         if disk is not None:
             check_has("disk", disk, "a Disk", "open_locked")

@@ -61,9 +61,19 @@ def test_the_file_of_another_format_is_named() -> None:
 def test_a_newer_format_says_both_versions() -> None:
     page = bytearray(4096)
     framing.write_identity(memoryview(page), Identity(MAGIC, 4096, version=2), BOOT)
-    with pytest.raises(StoreError, match="version 2, and this library knows 1: use") as caught:
+    what = "format version 2, newer than version 1 that this version of haclient reads: use a newer"
+    with pytest.raises(StoreError, match=what) as caught:
         read(page)
     assert not isinstance(caught.value, StoreCorrupt)  # nothing is wrong with the file
+
+
+def test_an_older_format_says_so_and_each_format_counts_its_own_versions() -> None:
+    page = bytearray(4096)
+    identity = Identity(MAGIC, 4096, version=2)
+    framing.write_identity(memoryview(page), identity, BOOT)
+    assert framing.read_identity(page, magic=MAGIC, path=PATH, version=2) == identity
+    with pytest.raises(StoreError, match="format version 2, older than version 3"):
+        framing.read_identity(page, magic=MAGIC, path=PATH, version=3)
 
 
 @pytest.mark.parametrize("value", [0, 1, 2**32, 2**63, 2**64 - 1])

@@ -11,9 +11,8 @@ from typing_extensions import override
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
 from haclient_stores.bookmark_stores.record_file import GROW_BYTES
-from haclient_stores.disk.files import RealDisk
+from haclient_stores.disk.files import PAGE_BYTES, RealDisk
 from haclient_stores.errors import StoreCorrupt, StoreFull, StoreLocked, UsageError
-from haclient_stores.publish_stores.segment import PAGE_BYTES
 from simulation.disk import SimulatedDisk
 from support.disks import WatchedDisk
 

@@ -7,9 +7,8 @@ import pytest
 
 from haclient_stores.bookmark_stores import record_file
 from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES, RecordFile
-from haclient_stores.disk.files import File, RealDisk
+from haclient_stores.disk.files import PAGE_BYTES, File, RealDisk
 from haclient_stores.errors import StoreCorrupt
-from haclient_stores.publish_stores.segment import PAGE_BYTES
 
 BOOT = bytes(16)
 PER_BLOCK = BLOCK_BYTES // 16 - 1

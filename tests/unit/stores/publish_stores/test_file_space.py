@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from haclient_stores import framing
+from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.file_segment import HEADER_BYTES, SEGMENT_MAGIC
 from haclient_stores.publish_stores.memory import MemoryPublishStore
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES, PAGE_BYTES
+from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from support.disks import WatchedDisk, tiny_file_system
 from support.frames import BASE, fill, frame_of, kept, put, put_until_full, take_all
 

@@ -9,7 +9,7 @@ from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.errors import StoreLocked, UsageError
 from haclient_stores.publish_stores.file import FilePublishStore
-from haclient_stores.publish_stores.home import MemoryHome, check_durability, check_owner
+from haclient_stores.publish_stores.home import MemoryHome, check_owner
 
 
 @pytest.mark.row("PS12")
@@ -20,17 +20,6 @@ def test_the_refusal_of_another_client_says_why_and_what_to_do() -> None:
         check_owner("store", "a", "b")
     assert caught.value.owner == "a"
     assert "a store of its own" in str(caught.value)
-
-
-@pytest.mark.row("PS20")
-def test_only_three_durabilities_exist_and_groups_are_apart() -> None:
-    for durability in ("process", "group", "fsync"):
-        check_durability(durability, 0.01)
-    with pytest.raises(UsageError, match="one of process, group, fsync, not 'always'"):
-        check_durability("always", 0.01)
-    for interval in (0.0, -1.0, float("nan")):
-        with pytest.raises(UsageError, match="group_interval_s is a number of seconds, above 0"):
-            check_durability("group", interval)
 
 
 @pytest.mark.parametrize("kind", [LoggedBookmarkStore, RingBookmarkStore, FilePublishStore])

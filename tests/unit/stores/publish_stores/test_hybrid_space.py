@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from haclient_stores.disk.durable_file import DurabilityOptions
 from haclient_stores.publish_stores.file_segment import HEADER_BYTES
-from haclient_stores.publish_stores.home import Keeping
 from haclient_stores.publish_stores.hybrid_space import HybridSegment, HybridSpace
 from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES, Segment
 from haclient_stores.publish_stores.store_directory import Directory
@@ -18,7 +18,9 @@ SMALL = MIN_SEGMENT_BYTES
 
 
 def made(events: list[Event] | None = None) -> HybridSpace:
-    directory = Directory(Path("/stores/p"), RecordingDisk(events), Keeping(), segment_bytes=SMALL)
+    directory = Directory(
+        Path("/stores/p"), RecordingDisk(events), DurabilityOptions(), segment_bytes=SMALL
+    )
     return HybridSpace(directory.files, segment_bytes=SMALL, memory_bytes=2 * SMALL)
 
 

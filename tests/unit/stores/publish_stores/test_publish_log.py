@@ -11,10 +11,10 @@ from typing_extensions import override
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.encoding import publish_head
 from haclient.protocol.framing import FrameReader
+from haclient_stores.disk.durable_file import DurabilityOptions
 from haclient_stores.errors import PublishGap, StoreError, StoreFull, StoreLocked
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.publish_stores.file import FilePublishStore
-from haclient_stores.publish_stores.home import Keeping
 from haclient_stores.publish_stores.hybrid import HybridPublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
@@ -293,7 +293,7 @@ def test_a_store_that_cannot_take_over_what_it_finds_is_not_locked() -> None:
             raise StoreFull(f"no memory for {segments}")
 
     disk = RecordingDisk()
-    home = Directory(PATH, disk, Keeping(), segment_bytes=SMALL)
+    home = Directory(PATH, disk, DurabilityOptions(), segment_bytes=SMALL)
     with pytest.raises(StoreFull):
         Unmappable(home, home.files, limits=Limits(SMALL, SMALL), error_on_publish_gap=False)
     truncating("file", disk).close()

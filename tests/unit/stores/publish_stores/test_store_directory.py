@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from haclient_fake_server.journal.files import JournalFiles
+from haclient_stores.disk.durable_file import DurabilityOptions
 from haclient_stores.disk.files import RealDisk
 from haclient_stores.errors import HAClientError, StoreCorrupt, StoreLocked, UsageError
-from haclient_stores.publish_stores.home import Keeping
 from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from haclient_stores.publish_stores.store_directory import CONTROL_MAGIC, Directory
 from support.recording import Created, Event, NamesSynced, RecordingDisk, Synced
@@ -16,7 +16,7 @@ PATH = Path("/stores/p")
 
 
 def opened(disk: RecordingDisk) -> Directory:
-    return Directory(PATH, disk, Keeping(), segment_bytes=MIN_SEGMENT_BYTES)
+    return Directory(PATH, disk, DurabilityOptions(), segment_bytes=MIN_SEGMENT_BYTES)
 
 
 @pytest.mark.row("PS11", "PS22")
@@ -85,5 +85,5 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     given.append((tmp_path / "log", "the data directory of a broker"))
     for path, what in given:
         with pytest.raises(HAClientError, match=what):
-            Directory(path, None, Keeping(), segment_bytes=MIN_SEGMENT_BYTES)
+            Directory(path, None, DurabilityOptions(), segment_bytes=MIN_SEGMENT_BYTES)
     assert not (tmp_path / "log" / "control").exists()

@@ -1,10 +1,53 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from haclient_stores.disk.gate import Gate
+from haclient_stores.disk.threads import Gate, ThreadBinding
+from haclient_stores.errors import UsageError
+
+
+def test_a_store_belongs_to_the_thread_that_first_uses_it_not_to_the_one_that_made_it() -> None:
+    binding = ThreadBinding("orders.pub")
+    with ThreadPoolExecutor(1, thread_name_prefix="worker") as pool:
+        pool.submit(binding.check).result()
+        pool.submit(binding.check).result()
+        assert binding.ident not in (0, threading.get_ident())
+        with pytest.raises(UsageError) as caught:
+            binding.check()
+        pool.submit(binding.check).result()
+    said = str(caught.value)
+    assert said.startswith("orders.pub: used by the thread 'worker_0', and called by 'MainThread'")
+    assert "others may only sync, prune and close it" in said
+
+
+def test_a_store_that_was_released_belongs_to_its_next_user() -> None:
+    binding = ThreadBinding("memory")
+    binding.check()
+    binding.release()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(binding.check).result()
+        with pytest.raises(UsageError):
+            binding.check()
+
+
+def test_of_threads_that_begin_at_once_one_gets_the_store() -> None:
+    for _ in range(50):
+        binding = ThreadBinding("memory")
+        start = threading.Barrier(4)
+
+        def use(binding: ThreadBinding = binding, start: threading.Barrier = start) -> bool:
+            start.wait(LIMIT_S)
+            try:
+                binding.check()
+            except UsageError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(4) as pool:
+            assert sum(future.result() for future in [pool.submit(use) for _ in range(4)]) == 1
 
 
 def test_nothing_happens_inside_a_standstill() -> None:

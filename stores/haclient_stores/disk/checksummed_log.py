@@ -1,0 +1,173 @@
+"""The one rule for every log with checksums: what counts, where it ends, what is cleared.
+
+A log is a run of *blocks*, each with a checksum. Publish segments, bookmark logs and the broker's
+journal have blocks of different layouts and share this rule:
+
+1. **A block carries its place.** The checksum covers the block's offset or position
+   (`block_checksum`), or the block states it. A whole block of an earlier life of the file, or of a
+   tail that was cut, does not pass for the next block.
+2. **Recovery ends at the first block that is not whole, or not in its place** (`read_blocks`).
+   Nothing behind it is looked at: it was never reported as stored, or it is lost.
+3. **That is either a torn tail or corruption.** A block may be missing only if the machine stopped
+   before it was synced: if it was started again since, and the block lies behind the offset that
+   the last successful sync has noted. Then the log ends there, with a warning. Otherwise somebody
+   was told that the block is safe, or a running kernel has lost it: `StoreCorrupt`.
+4. **What is cut is cleared, and the clearing is synced, before anything is appended**
+   (`clear_tail`). Otherwise a second loss of power could bring back an old block behind a new one.
+5. **Zero is a value.** A block or record ends the log because its commit mark was never written
+   (a kind, a length or a magic that is never zero), not because a value in it is zero.
+
+Records behind the last block, which a killed process has left in the page cache, are each format's
+own business: they count only while the machine was not started since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from haclient_stores.errors import StoreCorrupt, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from haclient_stores.disk.files import File
+
+__all__ = ["BrokenBlock", "LogHistory", "block_checksum", "clear_tail", "read_blocks"]
+
+_CHUNK_BYTES: Final = 2**20
+_position = struct.Struct("<Q")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LogHistory:
+    """What is known about how a log was left by its last process.
+
+    Attributes:
+        same_boot: The machine was not started since, so its page cache is complete.
+        synced_end: The offset up to which the header says that the log was synced, in bytes.
+    """
+
+    same_boot: bool
+    synced_end: int
+
+    def check_torn(self, path: Path, end: int, broken: BrokenBlock) -> None:
+        """Decide whether a broken block is a torn tail: return if it is.
+
+        Args:
+            path: The file, for the error.
+            end: Where the last whole block ends, in bytes.
+            broken: What is wrong with the block behind it.
+
+        Raises:
+            StoreCorrupt: It is damage, not a tail that was lost with power.
+        """
+        if self.same_boot or end < self.synced_end:
+            raise StoreCorrupt(path, broken.offset, broken.what)
+        _log.warning("%s: byte %d: %s: the log is cut there", path, broken.offset, broken.what)
+
+
+class BrokenBlock(Exception):
+    """The next block is not whole, or not in its place.
+
+    Attributes:
+        offset: Where to look in the file, in bytes.
+        what: What is wrong there.
+    """
+
+    def __init__(self, offset: int, what: str) -> None:
+        super().__init__(f"byte {offset}: {what}")
+        self.offset = offset
+        self.what = what
+
+
+def block_checksum(data: bytes | bytearray | memoryview, *, position: int) -> int:
+    """The crc32 of a block in its place.
+
+    Args:
+        data: The bytes of the block.
+        position: Where it is: an offset or a number that no other block of the log has, below 2^64.
+
+    Returns:
+        The checksum, below 2^32. It may be zero.
+    """
+    return zlib.crc32(data, zlib.crc32(_position.pack(position)))
+
+
+def read_blocks(
+    path: Path, begin: int, history: LogHistory, next_block: Callable[[int], int | None]
+) -> int:
+    """Read a log from its first block on.
+
+    Args:
+        path: The file, for errors.
+        begin: Where the first block is, in bytes.
+        history: How the log was left.
+        next_block: Called with the offset of each block in turn. It checks the block, takes what
+            is in it, and returns the offset behind it; None where no block was ever written. It
+            raises `BrokenBlock` for one that is not whole or not in its place, and takes nothing.
+
+    Returns:
+        The offset behind the last block that counts, in bytes.
+
+    Raises:
+        StoreCorrupt: A block is damaged, or blocks are missing that were synced.
+    """
+    end = begin
+    while True:
+        try:
+            after = next_block(end)
+        except BrokenBlock as broken:
+            history.check_torn(path, end, broken)
+            break
+        if after is None:
+            break
+        end = after
+    if end < history.synced_end:
+        what = f"the log was synced up to byte {history.synced_end}, and ends here"
+        raise StoreCorrupt(path, end, what)
+    return end
+
+
+def clear_tail(file: File, end: int, limit: int) -> bool:
+    """Make everything behind the end of a log zero, on the disk too.
+
+    Call it before the first append to a log that another process has left. It syncs the whole file
+    even if it finds nothing but zeros: a process that was killed here may have cleared the tail in
+    the page cache only.
+
+    Args:
+        file: The file.
+        end: Where the log ends, in bytes.
+        limit: Up to where bytes may be left of an earlier log, in bytes.
+
+    Returns:
+        Whether anything was there.
+
+    Raises:
+        StoreError: The disk has failed. What was there is there again, so that the next process
+            finds it, too.
+    """
+    cleared: list[tuple[int, bytes]] = []
+    try:
+        for at in range(end, limit, _CHUNK_BYTES):
+            data = file.pread(min(_CHUNK_BYTES, limit - at), at)
+            if data.count(0) < len(data):
+                cleared.append((at, data))
+                file.pwrite(bytes(len(data)), at)
+        file.fsync()
+    except BaseException:
+        # The kernel may take these zeros for written now. A later process that found them would
+        # clear nothing and sync nothing, so put back what it has to clear.
+        with contextlib.suppress(StoreError):
+            for at, data in cleared:
+                file.pwrite(data, at)
+        raise
+    return bool(cleared)

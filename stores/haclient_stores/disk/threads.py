@@ -1,0 +1,121 @@
+"""The one thread that works on a store, and the others that may sync or prune it meanwhile.
+
+A store has no lock around each append and each discard: a lock would cost as much as the operation
+itself. Instead one thread owns the store (`ThreadBinding`), and a thread that syncs or prunes makes
+the owner wait for moments (`Gate`), or locks the few slow points that it shares with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from threading import get_ident
+from typing import TYPE_CHECKING, Final
+
+from haclient_stores.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["Gate", "ThreadBinding"]
+
+_LOOK_AGAIN_S: Final = 0.0001  # an operation takes microseconds
+
+
+class ThreadBinding:
+    """Binds a store to the thread that first uses it, which need not be the one that made it.
+
+    Every call but `sync`, `prune`, `close` and the properties begins with `check`. A hot method
+    writes out the comparison, which costs some 30 ns::
+
+        if get_ident() != self._thread.ident:
+            self._thread.check()
+
+    Args:
+        store: The store, for the error: its path or what it is.
+
+    Attributes:
+        ident: `threading.get_ident()` of the thread; 0 while nobody has used the store.
+    """
+
+    __slots__ = ("_bound", "_store", "ident")
+
+    def __init__(self, store: object) -> None:
+        self._store = store
+        self._bound: dict[str, threading.Thread] = {}
+        self.ident = 0
+
+    def check(self) -> None:
+        """Bind the store to the calling thread, or refuse the call.
+
+        Raises:
+            UsageError: Another thread has used the store before. Nothing has changed.
+        """
+        if self.ident == get_ident():
+            return
+        caller = threading.current_thread()
+        # Two threads may call for the first time at once: `setdefault` lets one of them win.
+        bound = self._bound.setdefault("thread", caller)
+        if bound is not caller:
+            raise UsageError(
+                f"{self._store}: used by the thread {bound.name!r}, and called by {caller.name!r}: "
+                "a store belongs to the thread that first uses it, and others may only sync, prune "
+                "and close it; call trio.from_thread.run_sync, or give each thread a store"
+            )
+        self.ident = get_ident()
+
+    def release(self) -> None:
+        """Let the next thread that uses the store have it: the store was closed."""
+        self._bound.clear()
+        self.ident = 0
+
+
+class Gate:
+    """A door between the one thread that works and another that needs everything to stand still.
+
+    The worker says that it is busy and then looks whether the gate is closed; whoever closes it
+    does so first and then waits until nobody is busy. Python threads see each other's assignments
+    in order, so one of the two always notices the other.
+
+    The worker's side is written out where it is used::
+
+        gate.busy = True
+        if gate.closed:
+            gate.wait()
+        try:
+            ...
+        finally:
+            gate.busy = False
+
+    Attributes:
+        busy: The worker is in the middle of something.
+        closed: The worker has to wait.
+    """
+
+    __slots__ = ("_lock", "_never", "busy", "closed")
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.closed = False
+        self._lock = threading.Lock()
+        self._never = threading.Event()
+
+    def wait(self) -> None:
+        """The worker found the gate closed: return, busy again, when it is open."""
+        while self.closed:
+            self.busy = False
+            with self._lock:  # whoever closed the gate holds it until it opens
+                pass
+            self.busy = True
+
+    @contextlib.contextmanager
+    def standstill(self) -> Generator[None]:
+        """Nothing is in the middle of anything inside this block."""
+        with self._lock:
+            self.closed = True
+            try:
+                while self.busy:
+                    self._never.wait(_LOOK_AGAIN_S)
+                yield
+            finally:
+                self.closed = False
