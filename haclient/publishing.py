@@ -7,10 +7,10 @@ from collections.abc import Coroutine, Sequence
 import trio
 
 from haclient.errors import TimedOut, UsageError
+from haclient.protocol.codec import Payload, as_bytes
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.transport.core import Core
-from haclient.transport.payload import Payload, as_bytes
 from haclient.transport.settings import TIMEOUT_S
 from haclient.transport.syncing import on_disk
 

@@ -21,8 +21,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
-from haclient.protocol.acks import AckType, parse_acks
-from haclient.protocol.commands import Command, CommandName
+from haclient.protocol.commands import AckType, Command, CommandName, parse_acks
 from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.streams import MessageStream
 from haclient.transport.commander import Fields, drop_queued

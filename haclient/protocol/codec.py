@@ -1,58 +1,389 @@
-"""From frames to messages.
+"""From frames to messages and from values to frames.
 
-The fast path decodes all headers of a chunk with one call: the headers are joined by newlines and
-read by msgspec as a sequence of typed objects. Why the count of objects alone tells that each came
-from its own frame: every header holds exactly one `}`, its last byte, and nothing that the typed
-decoder accepts nests. So as many objects as headers means that each `}` closed an object, and none
-stood in a string.
+**Reading, the fast path.** `MessageDecoder` decodes all headers of a chunk with one call: the
+headers are joined by newlines and read by msgspec as a sequence of typed objects. Why the count of
+objects alone tells that each came from its own frame: every header holds exactly one `}`, its last
+byte, and nothing that the typed decoder accepts nests. So as many objects as headers means that
+each `}` closed an object, and none stood in a string.
 
-What the fast path refuses is tried header by header, and what is refused even alone is read by the
-lenient decoder, which may find that the header's end was a `}` inside a string and that the true
-end is further on in the body.
+**Reading, the slow path.** What the fast path refuses is tried header by header, and what is
+refused even alone is read by the lenient parser, which may find that the header's end was a `}`
+inside a string and that the true end is further on in the body. Beyond JSON, the lenient parser
+accepts:
 
-Last, `sow` frames are expanded: their body is a batch of records, each with a header of its own,
-and each becomes a message.
+* long and short field names; unknown fields are skipped, of duplicates the last wins;
+* strings with raw control characters, unknown escapes (the character itself is kept), bytes that
+  are not UTF-8 (kept as surrogate escapes) and half surrogate pairs (U+FFFD);
+* names and strings without quotes, numbers with them; what is no unsigned 64-bit number is absent;
+* space anywhere between tokens, empty fields (`,,`), a missing `{`.
 
-The encoders live in `haclient.protocol.encoding`; they are here too, because the two belong
-together.
+Whatever the typed decoder accepts gives the same result in the lenient parser; a property test
+holds the two together. Headers never nest, so an object or a list as a value is malformed. Every
+pattern is possessive: time is linear in the length of the input, however hostile it is. Errors tell
+where, never what: a malformed header may hold a password.
+
+**Records.** Last, `sow` frames are expanded: their body is a batch of records, each with a header
+of its own, and each becomes a message.
+
+**Writing.** Frames are built whole, with their length. Text is quoted, numbers are not; only what
+has to be escaped is, since UTF-8 and even bytes that are not UTF-8 go out raw. A publish with a
+store is the one frame that is not built here in full: `publish_head` gives what stands before the
+digits of the sequence, and the store, which assigns the sequence, appends digits, `PUBLISH_TAIL`
+and body. Constant fields come first and the sequence last, so that the head can be kept for each
+topic.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Final
+import re
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from haclient.errors import ProtocolError
-from haclient.protocol.encoding import (
-    PUBLISH_TAIL,
-    encode_frame,
-    encode_header,
-    encode_string,
-    publish_frame_without_store,
-    publish_head,
-    sow_batch,
-)
-from haclient.protocol.lenient import parse_header
+from haclient.errors import ProtocolError, UsageError
+from haclient.protocol.framing import LENGTH, MAX_FRAME_BYTES
+from haclient.protocol.headers import BY_SPELLING
 from haclient.protocol.messages import Message, Unsigned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from haclient.protocol.lenient import Fields
+    from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = [
     "MAX_BATCH_RECORDS",
     "PUBLISH_TAIL",
+    "HeaderFields",
     "MessageDecoder",
+    "Payload",
+    "as_bytes",
+    "check_correlation_id",
+    "check_number",
+    "check_payload",
+    "check_text",
     "encode_frame",
     "encode_header",
     "encode_string",
+    "parse_header",
     "publish_frame_without_store",
     "publish_head",
     "sow_batch",
 ]
+
+HeaderFields: TypeAlias = "dict[str, str | int | None]"
+"""Values by attribute of `Message`; `None` where a number could not be read."""
+
+Payload: TypeAlias = bytes | bytearray | memoryview | str
+"""What can be published: bytes as they are, text as UTF-8."""
+
+# -- values to frames --------------------------------------------------------
+
+PUBLISH_TAIL: Final = b"}"
+"""What stands between the sequence's digits and the body of a publish."""
+
+_TO_ESCAPE: Final = re.compile(r'["\\\x00-\x1f]')
+_ESCAPES: Final = {chr(code): f"\\u{code:04x}" for code in range(0x20)} | {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\b": "\\b",
+    "\t": "\\t",
+    "\n": "\\n",
+    "\f": "\\f",
+    "\r": "\\r",
+}
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/=]*")
+
+
+def encode_string(text: str) -> bytes:
+    """The text with its quotes, escaped as protocol 2.3.5 says; surrogate escapes become bytes.
+
+    Raises:
+        UsageError: The text holds half a surrogate pair, which no bytes stand for.
+    """
+    escaped = _TO_ESCAPE.sub(lambda found: _ESCAPES[found[0]], text)
+    try:
+        return b'"%b"' % escaped.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        # The text itself may be a password, and would stand in the error that is the cause, too.
+        where = error.start
+        raise UsageError(
+            f"text for a header holds half a surrogate pair, its character {where}"
+        ) from None
+
+
+def encode_header(fields: Mapping[str, str | int]) -> bytes:
+    """The header with these fields, by wire name, in this order.
+
+    Raises:
+        UsageError: A text cannot be encoded.
+    """
+    return b"{%b}" % b",".join(
+        b"%b:%b" % (encode_string(name), _encode_value(value)) for name, value in fields.items()
+    )
+
+
+def encode_frame(fields: Mapping[str, str | int], body: bytes = b"") -> bytes:
+    """The whole frame, with its length.
+
+    Raises:
+        UsageError: A text cannot be encoded, or the frame is too large to be accepted.
+    """
+    return _frame(encode_header(fields), body)
+
+
+def publish_head(
+    topic: str,
+    *,
+    command: str = "p",
+    expiration: int | None = None,
+    correlation_id: str = "",
+    sow_key: str = "",
+    persisted: bool = True,
+) -> bytes:
+    r"""The header of a stored publish, up to the digits of its sequence (PS4, protocol 3.2).
+
+    The frame is its length, this head, decimal digits, `PUBLISH_TAIL` and the body::
+
+        b'{"c":"p","t":"orders","a":"persisted","s":'
+
+    Raises:
+        UsageError: There is no topic, a value has the wrong type, or the correlation id is not of
+            the Base64 alphabet.
+    """
+    fields = _publish_fields(topic, command, expiration, correlation_id, sow_key)
+    if persisted:
+        fields["a"] = "persisted"
+    return encode_header(fields)[:-1] + b',"s":'
+
+
+def publish_frame_without_store(
+    topic: str,
+    body: bytes,
+    *,
+    command: str = "p",
+    expiration: int | None = None,
+    correlation_id: str = "",
+    sow_key: str = "",
+) -> bytes:
+    """The whole frame of a publish that nobody keeps: no sequence, no ack wanted (protocol 3.2).
+
+    Raises:
+        UsageError: As in `publish_head`; or the frame is too large to be accepted.
+    """
+    fields = _publish_fields(topic, command, expiration, correlation_id, sow_key)
+    return _frame(encode_header(fields), body)
+
+
+def sow_batch(
+    outer: Mapping[str, str | int], records: Iterable[tuple[Mapping[str, str | int], bytes]]
+) -> bytes:
+    """One `sow` frame with several records (protocol 8.2).
+
+    Args:
+        outer: Fields of the frame, by wire name; the number of records is added as `bs`.
+        records: Fields and data of each record; the length of the data is added as `l`.
+
+    Raises:
+        UsageError: A text cannot be encoded, or the frame is too large to be accepted.
+    """
+    parts: list[bytes] = []
+    for fields, data in records:
+        parts.append(encode_header({**fields, "l": len(data)}))
+        parts.append(data)
+    return _frame(encode_header({**outer, "bs": len(parts) // 2}), b"".join(parts))
+
+
+def check_correlation_id(correlation_id: str) -> None:
+    """Refuse what the protocol does not allow as a correlation id (protocol 2.1).
+
+    Raises:
+        UsageError: It has other characters than those of the Base64 alphabet.
+    """
+    if not _BASE64.fullmatch(correlation_id):
+        raise UsageError(
+            f"a correlation id has letters, digits, '+', '/' and '=', not {correlation_id!r}"
+        )
+
+
+def check_text(name: str, value: object) -> None:
+    """Refuse anything but text, such as a topic given as bytes.
+
+    Args:
+        name: What the value is for, such as `topic`.
+        value: What was given.
+
+    Raises:
+        UsageError: It is no `str`.
+    """
+    if isinstance(value, str):
+        return
+    todo = "decode it first" if isinstance(value, bytes | bytearray | memoryview) else "give text"
+    raise UsageError(f"{name} has to be a str, found {type(value).__name__} {value!r:.40}: {todo}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Refuse anything but a whole number from 0 on.
+
+    Args:
+        name: What the value is for, such as `expiration`.
+        value: What was given.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not isinstance(value, int):
+        raise UsageError(f"{name} is a whole number, not {value!r:.40}")
+    if value < 0:
+        raise UsageError(f"{name} is 0 or more, not {value}")
+
+
+def _encode_value(value: str | int) -> bytes:
+    return encode_string(value) if isinstance(value, str) else b"%d" % value
+
+
+def _frame(header: bytes, body: bytes) -> bytes:
+    length = len(header) + len(body)
+    if length > MAX_FRAME_BYTES:
+        raise UsageError(
+            f"a frame of {length} bytes is too large: no peer accepts more than {MAX_FRAME_BYTES}"
+        )
+    return b"".join((LENGTH.pack(length), header, body))
+
+
+def _publish_fields(
+    topic: str, command: str, expiration: int | None, correlation_id: str, sow_key: str
+) -> dict[str, str | int]:
+    check_text("topic", topic)
+    if not topic:
+        raise UsageError("a publish needs a topic")
+    fields: dict[str, str | int] = {"c": command, "t": topic}
+    if sow_key:
+        check_text("sow_key", sow_key)
+        fields["k"] = sow_key
+    if correlation_id:
+        check_text("correlation_id", correlation_id)
+        check_correlation_id(correlation_id)
+        fields["x"] = correlation_id
+    if expiration is not None:
+        check_number("expiration", expiration)
+        fields["e"] = expiration
+    return fields
+
+
+def check_payload(data: object) -> None:
+    """Whether this can be published.
+
+    It costs something, so it is only asked when writing the data has failed.
+
+    Raises:
+        UsageError: It is neither text nor bytes.
+    """
+    if isinstance(data, str):
+        return
+    try:
+        memoryview(data)  # type: ignore[arg-type]  # whether it is a buffer is the question
+    except TypeError:
+        raise UsageError(
+            "data is bytes, bytearray, memoryview or str, "
+            f"not {type(data).__name__}: encode it first, such as with json.dumps"
+        ) from None
+
+
+def as_bytes(data: Payload) -> bytes:
+    """The bytes to be sent.
+
+    Raises:
+        UsageError: It is neither text nor bytes.
+    """
+    if isinstance(data, str):
+        return data.encode()
+    if not isinstance(data, bytes):
+        check_payload(data)  # bytes(5) would be five zeros
+    return bytes(data)
+
+
+# -- the lenient parser ------------------------------------------------------
+
+_QUOTED: Final = rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
+_START: Final = re.compile(rb"[ \t\r\n]*+\{?")
+_NAME: Final = re.compile(
+    rb"[ \t\r\n,]*+(?:" + _QUOTED + rb"|([^ \t\r\n\"{}\[\]:,]++))[ \t\r\n]*+:[ \t\r\n]*+", re.DOTALL
+)
+_VALUE: Final = re.compile(
+    rb"(?:" + _QUOTED + rb"|((?:[^\"{}\[,][^,}]*+)?+))[ \t\r\n]*+(?=[,}])", re.DOTALL
+)
+_END: Final = re.compile(rb"[ \t\r\n,]*+\}")
+_ESCAPE: Final = re.compile(
+    r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))",
+    re.DOTALL,
+)
+_ESCAPED: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_LARGEST: Final = 2**64 - 1
+_MOST_DIGITS: Final = 20
+
+
+def parse_header(data: bytes, start: int = 0) -> tuple[HeaderFields, int]:
+    """Read the header that begins at `start`: its fields, and where it ends.
+
+    Raises:
+        ProtocolError: There is no header there.
+    """
+    fields: HeaderFields = {}
+    position = _match(_START, data, start).end()
+    while (end := _END.match(data, position)) is None:
+        name = _match(_NAME, data, position)
+        value = _match(_VALUE, data, name.end())
+        position = value.end()
+        header = BY_SPELLING.get(_text(name[1] if name[2] is None else name[2]))
+        if header is not None:
+            fields[header.attribute] = _value(value, number=header.kind is int)
+    return fields, end.end()
+
+
+def _match(pattern: re.Pattern[bytes], data: bytes, position: int) -> re.Match[bytes]:
+    found = pattern.match(data, position)
+    if found is None:
+        raise ProtocolError(
+            f"a header is malformed at its byte {position}: "
+            "wanted a name and a value, or the closing brace"
+        )
+    return found
+
+
+def _value(found: re.Match[bytes], *, number: bool) -> str | int | None:
+    bare: bytes | None = found[2]
+    text = _text(found[1]) if bare is None else _text(bare.rstrip())
+    if number:
+        return _number(text)
+    return "" if bare is not None and text == "null" else text
+
+
+def _number(text: str) -> int | None:
+    digits = text.lstrip("0") or text[:1]
+    if digits.isascii() and digits.isdigit():
+        number = int(digits) if len(digits) <= _MOST_DIGITS else _LARGEST + 1
+        return number if number <= _LARGEST else None
+    try:  # 12.0 and 1e3 are what the typed decoder takes for 12 and 1000
+        return msgspec.convert(text, Unsigned | None, strict=False)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def _text(raw: bytes) -> str:
+    text = raw.decode("utf-8", "surrogateescape")
+    return _ESCAPE.sub(_unescaped, text) if "\\" in text else text
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    high, low, code, other = found.groups()
+    if other is not None:
+        return _ESCAPED.get(other, other)
+    if high is not None:
+        return chr(0x10000 + ((int(high, 16) & 0x3FF) << 10) + (int(low, 16) & 0x3FF))
+    character = chr(int(code, 16))
+    return "\ufffd" if "\ud800" <= character <= "\udfff" else character
+
+
+# -- frames to messages ------------------------------------------------------
 
 MAX_BATCH_RECORDS: Final = 10_000
 """Most records in a `sow` frame: no server sends more (protocol 1.2), and without a limit a peer
@@ -195,7 +526,7 @@ def _decode_leniently(head: bytes, body: bytes) -> Message:
     return message
 
 
-def _overlay(message: Message, fields: Fields, keep: tuple[str, ...] = ()) -> None:
+def _overlay(message: Message, fields: HeaderFields, keep: tuple[str, ...] = ()) -> None:
     for attribute, value in fields.items():
         if attribute not in keep:
             setattr(message, attribute, value)

@@ -1,10 +1,17 @@
-"""Commands: what a client can ask of a server, as an object (CC18).
+"""Commands: what a client can ask of a server, and the acks that it can ask for.
 
 A `Command` holds header fields and a body by their Python names, given as keywords or by chained
 setters, and writes itself as wire fields in one fixed order. It knows no client: executing it is
 the client's business, which also fills in ids, acks and the resolved bookmark.
 
-Setting a bookmark is all it takes to make a subscription a bookmark subscription (CC14).
+Setting a bookmark is all it takes to make a subscription a bookmark subscription.
+
+A command asks for acks by a comma list and gets one ack message for each that it asked for, and no
+others. Lists are read with patience: spaces, empty items and `none` mean nothing.
+
+`validate` refuses what no server could carry out, before it is sent. Each rule is a function of the
+command that raises `UsageError`; a table says which rules a command has to pass. Whatever depends
+on how a server is configured is left to the server.
 """
 
 from __future__ import annotations
@@ -17,17 +24,37 @@ from typing import TYPE_CHECKING, Final, Self
 from typing_extensions import override
 
 from haclient.errors import UsageError
-from haclient.protocol.encoding import check_text
+from haclient.protocol.codec import (
+    Payload,
+    as_bytes,
+    check_correlation_id,
+    check_number,
+    check_text,
+)
 from haclient.protocol.headers import HEADERS, WIRE_NAMES
-from haclient.protocol.validation import validate
-from haclient_stores.bookmark import MOST_RECENT
+from haclient.protocol.options import Options
+from haclient_stores.bookmark import MOST_RECENT, NOW, Bookmark, BookmarkList, parse_bookmark
 
 if TYPE_CHECKING:
-    from haclient.protocol.acks import AckType
-    from haclient.protocol.options import Options
+    from collections.abc import Callable, Iterable
+
     from haclient_stores.bookmark import StartPoint
 
-__all__ = ["Command", "CommandName"]
+    Rule = Callable[["Command"], None]
+
+__all__ = [
+    "MAX_BATCH_SIZE",
+    "AckType",
+    "Command",
+    "CommandName",
+    "Status",
+    "format_acks",
+    "parse_acks",
+    "validate",
+]
+
+MAX_BATCH_SIZE: Final = 10_000
+"""More records in one frame are an error."""
 
 
 class CommandName(enum.StrEnum):
@@ -61,6 +88,53 @@ class CommandName(enum.StrEnum):
     def wire(self) -> str:
         """What is written: `p` for a publish, the full name of all others."""
         return "p" if self is CommandName.PUBLISH else self.value
+
+
+class AckType(enum.StrEnum):
+    """How far a command has come."""
+
+    RECEIVED = "received"
+    PARSED = "parsed"
+    PROCESSED = "processed"
+    PERSISTED = "persisted"
+    COMPLETED = "completed"
+    STATS = "stats"
+
+
+class Status(enum.StrEnum):
+    """How it went."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    RETRY = "retry"
+
+
+def parse_acks(text: str) -> frozenset[AckType]:
+    """The ack types of a list like `processed, completed`.
+
+    Raises:
+        UsageError: A word is no ack type; the message names it.
+    """
+    words = (word.strip() for word in text.split(","))
+    return frozenset(_ack_type(word) for word in words if word not in {"", "none"})
+
+
+def format_acks(acks: Iterable[AckType | str]) -> str:
+    """The list on the wire, in the order of `AckType`, each type once.
+
+    Raises:
+        UsageError: A word is no ack type.
+    """
+    wanted = {_ack_type(ack) for ack in acks}
+    return ",".join(ack for ack in AckType if ack in wanted)
+
+
+def _ack_type(word: str) -> AckType:
+    try:
+        return AckType(word)
+    except ValueError:
+        known = ", ".join(AckType)
+        raise UsageError(f"{word!r} is no ack type; there are {known}") from None
 
 
 @dataclass(slots=True, repr=False)
@@ -99,7 +173,7 @@ class Command:
 
     command: CommandName | str
     topic: str = ""
-    data: bytes | str = b""
+    data: Payload = b""
     filter: str = ""
     order_by: str = ""
     batch_size: int | None = None
@@ -135,8 +209,12 @@ class Command:
 
     @property
     def body(self) -> bytes:
-        """The body as it is sent."""
-        return self.data.encode() if isinstance(self.data, str) else self.data
+        """The body as it is sent.
+
+        Raises:
+            UsageError: The data is neither text nor bytes.
+        """
+        return as_bytes(self.data)
 
     def to_fields(self) -> dict[str, str | int]:
         """The header as wire names and values: the command first, what is not set left out.
@@ -178,7 +256,7 @@ class Command:
         self.topic = topic
         return self
 
-    def set_data(self, data: bytes | str) -> Self:
+    def set_data(self, data: Payload) -> Self:
         """Set the body."""
         self.data = data
         return self
@@ -311,3 +389,149 @@ _FIELDS: Final = tuple(
 _NUMBERS: Final = frozenset(header.attribute for header in HEADERS if header.kind is int)
 _WRITTEN_BY_STR: Final = frozenset({"options", "bookmark"})  # objects whose text is the wire form
 _HIDDEN: Final = {"password": "'***'", "data": "..."}
+
+
+# -- what can be refused before it is sent -----------------------------------
+
+
+def validate(command: Command) -> None:
+    """Apply every rule for this command.
+
+    Raises:
+        UsageError: By the first rule that the command breaks.
+    """
+    for rule in (*_FOR_ALL, *_RULES.get(command.name, ())):
+        rule(command)
+
+
+def _words_can_be_read(command: Command) -> None:
+    parse_acks(command.ack_type)
+    check_correlation_id(command.correlation_id)
+    if command.name != "heartbeat":  # its options are words of its own
+        _options(command)
+    _bookmark(command)
+
+
+def _numbers_are_in_range(command: Command) -> None:
+    for name in ("batch_size", "top_n", "expiration", "sequence"):
+        number: object = getattr(command, name)
+        if number is not None:
+            check_number(name, number)
+    if command.batch_size is not None and not 1 <= command.batch_size <= MAX_BATCH_SIZE:
+        raise UsageError(f"a batch has 1 to {MAX_BATCH_SIZE} records, not {command.batch_size}")
+    if command.sequence is not None and not 0 < command.sequence < 2**64:
+        raise UsageError(f"a sequence is 1 to {2**64 - 1}, not {command.sequence}")
+
+
+def _needs_topic(command: Command) -> None:
+    if not command.topic:
+        raise UsageError(f"a {command.name} needs a topic")
+
+
+def _has_no_bookmark(command: Command) -> None:
+    if _bookmark(command) is not None:
+        raise UsageError(f"a {command.name} takes no bookmark")
+
+
+def _bookmark_options_need_a_bookmark(command: Command) -> None:
+    options = _options(command)
+    start = _bookmark(command)
+    if start is None and options.bookmark_not_found is not None:
+        raise UsageError("the option bookmark_not_found needs a bookmark")
+    if start is not None and options.oof and command.name == "subscribe":
+        raise UsageError("a bookmark subscription cannot have the option oof")
+
+
+def _top_n_needs_a_replay(command: Command) -> None:
+    if command.top_n is not None and _bookmark(command) in {None, NOW}:
+        raise UsageError(f"top_n of a {command.name} needs a bookmark other than NOW")
+
+
+def _skip_n_of_a_query_needs_an_order(command: Command) -> None:
+    if _options(command).skip_n is not None and not command.order_by:
+        raise UsageError("the option skip_n of a sow needs order_by")
+
+
+def _deletes_by_one_criterion(command: Command) -> None:
+    given = [
+        name
+        for name, value in (
+            ("filter", command.filter),
+            ("sow_keys", command.sow_keys),
+            ("bookmark", str(command.bookmark)),
+            ("data", command.body),
+        )
+        if value
+    ]
+    if len(given) != 1:
+        raise UsageError(
+            "a sow_delete needs exactly one of filter, sow_keys, bookmark and data, "
+            f"found {' and '.join(given) or 'none'}"
+        )
+
+
+def _acknowledges_messages(command: Command) -> None:
+    positions = _bookmark(command)
+    items = positions.items if isinstance(positions, BookmarkList) else (positions,)
+    if positions is not None and not all(isinstance(item, Bookmark) for item in items):
+        raise UsageError(f"a sow_delete acknowledges messages by their bookmarks, not {positions}")
+
+
+def _id_is_one(command: Command) -> None:
+    """Servers send several ids joined by commas, and tolerate blanks around each."""
+    for name in ("sub_id", "query_id"):
+        text: str = getattr(command, name)
+        if "," in text or text != text.strip() or text == "all":
+            raise UsageError(
+                f"a {name} has no comma and no blank at its ends and is not 'all', unlike {text!r}"
+            )
+
+
+def _needs_an_id(command: Command) -> None:
+    if not (command.sub_id or command.query_id):
+        raise UsageError("an unsubscribe needs a sub_id (several, or 'all') or a query_id")
+
+
+def _needs_client_name(command: Command) -> None:
+    if not command.client_name:
+        raise UsageError("a logon needs a client name")
+
+
+def _options(command: Command) -> Options:
+    options = command.options
+    return options if isinstance(options, Options) else Options.parse(options)
+
+
+def _bookmark(command: Command) -> StartPoint | None:
+    text = str(command.bookmark)
+    if not text:
+        return None
+    start = parse_bookmark(text)
+    if start == MOST_RECENT:
+        raise UsageError("MOST_RECENT is resolved by a bookmark store and never sent")
+    return start
+
+
+_FOR_ALL: Final[tuple[Rule, ...]] = (_words_can_be_read, _numbers_are_in_range)
+_RULES: Final[dict[str, tuple[Rule, ...]]] = {
+    "publish": (_needs_topic, _has_no_bookmark),
+    "delta_publish": (_needs_topic, _has_no_bookmark),
+    "subscribe": (
+        _needs_topic,
+        _id_is_one,
+        _bookmark_options_need_a_bookmark,
+        _top_n_needs_a_replay,
+    ),
+    "delta_subscribe": (
+        _needs_topic,
+        _id_is_one,
+        _has_no_bookmark,
+        _bookmark_options_need_a_bookmark,
+    ),
+    "sow": (_needs_topic, _id_is_one, _skip_n_of_a_query_needs_an_order),
+    "sow_and_subscribe": (_needs_topic, _id_is_one),
+    "sow_and_delta_subscribe": (_needs_topic, _id_is_one, _has_no_bookmark),
+    "sow_delete": (_needs_topic, _deletes_by_one_criterion, _acknowledges_messages),
+    "unsubscribe": (_needs_an_id,),
+    "logon": (_needs_client_name,),
+}

@@ -1,18 +1,24 @@
-"""Who published a message: identities that are the same on every instance and in every life.
+"""Who published a message, and which version a server has.
 
-A publisher id is a CRC-64 of the client name (protocol 6): the reflected Jones polynomial, all ones
+Publisher ids are the same on every instance and in every life.
+
+A publisher id is a CRC-64 of the client name : the reflected Jones polynomial, all ones
 to start with, no final inversion. It is not a secret and not unique by construction; names are.
 
 A message that was published without a sequence gets an identity from the instance that took it,
 made from the client name, a byte 1 and the instance name, so that it can never collide with the
-numbers that a client assigns itself (ID3).
+numbers that a client assigns itself.
+
+A version is dotted text whose first four parts are major, minor, maintenance and hotfix; what
+follows names a build. Each part counts as 99 at most, so that `5.3.4.99` becomes 5030499.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-__all__ = ["crc64", "instance_publisher_id", "publisher_id"]
+__all__ = ["crc64", "instance_publisher_id", "publisher_id", "version_number"]
 
 _POLYNOMIAL: Final = 0x95AC9329AC4BC9B5
 _ALL_ONES: Final = 2**64 - 1
@@ -49,3 +55,25 @@ def instance_publisher_id(client_name: str | bytes, instance_name: str | bytes) 
 
 def _raw(name: str | bytes) -> bytes:
     return name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name
+
+
+_PARTS: Final = 4
+_LARGEST_PART: Final = 99
+_LEADING_DIGITS: Final = re.compile(r"[0-9]*")
+_DIGITS_OF_A_PART: Final = 3  # more digits are more than 99 anyway
+
+
+def version_number(version: str) -> int:
+    """The number of a version; reading stops where no number follows, so that nonsense gives 0."""
+    number = 0
+    parts = version.split(".")[:_PARTS]
+    weight = 100**_PARTS
+    for part in parts:
+        digits = _LEADING_DIGITS.match(part)
+        weight //= 100
+        if digits is None or not digits[0]:
+            break
+        number += weight * min(int(digits[0].lstrip("0")[:_DIGITS_OF_A_PART] or "0"), _LARGEST_PART)
+        if digits[0] != part:
+            break
+    return number

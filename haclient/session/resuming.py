@@ -33,8 +33,8 @@ from dataclasses import replace
 from typing import Final
 
 from haclient.errors import UsageError
+from haclient.protocol.identity import version_number
 from haclient.protocol.options import Options
-from haclient.protocol.version import version_number
 from haclient.session.hearing import catching_up
 from haclient_stores.bookmark import Bookmark, parse_bookmark
 from haclient_stores.interfaces import SubscriptionLog

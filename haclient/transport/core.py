@@ -16,7 +16,7 @@ import trio
 
 from haclient.auth import Authenticator
 from haclient.errors import DisconnectedError, HAClientError, PublishFailed, TimedOut, UsageError
-from haclient.protocol.codec import encode_frame
+from haclient.protocol.codec import Payload, encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.session.heartbeat import Heartbeat
@@ -33,7 +33,6 @@ from haclient.transport.events import Events
 from haclient.transport.exceptions import open_nursery
 from haclient.transport.leaving import drain, let_go
 from haclient.transport.log_on import check_client_name, log_on
-from haclient.transport.payload import Payload
 from haclient.transport.publisher import Publisher
 from haclient.transport.settings import TIMEOUT_S, Settings
 from haclient.transport.upkeep import Upkeep, open_all

@@ -35,6 +35,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
+from haclient.protocol.codec import Payload
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.session.recovery import Recovery, RecoveryPlan
@@ -46,7 +47,6 @@ from haclient.transport.commander import Fields, drop_queued
 from haclient.transport.connection import Connection
 from haclient.transport.core import Core
 from haclient.transport.dispatch import Delivery
-from haclient.transport.payload import Payload
 from haclient.transport.reentry import best_first
 from haclient.transport.settings import Settings
 from haclient_stores.publish_stores.publish_log import PublishLog

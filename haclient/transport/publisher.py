@@ -23,21 +23,22 @@ from typing import Final
 import trio
 
 from haclient.errors import DisconnectedError, HAClientError, StoreFull, UsageError, WouldBlock
-from haclient.protocol.acks import AckType, format_acks, parse_acks
 from haclient.protocol.codec import (
     MessageDecoder,
+    Payload,
+    as_bytes,
+    check_payload,
+    check_text,
     encode_frame,
     encode_header,
     publish_frame_without_store,
     publish_head,
 )
-from haclient.protocol.commands import Command
-from haclient.protocol.encoding import check_text
+from haclient.protocol.commands import AckType, Command, format_acks, parse_acks
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
-from haclient.transport.payload import Payload, as_bytes, check_payload
 from haclient.transport.syncing import sync_accepted
 from haclient.transport.watermark import Watermark
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient.protocol.encoding import encode_frame
+from haclient.protocol.codec import encode_frame
 from haclient_fake_server.__main__ import main
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.broker import RawClient

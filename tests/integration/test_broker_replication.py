@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from haclient.errors import UsageError
-from haclient.protocol.encoding import encode_frame
+from haclient.protocol.codec import encode_frame
 from haclient_fake_server.__main__ import main
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.server import BrokerServer

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haclient.protocol.encoding import encode_frame
+from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.settings import SowTopic
 from support.engine import Peer
 from support.replicas import Group

@@ -11,17 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.errors import UsageError
-from haclient.protocol.acks import AckType, format_acks, parse_acks
-from haclient.protocol.codec import MessageDecoder, encode_frame, encode_string
-from haclient.protocol.commands import Command, CommandName
+from haclient.protocol.codec import MessageDecoder, encode_frame, encode_string, parse_header
+from haclient.protocol.commands import AckType, Command, CommandName, format_acks, parse_acks
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.headers import WIRE_NAMES
-from haclient.protocol.identity import crc64, instance_publisher_id, publisher_id
-from haclient.protocol.lenient import parse_header
-from haclient.protocol.options import Options
-from haclient.protocol.units import format_interval, parse_interval
+from haclient.protocol.identity import crc64, instance_publisher_id, publisher_id, version_number
+from haclient.protocol.options import Options, format_interval, parse_interval
 from haclient.protocol.uri import Uri
-from haclient.protocol.version import version_number
 from haclient_stores.bookmark import (
     EPOCH,
     NOW,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 import trio
@@ -95,12 +96,13 @@ async def test_a_delete_that_was_not_persisted_is_replayed(server: Server) -> No
 
 @pytest.mark.row("CC16")
 async def test_what_a_delete_cannot_take_is_refused_in_one_line(client: Client) -> None:
-    for arguments, wanted in (
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"data": 5}, "data is bytes, bytearray, memoryview or str, not int"),
         ({"keys": "12"}, "keys is a list of SOW keys"),
-    ):
+    ]
+    for arguments, wanted in refused:
         with pytest.raises(UsageError, match=wanted):
-            await client.sow_delete("orders", **arguments)  # type: ignore[arg-type]  # from a table
+            await client.sow_delete("orders", **arguments)
 
 
 @pytest.mark.row("CC16")

@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from haclient.protocol.codec import MessageDecoder
-from haclient.protocol.encoding import encode_frame
+from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient_fake_server.config import BrokerConfig

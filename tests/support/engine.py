@@ -7,8 +7,7 @@ encoding.
 
 from __future__ import annotations
 
-from haclient.protocol.codec import MessageDecoder
-from haclient.protocol.encoding import encode_frame
+from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.broker import Effects, Engine

@@ -8,9 +8,9 @@ import trio
 
 from haclient import HAClient, Message, SOWRecoveryPointAdapter
 from haclient.errors import HAClientError, StoreFull, UsageError
+from haclient.protocol.codec import Payload
 from haclient.stores import LoggedBookmarkStore, MemoryBookmarkStore, MemoryPublishStore
 from haclient.testing import check_recovery_point_adapter
-from haclient.transport.payload import Payload
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.engine.settings import SowTopic
 from haclient_fake_server.server import BrokerServer

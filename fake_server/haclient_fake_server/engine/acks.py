@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from haclient.protocol.encoding import encode_frame
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 
 __all__ = ["BEAT", "ack", "failure_ack", "name_in_use_ack", "requested"]

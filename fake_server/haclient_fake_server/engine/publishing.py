@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from haclient.protocol.encoding import encode_string
+from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.acks import ack, requested
 from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, Extras

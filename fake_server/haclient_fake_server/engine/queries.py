@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from haclient.errors import CommandError, InvalidBookmark, InvalidOptions, InvalidTopic
-from haclient.protocol.encoding import encode_frame, sow_batch
+from haclient.protocol.codec import encode_frame, sow_batch
 from haclient_fake_server.engine.acks import ack, requested
 from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from haclient.errors import ProtocolError
-from haclient.protocol.encoding import encode_frame
+from haclient.protocol.codec import encode_frame
 
 __all__ = [
     "LOGON",

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import IntFlag
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from haclient.protocol.encoding import encode_string
+from haclient.protocol.codec import encode_string
 
 if TYPE_CHECKING:
     from haclient_fake_server.engine.connections import Connection

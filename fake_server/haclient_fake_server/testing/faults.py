@@ -22,7 +22,7 @@ from typing import Final, Literal, TypeAlias, get_args
 import msgspec
 
 from haclient.errors import UsageError
-from haclient.protocol.acks import AckType
+from haclient.protocol.commands import AckType
 
 __all__ = [
     "BOTH",

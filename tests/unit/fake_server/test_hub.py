@@ -9,7 +9,7 @@ import pytest
 import trio
 from typing_extensions import override
 
-from haclient.protocol.encoding import encode_frame
+from haclient.protocol.codec import encode_frame
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine import replication_wire as wire
 from haclient_fake_server.engine.journal import Block, MemoryJournal

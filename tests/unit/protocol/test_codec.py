@@ -1,17 +1,32 @@
 from __future__ import annotations
 
+import json
+from array import array
+from typing import TYPE_CHECKING
+
 import pytest
 
-from haclient.errors import ProtocolError
+from haclient.errors import ProtocolError, UsageError
+from haclient.protocol import codec
 from haclient.protocol.codec import (
     MAX_BATCH_RECORDS,
+    PUBLISH_TAIL,
     MessageDecoder,
+    as_bytes,
+    check_payload,
     encode_frame,
     encode_header,
+    encode_string,
+    parse_header,
+    publish_frame_without_store,
+    publish_head,
     sow_batch,
 )
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def decode(data: bytes, *, expand_sow: bool = True) -> list[Message]:
@@ -215,3 +230,262 @@ def test_a_batch_has_a_largest_number_of_records() -> None:
     assert len(decode(whole)) == MAX_BATCH_RECORDS
     with pytest.raises(ProtocolError, match="more than 10000 records"):
         decode(encode_frame({**SOW, "bs": 1}, record * (MAX_BATCH_RECORDS + 1)))
+
+
+def test_the_published_frames_are_written_byte_by_byte() -> None:
+    assert publish_frame_without_store("test", b"Data=0\x01") == bytes.fromhex(
+        "0000001b 7b2263223a2270222c2274223a2274657374227d 446174613d3001".replace(" ", "")
+    )
+    beat = encode_frame({"c": "heartbeat", "opts": "beat"})
+    assert beat == b'\0\0\0\x1f{"c":"heartbeat","opts":"beat"}'
+    logon = {"c": "logon", "cid": "0", "client_name": "pubber", "mt": "json", "a": "processed"}
+    frame = encode_frame({**logon, "version": "1.0:py"})
+    assert len(frame) == 97
+    assert frame[:12] == bytes.fromhex("0000005d7b2263223a226c6f")
+    batch = sow_batch(
+        {"c": "sow", "query_id": "2", "t": "orders"},
+        [({"k": "11"}, b'{"id":1}'), ({"k": "12"}, b'{"id":22}')],
+    )
+    assert batch == (
+        b'\0\0\0\x5f{"c":"sow","query_id":"2","t":"orders","bs":2}'
+        b'{"k":"11","l":8}{"id":1}{"k":"12","l":9}{"id":22}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("plain", b'"plain"'),
+        ("", b'""'),
+        ('a"b\\c', rb'"a\"b\\c"'),
+        ("\b\t\n\f\r", rb'"\b\t\n\f\r"'),
+        ("\x00\x01\x1f\x7f", b'"\\u0000\\u0001\\u001f\x7f"'),
+        ("gr\u00fcn/\U0001f600", b'"gr\xc3\xbcn/\xf0\x9f\x98\x80"'),
+        ("\udcff", b'"\xff"'),
+    ],
+)
+def test_only_what_must_be_is_escaped(text: str, written: bytes) -> None:
+    assert encode_string(text) == written
+    if text.isprintable() and "\udcff" not in text:
+        assert json.loads(written) == text
+
+
+@pytest.mark.row("AT12")
+def test_text_that_cannot_be_written_is_not_shown_since_it_may_be_a_password() -> None:
+    with pytest.raises(UsageError, match="its character 2") as caught:
+        encode_string("se\ud800cret")
+    assert "cret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_half_a_surrogate_pair_cannot_be_written() -> None:
+    with pytest.raises(UsageError, match="surrogate"):
+        encode_string("\ud800")
+
+
+def test_numbers_are_written_without_quotes() -> None:
+    assert encode_header({"s": 2**64 - 1, "cid": "7"}) == b'{"s":18446744073709551615,"cid":"7"}'
+    assert encode_frame({}) == b"\0\0\0\x02{}"
+
+
+@pytest.mark.row("PS4")
+def test_the_head_of_a_stored_publish_ends_where_the_sequence_begins() -> None:
+    assert publish_head("orders") == b'{"c":"p","t":"orders","a":"persisted","s":'
+    assert publish_head("orders", persisted=False) == b'{"c":"p","t":"orders","s":'
+    assert publish_head('a"}', command="delta_publish", expiration=0, correlation_id="Zm8=") == (
+        rb'{"c":"delta_publish","t":"a\"}","x":"Zm8=","e":0,"a":"persisted","s":'
+    )
+    assert publish_head("o", sow_key="k") + b"7" + PUBLISH_TAIL == (
+        b'{"c":"p","t":"o","k":"k","a":"persisted","s":7}'
+    )
+
+
+def test_a_publish_without_a_store_asks_for_nothing() -> None:
+    frame = publish_frame_without_store("o", b"x", expiration=5, correlation_id="a", sow_key="k")
+    assert frame[4:] == b'{"c":"p","t":"o","k":"k","x":"a","e":5}x'
+
+
+def publish_nothing(topic: str, *, correlation_id: str = "") -> bytes:
+    return publish_frame_without_store(topic, b"", correlation_id=correlation_id)
+
+
+@pytest.mark.parametrize("publish", [publish_head, publish_nothing])
+def test_a_publish_needs_a_topic_and_a_clean_correlation_id(publish: Callable[..., bytes]) -> None:
+    with pytest.raises(UsageError, match="topic"):
+        publish("")
+    with pytest.raises(UsageError, match="'a b'"):
+        publish("t", correlation_id="a b")
+
+
+def test_a_frame_that_no_peer_accepts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_FRAME_BYTES", 20)
+    assert encode_frame({"c": "p"}, b"x" * 11)
+    with pytest.raises(UsageError, match="21 bytes is too large"):
+        encode_frame({"c": "p"}, b"x" * 12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ({"topic": b"x"}, "topic has to be a str, found bytes b'x': decode it first"),
+        ({"topic": 5}, "topic has to be a str, found int 5: give text"),
+        ({"topic": "t", "sow_key": 5}, "sow_key has to be a str"),
+        ({"topic": "t", "correlation_id": b"YQ=="}, "correlation_id has to be a str"),
+        ({"topic": "t", "expiration": "5"}, "expiration is a whole number, not '5'"),
+        ({"topic": "t", "expiration": -1}, "expiration is 0 or more, not -1"),
+    ],
+)
+def test_a_publish_with_a_value_of_the_wrong_type_is_refused_in_one_line(
+    arguments: dict[str, object], wanted: str
+) -> None:
+    with pytest.raises(UsageError, match=wanted):
+        publish_head(**arguments)  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(UsageError, match=wanted):
+        publish_frame_without_store(body=b"", **arguments)  # type: ignore[arg-type]  # likewise
+
+
+def fields(header: bytes) -> dict[str, str | int | None]:
+    return parse_header(header)[0]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"c":"p","t":"a","s":3}',
+        b'{"cmd":"p","topic":"a","seq":3}',
+        b' \r\n\t{ "c" : "p" ,\n"t":\t"a","s" :3 }',
+        b'{"s":"3","t":"a","c":"p"}',
+        b'{"c":p,"t":a,"s":3}',
+        b"{c:p,t:a ,s: 3 }",
+        b'"c":"p","t":"a","s":3}',
+        b'{,"c":"p",,"t":"a","s":3,}',
+        b'{"c":"x","t":"y","s":9,"s":3,"cmd":"p","topic":"a"}',
+        b'{"zzz":"?","c":"p","t":"a","x1":12,"n":null,"s":3,"data":"no"}',
+        b'{"\\u0063":"\\u0070","t":"\\u0061","s":"\\u0033"}',
+    ],
+)
+def test_all_ways_to_write_a_header_mean_the_same(header: bytes) -> None:
+    assert fields(header) == {"kind": "p", "topic": "a", "sequence": 3}
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (rb'"a\"b\\c\/d"', 'a"b\\c/d'),
+        (rb'"\b\f\n\r\t"', "\b\f\n\r\t"),
+        (rb'"\q\u12"', "qu12"),
+        (rb'"\u00e9\ud83d\ude00"', "\u00e9\U0001f600"),
+        (rb'"\ud83d-\ude00\udc80"', "\ufffd-\ufffd\ufffd"),
+        (rb'"\ud83d\u0041"', "\ufffdA"),
+        (b'"a\nb\x00"', "a\nb\x00"),
+        (b'"\xff\xc3\xbc"', "\udcff\u00fc"),
+        (b'"\xed\xa0\x80"', "\udced\udca0\udc80"),
+        (b'"}{,:"', "}{,:"),
+        (b'"\\\n"', "\n"),
+        (b"bare word", "bare word"),
+        (b"null", ""),
+        (b'"null"', "null"),
+        (b"true", "true"),
+        (b"", ""),
+        (b"12", "12"),
+        (b":", ":"),
+    ],
+)
+def test_strings_are_read_with_every_escape_and_every_byte(written: bytes, text: str) -> None:
+    assert fields(b'{"t":%b}' % written) == {"topic": text}
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        (b"0", 0),
+        (b'"000"', 0),
+        (b"007", 7),
+        (b"18446744073709551615", 2**64 - 1),
+        (b"18446744073709551616", None),
+        (b'"18446744073709551616"', None),
+        (b"1" * 10_000, None),
+        (b"0" * 10_000 + b"1", 1),
+        (b"-1", None),
+        (b"+1", None),
+        (b" 1 2", None),
+        (b"abc", None),
+        (b"12.0", 12),
+        (b"1e3", 1000),
+        (b"-0", 0),
+        (b"1.5", None),
+        (b"1e400", None),
+        (b"", None),
+        (b"null", None),
+        (b'"null"', None),
+        (b"true", None),
+        ("\u0661".encode(), None),
+    ],
+)
+def test_numbers_are_read_or_absent(written: bytes, number: int | None) -> None:
+    assert fields(b'{"s":%b}' % written) == {"sequence": number}
+
+
+def test_the_end_of_the_header_is_told() -> None:
+    assert parse_header(b'{"t":"a}"}rest') == ({"topic": "a}"}, 10)
+    assert parse_header(b'xx{"t":"a"}{', 2) == ({"topic": "a"}, 11)
+    assert parse_header(b"{}") == ({}, 2)
+    assert parse_header(b"}") == ({}, 1)
+
+
+@pytest.mark.row("AT14")
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"{",
+        b"x",
+        b'{"c"',
+        b'{"c":',
+        b'{"c":"p"',
+        b'{"c":"p}',
+        b'{"c":p',
+        b"{c}",
+        b"{:p}",
+        b'{"c":{"d":1}}',
+        b'{"c":[1]}',
+        b'{"c":[1,2]}',
+        b'{"c":"a""b"}',
+        b'{"c":"a" x}',
+        b"{{}",
+        b'{"c":"a\\',
+    ],
+)
+def test_what_is_no_header_is_a_protocol_error(header: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"malformed at its byte \d+"):
+        parse_header(header)
+
+
+HOSTILE = [b"\\", b"\\u", b'"', b",", b" ", b"a:", b"{", b"a", b'":', b'"a":"b" ']
+
+
+@pytest.mark.row("AT14")
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_time_is_linear_in_the_length_of_hostile_input(unit: bytes) -> None:
+    for start in (b'{"t":"', b"{", b"{t:", b'{"t":"x"'):
+        with pytest.raises(ProtocolError):  # a quadratic reader runs into the test's time limit
+            parse_header(start + unit * 500_000)
+
+
+@pytest.mark.parametrize("data", [b"ab", bytearray(b"ab"), memoryview(b"ab"), "ab"], ids=type)
+def test_bytes_and_text_can_be_published(data: bytes | str) -> None:
+    check_payload(data)
+    assert as_bytes(data) == b"ab"
+
+
+@pytest.mark.parametrize("data", [{"a": 1}, 5, None, ["a"], [1, 2]])
+def test_anything_else_is_refused(data: object) -> None:
+    wanted = f"data is bytes, bytearray, memoryview or str, not {type(data).__name__}"
+    with pytest.raises(UsageError, match=wanted):
+        check_payload(data)
+    with pytest.raises(UsageError, match=wanted):
+        as_bytes(data)  # type: ignore[arg-type]  # what is tested
+
+
+def test_any_buffer_will_do() -> None:
+    check_payload(array("B", b"ab"))

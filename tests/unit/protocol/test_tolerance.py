@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
-from haclient.protocol.acks import AckType, parse_acks
 from haclient.protocol.codec import MessageDecoder
+from haclient.protocol.commands import AckType, parse_acks
 from haclient.protocol.framing import LENGTH, FrameReader
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.protocol.encoding import encode_frame
+from haclient.protocol.codec import encode_frame
 from support.engine import World
 
 PUBBER = 7094790850998930143

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.protocol.encoding import encode_frame
+from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.journal import Cursor, records_of
 from haclient_fake_server.engine.settings import LogTopic
 from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haclient.protocol.encoding import encode_frame
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.settings import LogTopic
 from support.engine import Peer, World

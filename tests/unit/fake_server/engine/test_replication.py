@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from haclient.errors import UsageError
-from haclient.protocol.encoding import encode_frame
+from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine import replication_wire as wire
 from haclient_fake_server.engine.durability import MAX_HELD
 from haclient_fake_server.engine.settings import LogTopic, ReplicateTo

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.protocol.encoding import encode_frame
+from haclient.protocol.codec import encode_frame
 from haclient_fake_server.testing.cutting import Lane
 from haclient_fake_server.testing.faults import Cut
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from haclient.protocol.codec import MessageDecoder
-from haclient.protocol.encoding import publish_head
+from haclient.protocol.codec import MessageDecoder, publish_head
 from haclient.protocol.framing import FrameReader
 from haclient_stores.disk.durable_file import DurabilityOptions
 from haclient_stores.errors import PublishGap, StoreError, StoreFull, StoreLocked
