@@ -56,6 +56,15 @@ class Twins(RuleBasedStateMachine):
         assert list(self.short.log_batch(batch)) == numbers
         self.numbers += numbers
 
+    @rule(back=st.integers(0, 8), count=st.integers(1, 4), between=st.integers(0, 2))
+    def arrive_again_among_others(self, back: int, count: int, between: int) -> None:
+        """Aliases, and between them numbers of entries of another publisher."""
+        self.arrive_again(1, back, 0)
+        for _ in range(count):
+            self.arrive([2] * between)
+            back = max(0, back - 1)
+            self.arrive_again(1, back, 0)
+
     @rule(choices=st.lists(st.integers(0, 40), max_size=12))
     def discard(self, choices: list[int]) -> None:
         for choose in choices:
@@ -92,6 +101,8 @@ class Twins(RuleBasedStateMachine):
         if not hasattr(self, "whole"):
             return
         self.short.condense()
+        for each in self.both:
+            each.assert_consistent()
         for name in ("oldest_undiscarded", "undiscarded_count", "next_number", "head"):
             assert getattr(self.whole, name) == getattr(self.short, name)
         points = [newest(each.recovery_point()) for each in self.both]

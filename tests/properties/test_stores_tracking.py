@@ -46,6 +46,21 @@ class TrackerMachine(RuleBasedStateMachine):
         for choose in choices:
             self.world.discard(choose)
 
+    @rule(choose=st.integers(0, 20), count=st.integers(1, 10))
+    def discard_adjacent(self, choose: int, count: int) -> None:
+        held = sorted(self.world.hands)
+        first = choose % len(held) if held else 0
+        for _ in held[first : first + count]:
+            self.world.discard(first)
+
+    @rule(choose=st.integers(0, 20))
+    def discard_up_to(self, choose: int) -> None:
+        self.world.discard_up_to(choose)
+
+    @rule()
+    def condense(self) -> None:
+        self.tracker.condense()
+
     @rule()
     def discard_all(self) -> None:
         while self.world.hands:
@@ -71,6 +86,16 @@ class TrackerMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.world.restart(self.after_restart())
+
+    @property
+    def tracker(self) -> SubscriptionTracker:
+        assert isinstance(self.world.subscription, SubscriptionTracker)
+        return self.world.subscription
+
+    @invariant()
+    def the_numbers_are_consistent(self) -> None:
+        if hasattr(self, "world"):
+            self.tracker.assert_consistent()
 
     @invariant()
     def the_recovery_point_skips_nothing(self) -> None:

@@ -216,7 +216,7 @@ class LoggedSubscription(Tracked):
                 tracker.discard_all_up_to(number)
                 self._move(Kind.DISCARDED_UP_TO, number)
                 return
-            for current in tracker.given_up_to(number):  # who reads this may expect other entries
+            for current in tracker.held_up_to(number):  # who reads this may expect other entries
                 if tracker.discard_slowly(current):
                     self._move(Kind.DISCARDED, current)
 

@@ -8,6 +8,7 @@ the entry is expected again and its last alias has *lapsed*: a discard under it 
 from __future__ import annotations
 
 from copy import copy
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from haclient_stores.tracker.entries import Alias
@@ -29,13 +30,14 @@ class Redelivery:
         places: Publisher and sequence of the expected entries, by number.
     """
 
-    __slots__ = ("_numbers", "aliases", "lapsed", "places")
+    __slots__ = ("_current", "_numbers", "aliases", "lapsed", "places")
 
     def __init__(self) -> None:
         self.aliases: dict[int, Alias] = {}
         self.lapsed: dict[int, Alias] = {}
         self.places: dict[int, tuple[int, int]] = {}
         self._numbers: dict[tuple[int, int], int] = {}
+        self._current: dict[int, int] = {}  # the alias of an entry, by its own number
 
     def __bool__(self) -> bool:
         """Whether some old numbers are not what anybody holds now."""
@@ -75,12 +77,12 @@ class Redelivery:
         """
         lost = [each for each in self.aliases.values() if each.number >= first_queued]
         for alias in lost:
-            del self.aliases[alias.number]
+            del self.aliases[alias.number], self._current[alias.old]
             if is_open(alias.old):
                 self.expect(alias.old, alias.publisher, alias.sequence)
         latest = {alias.old: alias for alias in (*self.lapsed.values(), *lost)}
         self.lapsed = {each.number: each for each in latest.values() if is_open(each.old)}
-        held = {alias.old for alias in self.aliases.values()}
+        held = self._current
         for chunk in chunks:
             if chunk.numbers[-1] < first_queued:
                 continue
@@ -93,19 +95,33 @@ class Redelivery:
         old = self._numbers.pop((publisher, sequence))
         del self.places[old]
         alias = self.aliases[number] = Alias(number, old, publisher, sequence)
+        self._current[old] = number
         return alias
 
-    def settle(self, number: int) -> int:
-        """Somebody discards under this number; the entry's own number."""
-        alias = self.aliases.pop(number, None) or self.lapsed.pop(number, None)
+    def resolve_alias(self, number: int) -> int:
+        """The own number of the entry that somebody discards under this number."""
+        alias = self.aliases.get(number) or self.lapsed.pop(number, None)
         return number if alias is None else alias.old
 
     def forget(self, number: int) -> None:
-        """The entry of this own number was discarded: the holder of an earlier delivery is back."""
+        """The entry of this own number was discarded, under whichever number."""
         if (place := self.places.pop(number, None)) is not None:
             del self._numbers[place]
+        if (alias := self._current.pop(number, None)) is not None:
+            del self.aliases[alias]
 
-    def current(self, entries: Iterable[int]) -> list[int]:
-        """What is held of these own numbers, by the number that each has now."""
-        given = {alias.old: alias.number for alias in self.aliases.values()}
-        return [given.get(entry, entry) for entry in entries if entry not in self.places]
+    def is_elsewhere(self, number: int) -> bool:
+        """Whether an open entry is not held under its own number."""
+        return number in self.places or number in self._current
+
+    def aliases_up_to(self, number: int) -> list[int]:
+        """The aliases up to this number, rising."""
+        return list(takewhile(number.__ge__, self.aliases))
+
+    def assert_consistent(self, opened: set[int]) -> None:
+        """Assert that only open entries are here, each in one place; for tests."""
+        assert opened >= self.places.keys() | self._current.keys()
+        assert self.places.keys().isdisjoint(self._current)
+        assert self._numbers == {place: number for number, place in self.places.items()}
+        assert self._current == {alias.old: number for number, alias in self.aliases.items()}
+        assert list(self.aliases) == sorted(self.aliases)

@@ -27,7 +27,7 @@ class Runs:
         scattered: Numbers that are in no run so far.
     """
 
-    __slots__ = ("_begin", "_begins", "_ends", "count", "end", "scattered")
+    __slots__ = ("_begin", "_begins", "_ends", "_gone", "count", "end", "scattered")
 
     def __init__(self) -> None:
         self.count: int = 0
@@ -36,14 +36,32 @@ class Runs:
         self._begin: int = _NONE  # of the growing run
         self._ends: dict[int, int] = {}  # of the runs below it, by where they begin; rising
         self._begins: list[int] = []  # the same begins, and some that are gone
+        self._gone: int = 0  # so many at the front of those surely are
 
     def __contains__(self, number: int) -> bool:
-        if self._begin <= number < self.end or number in self.scattered:
-            return True
+        return self.end_of(number) != number
+
+    def end_of(self, number: int) -> int:
+        """The end of the run that has this number; the number itself when none has it."""
+        if self._begin <= number < self.end:
+            return self.end
+        if number in self.scattered:
+            return number + 1
         if not self._ends:
-            return False
+            return number
         index = bisect_right(self._begins, number)
-        return index > 0 and number < self._ends.get(self._begins[index - 1], 0)
+        return max(number, self._ends.get(self._begins[index - 1], 0)) if index else number
+
+    @property
+    def first(self) -> int:
+        """The lowest number, or a number above all numbers when there is none."""
+        if self.scattered:
+            self._join()
+        if not self._ends:
+            return self._begin
+        while self._begins[self._gone] not in self._ends:
+            self._gone += 1
+        return self._begins[self._gone]
 
     def add(self, number: int) -> None:
         """One more number, which is not in it yet."""
@@ -89,6 +107,7 @@ class Runs:
             end = self._ends.pop(number, number)
             if len(self._begins) > _FEW + 2 * len(self._ends):
                 self._begins = list(self._ends)
+                self._gone = 0
         self.count -= end - number
         return end
 
@@ -111,7 +130,7 @@ class Runs:
                 ends[first] = last
                 first = begin
             last = end
-        self._begins = list(ends)
+        self._begins, self._gone = list(ends), 0
         self._begin, self.end = first, last
 
     def copy(self) -> Runs:
@@ -119,5 +138,5 @@ class Runs:
         twin = Runs()
         twin.count, twin.end, twin._begin = self.count, self.end, self._begin
         twin.scattered, twin._ends = self.scattered.copy(), self._ends.copy()
-        twin._begins = self._begins.copy()
+        twin._begins, twin._gone = self._begins.copy(), self._gone
         return twin

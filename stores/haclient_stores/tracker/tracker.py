@@ -96,6 +96,7 @@ class SubscriptionTracker(Resumption):
         self.seen: dict[int, int] = {}
         self.finished = Finished(self.next_number, acked=False)
         self.at_end = False
+        self._searched_to = self.next_number  # see `held_up_to`
         self._look_at = self.next_number + _MANY
         self.begin_anew()
         self.first_number = self.next_number
@@ -249,7 +250,7 @@ class SubscriptionTracker(Resumption):
         ):  # in order behind an undiscarded one; no number here has another meaning
             ahead.grow()
             return True
-        number = self.again.settle(number)
+        number = self.again.resolve_alias(number)
         if not self.head <= number < self.next_number or number in ahead or number in holes:
             return False
         self.again.forget(number)
@@ -263,15 +264,35 @@ class SubscriptionTracker(Resumption):
     @override
     def discard_up_to(self, number: int) -> None:
         if self.again:
-            for current in self.given_up_to(number):
+            for current in self.held_up_to(number):
                 self.discard_slowly(current)
         else:
             self.discard_all_up_to(number)
 
-    def given_up_to(self, number: int) -> list[int]:
-        """What is held under numbers up to this one, by the number that it has now."""
-        undiscarded = (entry for entry, _, _, discarded in self.entries() if not discarded)
-        return [current for current in self.again.current(undiscarded) if current <= number]
+    def held_up_to(self, number: int) -> list[int]:
+        """The current numbers, up to this one, of all delivered entries that are not discarded.
+
+        The caller discards all of them. So the next call begins behind `number`: an entry below it
+        that is still open is redelivered or awaits that, and never gets its own number back.
+        Without this, each call would visit all open entries again.
+        """
+        begin = max(self.head, self._searched_to)
+        self._searched_to = max(begin, min(number + 1, self.next_number))
+        held = [
+            each
+            for each in self._open_numbers(begin, self._searched_to)
+            if not self.again.is_elsewhere(each)
+        ]
+        return [*held, *self.again.aliases_up_to(number)]
+
+    def _open_numbers(self, begin: int, end: int) -> Iterator[int]:
+        number = begin
+        while number < end:
+            following = self.holes.end_of(self.ahead.end_of(number))
+            if following == number:
+                yield number
+                following += 1
+            number = following
 
     def discard_all_up_to(self, number: int) -> None:
         """Discard every entry up to this one, whoever holds it."""
@@ -310,8 +331,8 @@ class SubscriptionTracker(Resumption):
     def _set_turn(self) -> None:
         if self.ahead.count or self.again.places or not self.chunks:
             self._turn = self.head
-        else:
-            self._turn = self.chunks[0].numbers[-1]
+        else:  # a chunk of condensed entries spans numbers that stand for none
+            self._turn = min(self.chunks[0].numbers[-1], self.holes.first - 1)
 
     def condense(self) -> None:
         """Forget what nobody asks for (see `condensing`)."""
@@ -408,6 +429,25 @@ class SubscriptionTracker(Resumption):
     @override
     def expected(self) -> Iterator[int]:
         return (self._publishers.ids[publisher] for publisher, _ in self.again.places.values())
+
+    def assert_consistent(self) -> None:
+        """Assert the invariants of the numbers; for tests, since it visits every entry."""
+        following, turn = self.next_number, self._turn
+        numbers = [number for chunk in self.chunks for number, _, _ in chunk.entries()]
+        opened = [number for number in numbers if self._is_open(number)]
+        assert numbers == sorted(set(numbers)), "entries in order"
+        assert [*opened, following][0] == self.head, "an open entry or the next number"
+        assert len(opened) == self.undiscarded_count, "a number is open, discarded or unused"
+        runs = sorted(self.ahead.copy().ranges() + self.holes.copy().ranges())
+        ends = [self.head + 1, *(end for _, end in runs)]
+        assert all(end <= begin for end, (begin, _) in zip(ends, runs, strict=False)), "disjoint"
+        assert following >= max(ends[1:], default=0), "no number that is still to come"
+        if turn != self.head:  # the numbers up to there are discarded without a look
+            assert not self.ahead.count
+            assert not self.again.places
+            assert opened[: turn + 1 - self.head] == [*range(self.head, turn + 1)]
+            assert turn <= self.chunks[0].numbers[-1]
+        self.again.assert_consistent(set(opened))
 
     # -- being written down and read back -----------------------------------------------------
 

@@ -16,8 +16,8 @@ def test_nothing_is_expected_at_first() -> None:
     again = Redelivery()
     assert not again
     assert not again.expects(0, 1)
-    assert again.settle(7) == 7
-    assert again.current([1, 2]) == [1, 2]
+    assert again.resolve_alias(7) == 7
+    assert not again.is_elsewhere(1)
 
 
 @pytest.mark.row("BS4", "BS5")
@@ -26,13 +26,16 @@ def test_an_expected_entry_comes_again_under_a_new_number() -> None:
     again.expect(3, 0, 30)
     assert again
     assert again.expects(0, 30)
-    assert again.current([3, 4]) == [4]  # nobody holds the third
+    assert [again.is_elsewhere(number) for number in (3, 4)] == [True, False]
     alias = again.give(9, 0, 30)
     assert (alias.number, alias.old) == (9, 3)
     assert not again.expects(0, 30)
-    assert again.current([3, 4]) == [9, 4]
-    assert again.settle(9) == 3
+    assert [again.is_elsewhere(number) for number in (3, 4)] == [True, False]
+    assert (again.aliases_up_to(8), again.aliases_up_to(9)) == ([], [9])
+    assert again.resolve_alias(9) == 3
+    again.forget(3)
     assert not again
+    assert not again.is_elsewhere(3)
 
 
 def test_of_several_one_that_is_expected_is_enough() -> None:
@@ -47,7 +50,7 @@ def test_of_several_one_that_is_expected_is_enough() -> None:
 def test_a_discard_by_the_holder_of_the_first_delivery_ends_the_expectation() -> None:
     again = Redelivery()
     again.expect(3, 0, 30)
-    assert again.settle(3) == 3
+    assert again.resolve_alias(3) == 3
     again.forget(3)
     again.forget(3)
     assert not again
@@ -62,7 +65,7 @@ def test_a_lost_alias_lapses_and_a_late_discard_under_it_still_counts() -> None:
     again.lose(9, (), is_open=every)
     assert again.expects(0, 30)
     assert (list(again.aliases), list(again.lapsed)) == ([], [9])
-    assert again.settle(9) == 3
+    assert again.resolve_alias(9) == 3
 
 
 def test_an_alias_that_was_handed_out_before_stays_with_its_holder() -> None:
@@ -87,5 +90,7 @@ def test_only_the_last_alias_of_an_entry_that_is_open_is_remembered() -> None:
         again.give(number, 0, 30)
         again.lose(number, (), is_open=every)
     assert list(again.lapsed) == [10]
+    again.lose(11, (), is_open=every)
+    assert list(again.lapsed) == [10], "nothing came again meanwhile"
     again.lose(11, (), is_open=lambda number: number != 3)
     assert again.lapsed == {}

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import logging
 from array import array
+from collections.abc import Iterator
 
 import pytest
+from typing_extensions import override
 
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
@@ -184,6 +186,74 @@ def test_a_message_that_was_queued_twice_comes_a_third_time() -> None:
     tracker.discard(5)
     tracker.discard(4)
     assert (tracker.undiscarded_count, point(tracker)) == (0, "A|2|")
+
+
+@pytest.mark.row("BS4")
+def test_a_late_discard_counts_after_a_second_lost_link() -> None:
+    tracker = entered()
+    arrive(tracker, "A|1")
+    tracker.ended()
+    assert arrive(tracker, "A|1") == [2]
+    tracker.ended()
+    tracker.ended()  # nothing came in between
+    tracker.discard(2)
+    assert (tracker.undiscarded_count, point(tracker)) == (0, "A|1|")
+    assert arrive(tracker, "A|1") == [0]
+
+
+@pytest.mark.row("BS3", "BS4", "BS6")
+def test_the_low_watermark_passes_numbers_that_stand_for_no_entry() -> None:
+    """A condensed chunk spans the numbers of aliases, which nobody discards as such."""
+    tracker = entered()
+    arrive(tracker, *[f"A|{n}" for n in range(1, 201)])
+    for number in range(2, 51):
+        tracker.discard(number)
+    tracker.link_lost(199)
+    tracker.begin(acked=False, start=None)
+    assert arrive(tracker, "A|199", "B|1", "A|200", "B|2") == [201, 202, 203, 204]
+    for begin in range(3, 20_003, 100):
+        arrive(tracker, *[f"B|{n}" for n in range(begin, begin + 100)])
+    for number in (1, *range(51, 199), 201, 203, 202, *range(204, tracker.next_number)):
+        tracker.discard(number)
+    tracker.assert_consistent()
+    assert (tracker.undiscarded_count, tracker.oldest_undiscarded) == (0, 0)
+    assert point(tracker) == "A|200|,B|20002|"
+    assert tracker.applied() == {0: 200, 1: 20_002}
+
+
+def test_discard_up_to_takes_no_longer_the_more_waits() -> None:
+    """One entry that was delivered twice stays open, and no ack covers the others."""
+    visited = 0
+
+    class Counted(SubscriptionTracker):
+        @override
+        def entries(self) -> Iterator[tuple[int, int, int, bool]]:
+            raise AssertionError("all entries are visited")
+
+        @override
+        def _open_numbers(self, begin: int, end: int) -> Iterator[int]:
+            nonlocal visited
+            for number in super()._open_numbers(begin, end):
+                visited += 1
+                yield number
+
+    tracker = Counted()
+    tracker.begin(acked=True, start=None)
+    arrive(tracker, *[f"A|{n}" for n in range(1, 1001)])
+    tracker.discard_up_to(1000)
+    arrive(tracker, "A|1001", "A|1002")
+    tracker.link_lost(1001)
+    tracker.begin(acked=True, start=None)
+    arrive(tracker, "A|1001")
+    arrive(tracker, "B|1")
+    assert arrive(tracker, "A|1002") == [1005]
+    for sequence in range(2, 1002):
+        arrive(tracker, f"B|{sequence}")
+        tracker.discard_up_to(1004)
+        tracker.discard(tracker.next_number - 2)
+    assert visited <= 10
+    tracker.discard_up_to(tracker.next_number)
+    assert tracker.undiscarded_count == 0
 
 
 @pytest.mark.row("BS5")
