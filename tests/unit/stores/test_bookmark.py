@@ -44,6 +44,23 @@ WIRE_FORMS: list[tuple[StartPoint, str]] = [
 
 
 @pytest.mark.row("ID1")
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata", "UTC"])
+def test_timestamps_are_utc_wherever_the_process_runs(zone: str) -> None:
+    code = (
+        "from datetime import UTC, datetime; "
+        "from haclient_stores.bookmark import Bookmark, parse_bookmark; "
+        "print(parse_bookmark('20240710T120000Z').microseconds, "
+        "parse_bookmark('20240110T120000').datetime.isoformat(), "
+        "Bookmark.at(datetime(2024, 7, 10, 12, tzinfo=UTC)))"
+    )
+    environment = python_environment() | {"TZ": zone}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    expected = "1720612800000000 2024-01-10T12:00:00+00:00 20240710T120000Z"
+    assert done.stdout.strip() == expected
+
+
+@pytest.mark.row("ID1")
 @pytest.mark.parametrize(("value", "wire"), WIRE_FORMS)
 def test_every_form_is_written_as_on_the_wire_and_read_back(value: StartPoint, wire: str) -> None:
     assert str(value) == wire

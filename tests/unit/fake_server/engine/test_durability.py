@@ -103,6 +103,22 @@ def test_a_long_outage_makes_confirmation_coarser_and_not_the_queue_longer() -> 
     assert reach(durability, 3 * MAX_STRETCHES - 1, end=3 * MAX_STRETCHES)
 
 
+@pytest.mark.row("ID8", "RE4")
+def test_a_publisher_is_not_forgotten_when_its_range_is_merged_into_another() -> None:
+    """Each second batch is of another publisher; no order of merging leaves one out."""
+    durability = waiting()
+    for number in range(1, 3 * MAX_STRETCHES):
+        publisher = 7 + number % 2
+        durability.written(
+            number,
+            number + 1,
+            {publisher: (number, number)},
+            last=(publisher, number),
+            now=float(number),
+        )
+    assert [durability.lowest(publisher) for publisher in (7, 8, 9)] == [2, 1, None]
+
+
 @pytest.mark.row("RE11")
 def test_it_goes_on_where_it_was() -> None:
     durability = waiting()
