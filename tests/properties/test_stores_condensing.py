@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.tracker.entries import Publishers
 from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.tracker_invariants import assert_consistent
 
 pytestmark = pytest.mark.row("BS3", "BS10")
 
@@ -102,7 +103,7 @@ class Twins(RuleBasedStateMachine):
             return
         self.short.condense()
         for each in self.both:
-            each.assert_consistent()
+            assert_consistent(each)
         for name in ("oldest_undiscarded", "undiscarded_count", "next_number", "head"):
             assert getattr(self.whole, name) == getattr(self.short, name)
         points = [newest(each.recovery_point()) for each in self.both]

@@ -12,6 +12,7 @@ import pytest
 
 from haclient_stores.tracker.entries import Publishers
 from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.tracker_invariants import assert_consistent
 
 pytestmark = pytest.mark.row("BS3", "BS4", "BS6")
 
@@ -111,7 +112,7 @@ class Walk:
 
     def check(self) -> None:
         tracker = self.tracker
-        tracker.assert_consistent()
+        assert_consistent(tracker)
         assert tracker.undiscarded_count == len(self.newest)
         opened = next((n for n, e in enumerate(self.order) if e in self.newest), len(self.order))
         applied = dict(self.order[:opened])

@@ -119,11 +119,3 @@ class Redelivery:
     def aliases_up_to(self, number: int) -> list[int]:
         """The aliases up to this number, rising."""
         return list(takewhile(number.__ge__, self.aliases))
-
-    def assert_consistent(self, opened: set[int]) -> None:
-        """Assert that only open entries are here, each in one place; for tests."""
-        assert opened >= self.places.keys()
-        assert self.places.keys().isdisjoint(self._current)
-        assert self._numbers == {place: number for number, place in self.places.items()}
-        assert self._current == {alias.old: number for number, alias in self.aliases.items()}
-        assert list(self.aliases) == sorted(self.aliases)

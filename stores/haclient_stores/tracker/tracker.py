@@ -430,25 +430,6 @@ class SubscriptionTracker(Resumption):
     def expected(self) -> Iterator[int]:
         return (self._publishers.ids[publisher] for publisher, _ in self.again.places.values())
 
-    def assert_consistent(self) -> None:
-        """Assert the invariants of the numbers; for tests, since it visits every entry."""
-        following, turn = self.next_number, self._turn
-        numbers = [number for chunk in self.chunks for number, _, _ in chunk.entries()]
-        opened = [number for number in numbers if self._is_open(number)]
-        assert numbers == sorted(set(numbers)), "entries in order"
-        assert [*opened, following][0] == self.head, "an open entry or the next number"
-        assert len(opened) == self.undiscarded_count, "a number is open, discarded or unused"
-        runs = sorted(self.ahead.copy().ranges() + self.holes.copy().ranges())
-        ends = [self.head + 1, *(end for _, end in runs)]
-        assert all(end <= begin for end, (begin, _) in zip(ends, runs, strict=False)), "disjoint"
-        assert following >= max(ends[1:], default=0), "no number that is still to come"
-        if turn != self.head:  # the numbers up to there are discarded without a look
-            assert not self.ahead.count
-            assert not self.again.places
-            assert opened[: turn + 1 - self.head] == [*range(self.head, turn + 1)]
-            assert turn <= self.chunks[0].numbers[-1]
-        self.again.assert_consistent(set(opened))
-
     # -- being written down and read back -----------------------------------------------------
 
     def entries(self) -> Iterator[tuple[int, int, int, bool]]:

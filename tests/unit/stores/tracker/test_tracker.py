@@ -8,6 +8,7 @@ import pytest
 from typing_extensions import override
 
 from haclient_stores.tracker.tracker import SubscriptionTracker
+from support.tracker_invariants import assert_consistent
 
 
 def entered(*, acked: bool = False, start: str | None = None) -> SubscriptionTracker:
@@ -215,7 +216,7 @@ def test_the_low_watermark_passes_numbers_that_stand_for_no_entry() -> None:
         arrive(tracker, *[f"B|{n}" for n in range(begin, begin + 100)])
     for number in (1, *range(51, 199), 201, 203, 202, *range(204, tracker.next_number)):
         tracker.discard(number)
-    tracker.assert_consistent()
+    assert_consistent(tracker)
     assert (tracker.undiscarded_count, tracker.oldest_undiscarded) == (0, 0)
     assert point(tracker) == "A|200|,B|20002|"
     assert tracker.applied() == {0: 200, 1: 20_002}
