@@ -175,8 +175,8 @@ class Hub:
                 self._journal.sync()
         if effects.confirmed is not None:
             self._note(effects.confirmed)
-        for news in effects.news:
-            _log.warning("%s: %s", self._config.name, news)
+        for severity, text in effects.events:
+            _log.log(severity, "%s: %s", self._config.name, text)
 
     def _send(self, number: int, data: bytes) -> None:
         session = self._sessions.get(number)

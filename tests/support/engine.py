@@ -98,7 +98,7 @@ class World:
         self.journal = MemoryJournal()
         self.now = 100.0
         self.peers: dict[int, Peer] = {}
-        self.news: list[str] = []
+        self.events: list[str] = []
         self.confirmed: int | None = None
         self._connections = 0
         self.engine = self._new_engine()
@@ -176,7 +176,7 @@ class World:
             self.journal.append(effects.block)
         if effects.confirmed is not None:
             self.confirmed = effects.confirmed
-        self.news += effects.news
+        self.events += [event.text for event in effects.events]
 
     def feed(self, peer: Peer) -> None:
         """Replay for a peer until it has all, unless it does not read."""

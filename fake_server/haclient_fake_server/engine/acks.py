@@ -6,16 +6,58 @@ is told in the `processed` ack, or in the first type that was asked for when tha
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from typing import Final
 
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 
-__all__ = ["BEAT", "ack", "failure_ack", "name_in_use_ack", "requested"]
+__all__ = ["BEAT", "Reason", "Refused", "ack", "failure_ack", "name_in_use_ack", "requested"]
 
 BEAT: Final = encode_frame({"c": "heartbeat"})
 """The heartbeat that the server sends once per interval (protocol 3.12)."""
+
+
+class Reason(enum.StrEnum):
+    """Why a command is refused: exactly these words are on the wire, and nothing else."""
+
+    AUTH_FAILURE = "auth failure"
+    BAD_FILTER = "bad filter"
+    BAD_MESSAGE = "bad message"
+    BAD_REGEX_TOPIC = "bad regex topic"
+    BAD_SOW_KEY = "bad sow key"
+    BOOKMARK_NOT_FOUND = "bookmark not found"
+    DUPLICATE_LOGON = "duplicate logon attempt"
+    INVALID_BATCH_SIZE = "invalid batch size"
+    INVALID_BOOKMARK = "invalid bookmark"
+    INVALID_CORRELATION_ID = "invalid correlation id"
+    INVALID_EXPIRATION = "invalid expiration"
+    INVALID_OPTIONS = "invalid options"
+    INVALID_ORDERBY = "invalid orderby"
+    INVALID_SUBID = "invalid subid"
+    INVALID_TOPIC = "invalid topic"
+    LOGON_REQUIRED = "logon required"
+    NAME_IN_USE = "name in use"
+    NOT_ENTITLED = "not entitled"
+    NOT_SUPPORTED = "not supported"
+    SUBID_IN_USE = "subid in use"
+    TOO_MANY_SUBSCRIPTIONS = "too many subscriptions"
+
+
+class Refused(Exception):  # not a fault of this program: a command that it declines
+    """A command is refused and has changed nothing.
+
+    Attributes:
+        reason: What the failure ack says: one of `Reason`.
+        detail: What was found, for the broker's log only.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
 
 _NOTHING: Final[frozenset[str]] = frozenset()
 _COMMON: Final = {

@@ -24,9 +24,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from haclient.errors import CommandError
 from haclient.protocol.messages import Message
-from haclient_fake_server.engine.acks import ack, failure_ack, requested
+from haclient_fake_server.engine.acks import Reason, Refused, ack, failure_ack, requested
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.engine.heartbeats import act_on_time, heartbeat, pay_acks
@@ -248,12 +247,13 @@ class Engine:
             state.close(connection, "unknown command")
             return
         if not connection.logged_on and theirs is None and message.kind not in {"logon", LOGON}:
-            state.send(connection, failure_ack(message, "logon required"))
+            state.send(connection, failure_ack(message, Reason.LOGON_REQUIRED))
             state.close(connection, "auth")
             return
         try:
             command(connection, message)
-        except CommandError as error:
+        except Refused as error:
+            state.report_refusal(connection, message, error.reason, error.detail)
             state.send(connection, failure_ack(message, error.reason))
 
     def _logon(self, connection: Connection, message: Message) -> None:
@@ -265,8 +265,8 @@ class Engine:
     def _sow_delete(self, connection: Connection, message: Message) -> None:
         try:
             self._queries.sow_delete(connection, message)
-        except CommandError as error:
-            self._publishing.refuse(connection, message, error.reason)
+        except Refused as error:
+            self._publishing.refuse(connection, message, error.reason, error.detail)
 
     def _flush(self, connection: Connection, message: Message) -> None:
         """All earlier commands were carried out; the block is written before any ack goes out."""
@@ -280,4 +280,4 @@ class Engine:
 
 
 def _refuse_unsupported(_: Connection, message: Message) -> None:
-    raise CommandError(f"{message.kind} is not supported by this broker")
+    raise Refused(Reason.NOT_SUPPORTED, f"this broker knows no {message.kind}")

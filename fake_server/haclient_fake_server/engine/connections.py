@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["Connection"]
 
 NEVER = math.inf
+
+SILENT_INTERVALS: Final = 2.5
+"""A connection is closed when it was silent for so many heartbeat intervals."""
 
 
 class Connection:
@@ -95,8 +98,14 @@ class Connection:
 
     @property
     def silent_at(self) -> float:
-        """When its silence will have lasted two heartbeat intervals (AD9)."""
-        return self.heard + 2 * self.beat_interval_s if self.beat_interval_s else NEVER
+        """When its silence will have lasted too long.
+
+        A client that beats once per interval is allowed one lost beat. Its second one may be a
+        little late: at two intervals exactly it would be cut just before that arrives.
+        """
+        if not self.beat_interval_s:
+            return NEVER
+        return self.heard + SILENT_INTERVALS * self.beat_interval_s
 
     @property
     def next_due(self) -> float:

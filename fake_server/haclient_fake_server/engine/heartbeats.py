@@ -1,7 +1,7 @@
 """Heartbeats, and everything else that only time brings about (AD9, AK2, RB16).
 
 The client starts heartbeats with `start,<seconds>`; from then on it hears one per interval, and
-is cut when nothing at all came from it for two intervals. Persisted acks that were collected for
+is cut when nothing at all came from it for two and a half. Persisted acks that were collected for
 a connection are sent when its interval is over: that of its publishes, and one for each bookmark
 subscription that asked and has moved since.
 """
@@ -9,10 +9,9 @@ subscription that asked and has moved since.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from haclient.errors import InvalidOptions
-from haclient_fake_server.engine.acks import BEAT, ack, requested
+from haclient_fake_server.engine.acks import BEAT, Reason, Refused, ack, requested
 from haclient_fake_server.engine.connections import NEVER
 from haclient_fake_server.engine.durability import MAX_HELD
 from haclient_fake_server.engine.publishing import pay_persisted
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.state import State
     from haclient_fake_server.engine.subscriptions import Subscription
 
+MIN_INTERVAL_S: Final = 0.001
+"""Shorter heartbeat intervals are refused: they would keep the broker busy with nothing else."""
+
 __all__ = ["act_on_time", "heartbeat", "pay_acks"]
 
 
@@ -31,7 +33,7 @@ def heartbeat(state: State, connection: Connection, message: Message) -> None:
     """Start, stop or note a heartbeat (protocol 3.12).
 
     Raises:
-        InvalidOptions: The option is none of `start,<seconds>`, `beat` and `stop`.
+        Refused: The option is none of `start,<seconds>`, `beat` and `stop`.
     """
     words = [word.strip() for word in message.options.split(",") if word.strip()]
     match words:
@@ -46,8 +48,9 @@ def heartbeat(state: State, connection: Connection, message: Message) -> None:
         case [] | ["beat"]:
             pass  # having been heard is all there is to it
         case _:
-            raise InvalidOptions(
-                f"invalid options: {message.options!r} is none of start,<seconds>, beat and stop"
+            raise Refused(
+                Reason.INVALID_OPTIONS,
+                f"{message.options!r} is none of start,<seconds>, beat and stop",
             )
     for kind in ("received", "processed"):
         if kind in requested(message.ack_type):
@@ -98,6 +101,6 @@ def _interval(text: str) -> float:
         interval_s = float(text)
     except ValueError:
         interval_s = 0.0
-    if not 0 < interval_s < math.inf:
-        raise InvalidOptions(f"invalid options: heartbeat interval {text!r}, wanted seconds")
+    if not MIN_INTERVAL_S <= interval_s < math.inf:
+        raise Refused(Reason.INVALID_OPTIONS, f"heartbeat interval {text!r}, wanted seconds")
     return interval_s

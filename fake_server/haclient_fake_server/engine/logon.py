@@ -11,9 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from haclient.errors import UsageError
-from haclient.protocol.options import Options
-from haclient_fake_server.engine.acks import ack, failure_ack, name_in_use_ack, requested
+from haclient_fake_server.engine.acks import (
+    Reason,
+    Refused,
+    ack,
+    failure_ack,
+    name_in_use_ack,
+    requested,
+)
+from haclient_fake_server.engine.requests import read_options
 
 if TYPE_CHECKING:
     from haclient.protocol.messages import Message
@@ -28,21 +34,24 @@ DEFAULT_MESSAGE_TYPE = "json"
 def log_on(state: State, connection: Connection, message: Message) -> None:
     """Carry out a logon, the first command of every connection (protocol 5)."""
     if connection.logged_on:
-        _refuse(state, connection, message, "duplicate logon attempt", "auth")
+        _refuse(state, connection, message, Reason.DUPLICATE_LOGON, "auth")
         return
     users = state.settings.users
     if users is not None and users.get(message.user_id) != message.password:
-        _refuse(state, connection, message, "auth failure", "auth")
+        _refuse(
+            state, connection, message, Reason.AUTH_FAILURE, "auth", f"user {message.user_id!r}"
+        )
         return
     try:
-        options = Options.parse(message.options)
-    except UsageError as error:
-        _refuse(state, connection, message, f"invalid options: {error}", "auth")
+        options = read_options(message)
+    except Refused as error:
+        _refuse(state, connection, message, error.reason, "auth", error.detail)
         return
     name = message.client_name or f"unnamed-{connection.id}"
     holder = state.names.get(name) if state.logging else None
     if holder is not None and holder.user != message.user_id:
-        _refuse(state, connection, message, "name in use", "name in use")
+        detail = f"{name!r} belongs to user {holder.user!r}, refused to {message.user_id!r}"
+        _refuse(state, connection, message, Reason.NAME_IN_USE, "name in use", detail)
         return
     if holder is not None:
         state.send(holder, name_in_use_ack(name))
@@ -90,7 +99,13 @@ def _confirm(state: State, connection: Connection, message: Message) -> None:
 
 
 def _refuse(
-    state: State, connection: Connection, message: Message, reason: str, closing: str
+    state: State,
+    connection: Connection,
+    message: Message,
+    reason: str,
+    closing: str,
+    detail: str = "",
 ) -> None:
+    state.report_refusal(connection, message, reason, detail)
     state.send(connection, failure_ack(message, reason, more={"version": state.settings.version}))
     state.close(connection, closing)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
-from haclient_fake_server.engine.acks import ack, requested
+from haclient_fake_server.engine.acks import Reason, ack, requested
 from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, Extras
 from haclient_fake_server.engine.deltas import merge
 from haclient_fake_server.engine.filters import Document
@@ -101,7 +101,7 @@ class Publishing:
                 else message.sow_key
             )
         except SowError as error:
-            self.refuse(connection, message, f"{error.reason}: {error}")
+            self.refuse(connection, message, error.reason, str(error))
             return
         if message.kind == "delta_publish" and _complete(message, route, key):
             document = Document(message.data, route.message_type)
@@ -183,9 +183,12 @@ class Publishing:
                 if not connection.closing:
                     queue(connection).append(frame)
 
-    def refuse(self, connection: Connection, message: Message, reason: str) -> None:
+    def refuse(
+        self, connection: Connection, message: Message, reason: str, detail: str = ""
+    ) -> None:
         """Refuse a publish or delete: success for what came before it, failure for it (AK3)."""
         state = self._state
+        state.report_refusal(connection, message, reason, detail)
         sequence = message.sequence or 0
         wanted = requested(message.ack_type)
         if "persisted" in wanted and connection.owes_persisted:
@@ -272,18 +275,18 @@ def _is_unusual(message: Message) -> bool:
     return bool(message.correlation_id or message.sow_key or message.expiration is not None)
 
 
-def _problem(message: Message) -> str:
+def _problem(message: Message) -> Reason | None:
     if not message.topic:
-        return "no topic"
+        return Reason.INVALID_TOPIC
     if message.topic.startswith(RESERVED) and message.topic != DEVNULL:
-        return "not entitled"
+        return Reason.NOT_ENTITLED
     if len(message.correlation_id) * 4 > MAX_HEADER_BYTES or (
         len(message.sow_key) * 4 > MAX_HEADER_BYTES
     ):
-        return "bad sow key" if message.sow_key else "invalid correlation id"
+        return Reason.BAD_SOW_KEY if message.sow_key else Reason.INVALID_CORRELATION_ID
     if (message.expiration or 0) > MAX_EXPIRATION_S:
-        return "invalid expiration"
-    return ""
+        return Reason.INVALID_EXPIRATION
+    return None
 
 
 def _extras(message: Message, key: str, *, given: bool) -> Extras:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from haclient.errors import CommandError, InvalidBookmark, InvalidOptions, InvalidTopic
 from haclient.protocol.codec import encode_frame, sow_batch
-from haclient_fake_server.engine.acks import ack, requested
+from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by
 from haclient_fake_server.engine.publishing import owe_persisted
@@ -59,16 +58,16 @@ class Queries:
         """Answer a query (protocol 3.6).
 
         Raises:
-            CommandError: It was refused.
+            Refused: Why.
         """
         request = read_request(message, read_options(message))
         if message.bookmark:
-            raise InvalidBookmark("invalid bookmark: no topic of this broker keeps a history")
+            raise Refused(Reason.INVALID_BOOKMARK, "no topic of this broker keeps a history")
         if request.options.skip_n and not message.order_by:
-            raise InvalidOptions("invalid options: skip_n of a sow needs an orderby")
+            raise Refused(Reason.INVALID_OPTIONS, "skip_n of a sow needs an orderby")
         topics = self._topics(connection, request)
         if not topics:
-            raise InvalidTopic(f"invalid topic: {message.topic!r} has no state of the world")
+            raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} has no state of the world")
         query = _query(request)
         ids = _ids(message)
         del ids["sub_id"]
@@ -79,14 +78,11 @@ class Queries:
         """Answer a query and go on with what changes its result (protocol 3.7).
 
         Raises:
-            CommandError: It was refused.
+            Refused: Why.
         """
         request = read_request(message, read_options(message))
         if message.bookmark and message.bookmark.rstrip("|") != str(NOW).rstrip("|"):
-            raise InvalidBookmark("invalid bookmark: sow_and_subscribe takes none but now")
-        for name in ("skip_n", "replace"):
-            if getattr(request.options, name):
-                raise InvalidOptions(f"invalid options: {name} is not supported here")
+            raise Refused(Reason.INVALID_BOOKMARK, "sow_and_subscribe takes none but now")
         ids = _ids(message)
         item = self._subscribing.admit(connection, request, str(ids["sub_id"]))
         query = _query(request)
@@ -99,11 +95,11 @@ class Queries:
         """Delete records by filter, by keys or by data (protocol 3.9).
 
         Raises:
-            CommandError: It was refused.
+            Refused: Why.
         """
         request = read_request(message, read_options(message))
         if message.bookmark:
-            raise InvalidTopic(f"invalid topic: {message.topic!r} is no queue")
+            raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} is no queue")
         sequence = message.sequence
         if sequence and sequence <= connection.publisher.seen:
             self._publishing.acknowledge_duplicate(connection, message)
@@ -111,7 +107,7 @@ class Queries:
             return
         topics = self._topics(connection, request)
         if not topics:
-            raise InvalidTopic(f"invalid topic: {message.topic!r} has no state of the world")
+            raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} has no state of the world")
         deleted = [(topic, _delete(topic, request)) for topic in topics]
         if sequence:
             connection.publisher.seen = sequence
@@ -240,11 +236,11 @@ def _ids(message: Message) -> dict[str, str | int]:
 def _query(request: Request) -> Query:
     message = request.message
     if (message.batch_size or 1) > MAX_BATCH_SIZE:
-        raise CommandError(f"invalid batch size: {message.batch_size}, at most {MAX_BATCH_SIZE}")
+        raise Refused(Reason.INVALID_BATCH_SIZE, f"{message.batch_size}, at most {MAX_BATCH_SIZE}")
     try:
         order_by = parse_order_by(message.order_by) if message.order_by else Query().order_by
     except OrderByError as error:
-        raise CommandError(f"invalid orderby: {error}") from error
+        raise Refused(Reason.INVALID_ORDERBY, str(error)) from error
     return Query(
         matches=request.filter,
         keys=parse_sow_keys(message.sow_keys) if message.sow_keys else None,
@@ -293,8 +289,8 @@ def _delete(topic: SowTopic, request: Request) -> Deleted:
     if request.filter is not None:
         return topic.delete_matching(request.filter)
     if not message.data:
-        raise CommandError("bad sow key: a sow_delete needs a filter, sow_keys or a body")
+        raise Refused(Reason.BAD_SOW_KEY, "a sow_delete needs a filter, sow_keys or a body")
     try:
         return topic.delete_by_data(Document(message.data), message.sow_key)
     except SowError as error:
-        raise CommandError(f"{error.reason}: {error}") from error
+        raise Refused(error.reason, str(error)) from error

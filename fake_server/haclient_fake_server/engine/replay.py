@@ -72,7 +72,7 @@ class Replay:
             state.collect_acks(item.connection)
         if item.bounded:
             self._check_end(item)
-        elif span.start > item.target:
+        elif span.start > item.target and not item.paused:
             self._catch_up(item)
 
     def fall_back(self, connection: Connection) -> None:

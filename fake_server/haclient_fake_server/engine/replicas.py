@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from haclient.errors import CommandError
 from haclient_fake_server.engine import replication_wire as wire
+from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.heartbeats import heartbeat
@@ -118,8 +118,8 @@ class Replicas:
     def _heartbeat(self, connection: Connection, message: Message) -> None:
         try:
             heartbeat(self._state, connection, message)
-        except CommandError as error:
-            self._refuse(connection, error.reason)
+        except Refused as error:
+            self._refuse(connection, str(error))
 
     def _take(self, connection: Connection, message: Message) -> None:
         """Some records, and the position of the last one."""
@@ -135,8 +135,8 @@ class Replicas:
         except (JournalFormatError, KeyError) as error:
             self._refuse(connection, f"malformed records: {error}")
             return
-        except CommandError as error:
-            self._refuse(connection, error.reason)
+        except Refused as error:
+            self._refuse(connection, str(error))
             return
         source.position = message.sequence or 0
         if source not in self._owed:
@@ -146,11 +146,13 @@ class Replicas:
         """A topic of the sender.
 
         Raises:
-            CommandError: It is not logged here.
+            Refused: It is not logged here.
         """
         route = self._state.table(_text(record.key)).route(_text(record.payload))
         if not route.logged:
-            raise CommandError(f"invalid topic: {route.topic!r} is not in the log of this instance")
+            raise Refused(
+                Reason.INVALID_TOPIC, f"{route.topic!r} is not in the log of this instance"
+            )
         source.topics[record.topic_id] = route
 
     def _record(self, route: Route, record: Record) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from haclient.errors import ProtocolError, UsageError
 from haclient_fake_server.engine import replication_wire as wire
+from haclient_fake_server.engine.state import Severity
 
 if TYPE_CHECKING:
     from haclient.protocol.messages import Message
@@ -148,4 +149,4 @@ class Replication:
         return found
 
     def _tell(self, destination: Destination, what: str) -> None:
-        self._state.news.append(f"replication to {destination.address}: {what}")
+        self._state.report(Severity.WARNING, f"replication to {destination.address}: {what}")

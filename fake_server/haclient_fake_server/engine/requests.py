@@ -1,41 +1,46 @@
 """What a subscribe or query asks for, read and checked before anything happens.
 
-Whatever is wrong is a `CommandError` whose text begins with the reason of protocol 3.15 and then
-says what was found. An option that this broker knows but does not carry out is refused by name,
-never ignored: a client must not believe that it got what it asked for (OP17).
+Whatever is wrong is `Refused`. An option that a command does not know, or that this broker does not
+carry out, is refused and the log names it: a client must not believe that it got what it asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
-from haclient.errors import CommandError, InvalidOptions, InvalidTopic, UsageError
+from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
+from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.filters import Document, FilterError, compile_filter
 from haclient_fake_server.engine.routes import Style
 from haclient_fake_server.engine.topics import TopicMatcher, TopicPatternError
 
 __all__ = ["Request", "read_options", "read_request"]
 
-_NOT_CARRIED_OUT: Final = (
-    "conflation",
-    "conflation_key",
-    "rate",
-    "rate_max_gap",
-    "select",
-    "projection",
-    "grouping",
-    "cancel",
-    "expire",
-    "lease_extension",
-    "max_backlog",
-)
+_COMMON: Final = frozenset({"no_sowkey", "non_regex_topic", "send_empties", "timestamp", "top_n"})
+"""`send_empties` is the default."""
+
+_CARRIED_OUT: Final[dict[str, frozenset[str]]] = {
+    "subscribe": _COMMON
+    | {"bookmark", "bookmark_not_found", "fully_durable", "live", "oof"}
+    | {"pause", "replace", "resume"},
+    # Every record has all its fields, the keys among them: that is all that `send_keys` asks for.
+    "sow": _COMMON | {"send_keys", "skip_n"},
+    "sow_and_subscribe": _COMMON | {"bookmark", "oof", "send_keys"},
+    "sow_delete": frozenset({"non_regex_topic"}),
+    # There is no message type here for which `pretty` would make a difference.
+    "logon": frozenset({"ack_conflation", "pretty"}),
+}
+"""The options that each command may have; `live` and `fully_durable` have no effect on a
+subscription without a bookmark."""
 _ONLY_WITH_BOOKMARK: Final = ("bookmark_not_found",)
-"""`live`, `fully_durable` and `pause` have no effect without one (protocol 7.3)."""
-_NOT_WITH_BOOKMARK: Final = ("oof", "skip_n")
+_NOT_WITH_BOOKMARK: Final = ("oof",)
+
+
+_ALL: Final = tuple(field.name for field in fields(Options))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,36 +83,44 @@ def read_options(message: Message) -> Options:
     """The options of a command.
 
     Raises:
-        InvalidOptions: One is unknown, malformed or not carried out; the text names it (OP17).
+        Refused: One is unknown, malformed or not carried out; the detail names it.
     """
     try:
         options = Options.parse(message.options)
     except UsageError as error:
-        raise InvalidOptions(f"invalid options: {error}") from error
-    for name in _NOT_CARRIED_OUT:
-        if getattr(options, name):
-            raise InvalidOptions(f"invalid options: {name} is not supported by this broker")
+        raise Refused(Reason.INVALID_OPTIONS, str(error)) from error
+    carried_out = _CARRIED_OUT[message.kind]
+    for name in _ALL:
+        if name not in carried_out and _is_set(getattr(options, name)):
+            raise Refused(
+                Reason.INVALID_OPTIONS,
+                f"{name} is not supported with {message.kind} by this broker",
+            )
     if options.live and options.fully_durable:
-        raise InvalidOptions("invalid options: live and fully_durable contradict each other")
+        raise Refused(Reason.INVALID_OPTIONS, "live and fully_durable contradict each other")
     refused = _NOT_WITH_BOOKMARK if message.bookmark else _ONLY_WITH_BOOKMARK
     for name in refused:
         if getattr(options, name):
             needs = "cannot have" if message.bookmark else "needs"
-            raise InvalidOptions(f"invalid options: {name} {needs} a bookmark")
+            raise Refused(Reason.INVALID_OPTIONS, f"{name} {needs} a bookmark")
     return options
+
+
+def _is_set(value: object) -> bool:
+    return value is not None and value is not False and value != ()
 
 
 def read_request(message: Message, options: Options) -> Request:
     """A subscribe or query, checked.
 
     Raises:
-        CommandError: No topic, a bad pattern or a bad filter.
+        Refused: No topic, a bad pattern or a bad filter.
     """
     if not message.topic:
-        raise InvalidTopic("no topic")
+        raise Refused(Reason.INVALID_TOPIC, "no topic")
     try:
         matcher = TopicMatcher(message.topic, non_regex_topic=options.non_regex_topic)
         filter_ = compile_filter(message.filter) if message.filter else None
     except (TopicPatternError, FilterError) as error:
-        raise CommandError(f"{error.reason}: {error}") from error
+        raise Refused(error.reason, str(error)) from error
     return Request(message, options, matcher, filter_)

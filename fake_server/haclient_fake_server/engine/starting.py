@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from haclient.errors import BookmarkNotFound, InvalidBookmark, UsageError
+from haclient.errors import UsageError
+from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_stores.bookmark import (
     Bookmark,
     BookmarkList,
@@ -54,15 +55,15 @@ def span_of(state: State, text: str, *, not_found: str = "now") -> Span:
     """What a subscribe's bookmark means in this log, now.
 
     Raises:
-        InvalidBookmark: The text is no bookmark, or one that only a client may use.
-        BookmarkNotFound: No bookmark was found and `not_found` is `fail`.
+        Refused: The text is no bookmark, or one that only a client may use.
+        Refused: No bookmark was found and `not_found` is `fail`.
     """
     try:
         point = parse_bookmark(text)
     except UsageError as error:
-        raise InvalidBookmark(f"invalid bookmark: {error}") from error
+        raise Refused(Reason.INVALID_BOOKMARK, str(error)) from error
     if isinstance(point, MostRecent):
-        raise InvalidBookmark("invalid bookmark: 'recent' is to be resolved by the client")
+        raise Refused(Reason.INVALID_BOOKMARK, "'recent' is to be resolved by the client")
     if isinstance(point, BookmarkRange):
         return _range(state, point, not_found)
     return Span(_start(state, point, inclusive=False, not_found=not_found))
@@ -75,7 +76,7 @@ def _range(state: State, span: BookmarkRange, not_found: str) -> Span:
     positions = [position for position, _ in ends if position is not None]
     times = [time_us for _, time_us in ends if time_us is not None]
     if not positions and not times:
-        raise BookmarkNotFound(f"bookmark not found: the end of {span} is not in this log")
+        raise Refused(Reason.BOOKMARK_NOT_FOUND, f"the end of {span} is not in this log")
     return Span(start, max(positions, default=None), max(times, default=None))
 
 
@@ -91,7 +92,7 @@ def _start(state: State, point: RangeEnd, *, inclusive: bool, not_found: str) ->
     if not found or not_found == "epoch":
         return state.journal.first_position
     if not_found == "fail":
-        raise BookmarkNotFound(f"bookmark not found: nothing of {point} is in this log")
+        raise Refused(Reason.BOOKMARK_NOT_FOUND, f"nothing of {point} is in this log")
     return state.batch.position
 
 

@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from haclient_fake_server.engine.batch import BatchBuilder
 from haclient_fake_server.engine.destinations import Destination
@@ -19,12 +20,31 @@ from haclient_fake_server.engine.sow import SowTopic
 from haclient_fake_server.engine.topics import TopicMatcher
 
 if TYPE_CHECKING:
+    from haclient.protocol.messages import Message
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.journal import Block, JournalReader
     from haclient_fake_server.engine.settings import EngineSettings
     from haclient_fake_server.engine.subscriptions import Subscription
 
-__all__ = ["Effects", "State"]
+__all__ = ["Effects", "Event", "Severity", "State"]
+
+MAX_REFUSALS_REPORTED: Final = 20
+"""Refusals of one batch that the log describes: a client in a loop must not fill the disk."""
+
+
+class Severity(enum.IntEnum):
+    """How much an event matters; the numbers are those of `logging`."""
+
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
+class Event(NamedTuple):
+    """Something for the broker's log."""
+
+    severity: Severity
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +60,7 @@ class Effects:
         early: Bytes for `live` subscriptions, to be sent even before the block is written (OP13).
         confirmed: The last position that is safe everywhere, if it has moved; to be written down
             before anything is sent, and given to the next engine on the same journal.
-        news: What an operator wants to know.
+        events: What the broker's log is to say.
     """
 
     block: Block | None
@@ -49,7 +69,7 @@ class Effects:
     hungry: list[int]
     early: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
     confirmed: int | None = None
-    news: list[str] = field(default_factory=list[str])
+    events: list[Event] = field(default_factory=list[Event])
 
 
 class State:
@@ -72,7 +92,7 @@ class State:
         destinations: The instances that this one replicates to.
         durability: How far the log is safe on all of them that are synchronous.
         source: The instance that this batch came from; empty for clients.
-        news: What this batch has to tell an operator.
+        events: What this batch has for the broker's log.
     """
 
     def __init__(
@@ -102,7 +122,8 @@ class State:
         self.durability = Durability()
         self.durability.waits = any(each.is_sync for each in self.destinations)
         self.source = ""
-        self.news: list[str] = []
+        self.events: list[Event] = []
+        self._refusals = 0
         self._keeps_confirmed = self.durability.waits
         self._epoch_us = now_us - int(now * 1e6)
         self._tables: dict[str, RouteTable] = {}
@@ -150,8 +171,12 @@ class State:
         for each in self.destinations:
             if each.connection is not None and each.is_ready and self.has_more(each):
                 hungry[each.connection.id] = None
-        news, self.news = self.news, []
-        return Effects(block, sends, closes, list(hungry), early, confirmed, news)
+        if self._refusals > MAX_REFUSALS_REPORTED:
+            more = self._refusals - MAX_REFUSALS_REPORTED
+            self.report(Severity.WARNING, f"{more} further refusals in this batch")
+        self._refusals = 0
+        events, self.events = self.events, []
+        return Effects(block, sends, closes, list(hungry), early, confirmed, events)
 
     def _settle(self, block: Block | None) -> int | None:
         """What the batch means to whoever waits for destinations; the confirmed position if new."""
@@ -176,7 +201,7 @@ class State:
         )
         for each in self.destinations:
             if each.consider_upgrade(end=end, now=self.now):
-                self.news.append(f"replication to {each.address}: synchronous again")
+                self.report(Severity.WARNING, f"replication to {each.address}: synchronous again")
         synchronous = [each.acked for each in self.destinations if each.is_sync]
         durability.waits = bool(synchronous)
         moved = durability.settle(min(synchronous, default=0), end=end, last=self.last)
@@ -264,6 +289,21 @@ class State:
         if not connection.closing:
             connection.closing = True
             self._closes.append((connection.id, reason))
+
+    def report(self, severity: Severity, text: str) -> None:
+        """Tell the broker's log."""
+        self.events.append(Event(severity, text))
+
+    def report_refusal(
+        self, connection: Connection, message: Message, reason: str, detail: str
+    ) -> None:
+        """Tell the log why a command was refused; its sender hears the bare reason."""
+        self._refusals += 1
+        if self._refusals > MAX_REFUSALS_REPORTED:
+            return
+        what = f"{message.kind} on {message.topic!r}" if message.topic else message.kind
+        text = f"{what} of connection {connection.id} {connection.name!r} refused: {reason}"
+        self.report(Severity.WARNING, f"{text}: {detail}" if detail else text)
 
     def wake_at(self, due: float) -> None:
         """`tick` is to be called at this time, if not before."""

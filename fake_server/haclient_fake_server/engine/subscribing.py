@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from haclient.errors import CommandError, InvalidOptions, InvalidTopic, SubIdInUse
-from haclient_fake_server.engine.acks import ack, requested
+from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.requests import Request, read_options, read_request
 from haclient_fake_server.engine.starting import Span, span_of
 from haclient_fake_server.engine.subscriptions import Phase, Subscription
@@ -13,6 +12,7 @@ from haclient_stores.bookmark import Now, parse_bookmark
 
 if TYPE_CHECKING:
     from haclient.protocol.messages import Message
+    from haclient.protocol.options import Options
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.replay import Replay
     from haclient_fake_server.engine.state import State
@@ -34,22 +34,27 @@ class Subscribing:
         """Enter, replace, pause or resume a subscription.
 
         Raises:
-            CommandError: It was refused; nothing has changed.
+            Refused: Nothing has changed.
         """
         state = self._state
         wanted = requested(message.ack_type)
         sub_id = message.sub_id or message.command_id
-        if not message.topic and ("pause" in message.options or "resume" in message.options):
-            self._pause_or_resume(connection, message)
+        options = read_options(message)
+        if self._is_pause_or_resume(connection, message, options):
+            self._pause_or_resume(connection, message, paused=options.pause)
             return
-        request = read_request(message, read_options(message))
+        request = read_request(message, options)
         item = self.admit(connection, request, sub_id)
+        if options.pause and not message.bookmark and not item.from_log:
+            raise Refused(Reason.INVALID_OPTIONS, "pause needs a bookmark")
         if request.top_n is not None and not message.bookmark:
-            raise InvalidOptions("invalid options: top_n of a subscribe needs a bookmark")
+            raise Refused(Reason.INVALID_OPTIONS, "top_n of a subscribe needs a bookmark")
         span = self._span(connection, request) if message.bookmark else None
         self._confirm(connection, message, sub_id)
         self._register(connection, item, request)
         if span is None:
+            if options.pause:
+                self._set_paused(item, paused=True)
             if item.phase is Phase.LIVE:
                 state.table(connection.message_type).enter(item)
             return
@@ -69,23 +74,28 @@ class Subscribing:
         """The subscription that a request is about: a new one, or the one that it replaces.
 
         Raises:
-            CommandError: The id is missing, in use, or one too many.
+            Refused: The id is missing, in use, or one too many.
         """
         if not sub_id:
-            raise CommandError("invalid subid: a subscribe needs a sub_id or a cid")
+            raise Refused(Reason.INVALID_SUBID, "a subscribe needs a sub_id or a cid")
         known = connection.subscriptions.get(sub_id)
         if known is not None and not request.options.replace:
-            raise SubIdInUse(f"subid in use: {sub_id!r} is active on this connection")
-        if known is not None:
+            raise Refused(Reason.SUBID_IN_USE, f"{sub_id!r} is active on this connection")
+        if known is not None and known.phase is not Phase.ENDED:
             return known
+        if known is None and "," in sub_id:
+            # Deliveries list the ids of a connection's subscriptions with commas between them.
+            raise Refused(Reason.INVALID_SUBID, f"{sub_id!r} holds a comma")
         if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:
-            raise CommandError(f"too many subscriptions: the limit is {MAX_SUBSCRIPTIONS}")
+            raise Refused(Reason.TOO_MANY_SUBSCRIPTIONS, f"the limit is {MAX_SUBSCRIPTIONS}")
         number = self._state.next_number()
         return Subscription(connection, sub_id, number=number, matcher=request.matcher)
 
     def _register(self, connection: Connection, item: Subscription, request: Request) -> None:
         """Give the subscription what the request wants; where it stands is left alone."""
-        connection.subscriptions[item.id] = item
+        if connection.subscriptions.get(item.id) is not item:
+            self._end(connection, item.id)  # one whose range is over is replaced by a new one
+            connection.subscriptions[item.id] = item
         item.matcher = request.matcher
         item.filter = request.filter
         item.style = request.style
@@ -130,12 +140,12 @@ class Subscribing:
         if not state.logging or not (
             request.matcher.is_regex or state.is_logged(message.topic, connection.message_type)
         ):
-            raise InvalidTopic(f"invalid topic: {message.topic!r} is not in the transaction log")
+            raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} is not in the transaction log")
         span = span_of(
             state, message.bookmark, not_found=request.options.bookmark_not_found or "now"
         )
         if request.top_n is not None and isinstance(parse_bookmark(message.bookmark), Now):
-            raise InvalidOptions("invalid options: top_n needs a bookmark other than now")
+            raise Refused(Reason.INVALID_OPTIONS, "top_n needs a bookmark other than now")
         return span
 
     def _confirm(self, connection: Connection, message: Message, sub_id: str) -> None:
@@ -145,15 +155,35 @@ class Subscribing:
                 frame = ack(kind, message.command_id, more={"sub_id": sub_id})
                 self._state.send(connection, frame)
 
-    def _pause_or_resume(self, connection: Connection, message: Message) -> None:
-        options = read_options(message)
-        items = [connection.subscriptions.get(sub_id) for sub_id in message.sub_ids]
-        if not items or any(item is None or not item.from_log for item in items):
-            raise CommandError("invalid subid: pause and resume take bookmark subscriptions")
+    def _is_pause_or_resume(
+        self, connection: Connection, message: Message, options: Options
+    ) -> bool:
+        """Whether a subscribe is about existing subscriptions only, whatever its topic says.
+
+        `pause` with a topic and a new id creates a subscription that begins paused.
+        """
+        if options.replace or not (options.pause or options.resume):
+            return False
+        creates = bool(message.topic) and len(message.sub_ids) <= 1
+        return not (
+            options.pause and creates and message.sub_id.strip() not in connection.subscriptions
+        )
+
+    def _pause_or_resume(self, connection: Connection, message: Message, *, paused: bool) -> None:
+        """Pause or resume all listed subscriptions, or none of them when one is refused."""
+        items: list[Subscription] = []
+        for sub_id in message.sub_ids:
+            item = connection.subscriptions.get(sub_id)
+            if item is None or not item.from_log:
+                raise Refused(Reason.INVALID_SUBID, f"{sub_id!r} is no bookmark subscription")
+            items.append(item)
+        if not items:
+            raise Refused(Reason.INVALID_SUBID, "pause and resume need a sub_id")
         for item in items:
-            if item is None or item.phase is Phase.ENDED:
-                continue
-            if options.pause and item.phase is Phase.LIVE:
-                self._replay.detach(item)
-            item.paused = options.pause
+            self._set_paused(item, paused=paused)
         self._confirm(connection, message, message.sub_id)
+
+    def _set_paused(self, item: Subscription, *, paused: bool) -> None:
+        if paused and item.phase is Phase.LIVE:
+            self._replay.detach(item)
+        item.paused = paused

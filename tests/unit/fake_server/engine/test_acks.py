@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import BEAT, ack, failure_ack, name_in_use_ack, requested
-from support.engine import decode
+from haclient_fake_server.engine.state import MAX_REFUSALS_REPORTED
+from support.engine import World, decode
 
 
 @pytest.mark.row("AK1")
@@ -57,3 +59,11 @@ def test_frames_without_a_command_have_no_command_id() -> None:
     assert beat.kind == "heartbeat"
     assert (last_words.client_name, last_words.command_id) == ("pubber", "")
     assert last_words.reason == "name in use"
+
+
+def test_the_log_describes_a_limited_number_of_refusals() -> None:
+    world = World()
+    peer = world.client()
+    peer.send_all([encode_frame({"c": "subscribe", "cid": "1", "t": "("})] * 1000)
+    assert len(world.events) == MAX_REFUSALS_REPORTED + 1
+    assert "980 further refusals" in world.events[-1]

@@ -16,10 +16,10 @@ def test_a_new_connection_has_nothing_due() -> None:
 
 
 @pytest.mark.row("AD9")
-def test_it_is_silent_two_intervals_after_it_was_heard() -> None:
+def test_it_is_silent_two_and_a_half_intervals_after_it_was_heard() -> None:
     connection = Connection(1, peer="", now=5.0)
     connection.beat_interval_s = 3.0
-    assert connection.silent_at == 11.0
+    assert connection.silent_at == 12.5
     connection.beat_due = 8.0
     assert connection.next_due == 8.0
     connection.ack_due = 6.0

@@ -203,7 +203,7 @@ def test_a_failure_comes_at_once_between_two_successes() -> None:
     world.advance(1)
     assert [(ack.status, ack.sequence, ack.reason, ack.command_id) for ack in peer.take()] == [
         ("success", 2, "", ""),
-        ("failure", 3, "no topic", "9"),
+        ("failure", 3, "invalid topic", "9"),
         ("success", 5, "", ""),
     ]
 
@@ -223,7 +223,7 @@ def test_what_was_refused_counts_as_seen_also_after_a_restart() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"t": ""}, "no topic"),
+        ({"t": ""}, "invalid topic"),
         ({"t": "/AMPS/anything"}, "not entitled"),
         ({"x": "A" * 70_000}, "invalid correlation id"),
         ({"k": "1" * 70_000}, "bad sow key"),

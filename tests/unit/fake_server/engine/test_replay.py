@@ -163,6 +163,7 @@ def test_a_reader_that_is_congested_without_a_backlog_goes_live_again() -> None:
     assert shape(reader.take()) == ["1", "1"]
 
 
+@pytest.mark.row("OP4", "CC23")
 def test_a_pause_holds_messages_back_and_resume_brings_them() -> None:
     world = World()
     reader, publisher = world.client("reader"), world.client("pubber")
@@ -174,12 +175,26 @@ def test_a_pause_holds_messages_back_and_resume_brings_them() -> None:
     assert shape(reader.take()) == ["processed@[]", "1"]
 
 
+@pytest.mark.row("OP4", "CC23")
 def test_a_subscription_may_begin_paused() -> None:
     world = filled(2)
     reader = world.client("reader")
     reader.subscribe(bm="0", opts="pause", a="")
     assert reader.take() == []
     reader.send(c="subscribe", sub_id="1", opts="resume")
+    assert shape(reader.take()) == ["1", "2"]
+
+
+@pytest.mark.row("OP4", "CC23")
+@pytest.mark.parametrize("bookmark", ["0", "0|1|"])
+def test_one_that_begins_paused_at_the_end_of_the_log_is_paused_too(bookmark: str) -> None:
+    world = World()
+    reader, publisher = world.client("reader"), world.client("pubber")
+    reader.subscribe(bm=bookmark, opts="pause", a="")
+    publisher.publish(1, b"1")
+    assert reader.take() == []
+    reader.send(c="subscribe", sub_id="1", t="orders", opts="resume")
+    publisher.publish(2, b"2")
     assert shape(reader.take()) == ["1", "2"]
 
 

@@ -242,7 +242,7 @@ def test_live_keeps_its_order_with_what_its_connection_is_told() -> None:
     peer.publish(3, x="rare", s=3)
     assert [each.ack_type or each.kind for each in peer.take()] == ["processed", "p", "p", "p"]
     peer.subscribe("2", bm="0", opts="live,fully_durable")
-    assert peer.acks()[0].reason.startswith("invalid options")
+    assert peer.acks()[0].reason == "invalid options"
 
 
 @pytest.mark.row("RE10")
@@ -290,7 +290,7 @@ def test_a_record_that_waits_too_long_makes_its_destination_asynchronous() -> No
     assert group.status("a", "b").behind == 2
     group.heal()
     assert group.status("a", "b").is_sync
-    assert [each for each in world.news if "synchronous" in each][1:] == [
+    assert [each for each in world.events if "synchronous" in each][1:] == [
         "replication to tcp://b:9007: asynchronous, since a record has waited for 5 s",
         "replication to tcp://b:9007: connected to b, asynchronous replication",
         "replication to tcp://b:9007: synchronous again",
@@ -352,10 +352,10 @@ def test_a_silent_destination_is_given_up() -> None:
     peer = world.peers[number]
     world.advance(3.0)
     assert [each.kind for each in peer.take()] == ["heartbeat"]
-    world.advance(3.1)
+    world.advance(4.6)
     assert peer.closed == "heartbeat"
     assert not group.status("a", "b").is_connected
-    assert world.news[-1] == "replication to tcp://b:9007: disconnected"
+    assert world.events[-1] == "replication to tcp://b:9007: disconnected"
 
 
 def test_a_healthy_link_stays() -> None:
@@ -389,7 +389,7 @@ def test_an_answer_that_makes_no_sense_ends_the_connection(answers: list[bytes],
     peer = dialled(world)
     peer.send_all(answers)
     assert peer.closed
-    assert any(told in each for each in world.news)
+    assert any(told in each for each in world.events)
     other = dialled(world)
     other.send(c="publish", t="x")
     assert other.closed == "unknown command"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.errors import CommandError, InvalidOptions, InvalidTopic
 from haclient.protocol.messages import Message
+from haclient_fake_server.engine.acks import Refused
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.requests import Request, read_options, read_request
 from haclient_fake_server.engine.routes import Style
 
 
 def read(message: Message) -> Request:
+    message.kind = "subscribe"
     return read_request(message, read_options(message))
 
 
@@ -38,19 +39,54 @@ def test_the_option_wins_over_the_header() -> None:
 )
 def test_what_is_not_carried_out_is_refused_by_name(option: str) -> None:
     name = option.partition("=")[0]
-    with pytest.raises(InvalidOptions, match=name):
-        read_options(Message(options=option))
+    with pytest.raises(Refused, match=name) as caught:
+        read_options(Message(kind="subscribe", options=option))
+    assert caught.value.reason == "invalid options"
 
 
-@pytest.mark.parametrize("option", ["live", "fully_durable", "send_keys", "no_empties", "pretty"])
-def test_what_makes_no_difference_here_is_accepted(option: str) -> None:
-    read_options(Message(options=option))
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("subscribe", "live"),
+        ("subscribe", "fully_durable"),
+        ("subscribe", "none,,send_empties,"),
+        ("sow", "send_keys"),
+        ("sow_and_subscribe", "send_keys"),
+        ("logon", "pretty"),
+    ],
+)
+def test_what_makes_no_difference_here_is_accepted(command: str, options: str) -> None:
+    read_options(Message(kind=command, options=options))
+
+
+@pytest.mark.row("OP17")
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("subscribe", "send_keys"),
+        ("subscribe", "no_empties"),
+        ("subscribe", "pretty"),
+        ("subscribe", "top_n=0,skip_n=0"),
+        ("subscribe", "ack_conflation=0s"),
+        ("sow", "oof"),
+        ("sow", "bookmark"),
+        ("sow", "pause"),
+        ("sow_and_subscribe", "replace"),
+        ("sow_and_subscribe", "fully_durable"),
+        ("sow_delete", "timestamp"),
+        ("logon", "oof"),
+    ],
+)
+def test_what_would_make_no_difference_with_a_command_is_refused(command: str, option: str) -> None:
+    with pytest.raises(Refused, match=f"is not supported with {command} ") as caught:
+        read_options(Message(kind=command, options=option))
+    assert caught.value.reason == "invalid options"
 
 
 def test_what_is_missing_or_malformed_is_told_in_the_documented_words() -> None:
-    with pytest.raises(InvalidTopic, match=r"^no topic$"):
+    with pytest.raises(Refused, match=r"^invalid topic: no topic$"):
         read(Message())
-    with pytest.raises(CommandError, match=r"^bad regex topic: "):
+    with pytest.raises(Refused, match=r"^bad regex topic: "):
         read(Message(topic="("))
-    with pytest.raises(CommandError, match=r"^bad filter: "):
+    with pytest.raises(Refused, match=r"^bad filter: "):
         read(Message(topic="a", filter="("))

@@ -97,8 +97,8 @@ def test_an_unknown_bookmark_is_now(world: World) -> None:
 def test_an_unknown_bookmark_may_be_epoch_or_a_failure(world: World) -> None:
     assert len(replayed(world, f"{A}|99|", opts="bookmark_not_found=epoch")) == 4
     reason = refusal(world.client("reader"), f"{A}|99|", opts="bookmark_not_found=fail")
-    assert reason.startswith("bookmark not found")
-    assert f"{A}|99|" in reason
+    assert reason == "bookmark not found"
+    assert f"{A}|99|" in world.events[-1]
 
 
 @pytest.mark.row("RB7")
@@ -109,22 +109,22 @@ def test_a_known_bookmark_is_found_whatever_not_found_says(world: World) -> None
 @pytest.mark.row("RB2")
 def test_a_topic_that_is_not_logged_is_refused() -> None:
     reader = World(log_topics=()).client("reader")
-    assert refusal(reader, "0").startswith("invalid topic")
-    assert refusal(reader, "0", t="or.*").startswith("invalid topic")
+    assert refusal(reader, "0") == "invalid topic"
+    assert refusal(reader, "0", t="or.*") == "invalid topic"
 
 
 @pytest.mark.row("OP17")
 @pytest.mark.parametrize("bookmark", ["recent", "yesterday", "1|2|3:4", "[0:", "20231301T000000"])
 def test_an_unknown_bookmark_word_is_refused_by_name(world: World, bookmark: str) -> None:
     reason = refusal(world.client("reader"), bookmark)
-    assert reason.startswith("invalid bookmark")
-    assert bookmark in reason
+    assert reason == "invalid bookmark"
+    assert bookmark in world.events[-1]
 
 
 @pytest.mark.row("RB8")
 def test_a_range_whose_end_is_unknown_is_refused(world: World) -> None:
     reason = refusal(world.client("reader"), f"[0:{A}|99|]")
-    assert reason.startswith("bookmark not found")
+    assert reason == "bookmark not found"
 
 
 @pytest.mark.row("RB8")
