@@ -174,6 +174,7 @@ class Client(PublishingClient):
         Raises:
             UsageError: It was added before.
         """
+        self._core.thread.check("add_state_listener")
         self._core.events.add("state", listener)
 
     def remove_state_listener(self, listener: StateListener) -> None:
@@ -182,6 +183,7 @@ class Client(PublishingClient):
         Raises:
             UsageError: It was never added.
         """
+        self._core.thread.check("remove_state_listener")
         self._core.events.remove("state", listener)
 
     @property

@@ -106,6 +106,7 @@ class PublishingClient:
             DisconnectedError: There is no connection, or it was lost.
             UsageError: `durable`, and there is no store with files.
         """
+        self._core.thread.check("publish_flush")
         if not durable:
             await self._core.flush_persisted(timeout=timeout)
             return
@@ -129,14 +130,17 @@ class PublishingClient:
             TimedOut: It took longer; the message stays in the store.
             DisconnectedError: The connection was lost.
         """
+        self._core.thread.check("wait_persisted")
         await self._core.wait_persisted(sequence, timeout=timeout)
 
     async def wait_empty(self, *, timeout: float | None = None) -> None:
         """Wait until the store holds nothing unpersisted, also of what is published meanwhile."""
+        self._core.thread.check("wait_empty")
         await self._core.wait_empty(timeout=timeout)
 
     async def flush(self, *, timeout: float | None = TIMEOUT_S) -> None:
         """Wait until the server has processed every command sent so far (CC10)."""
+        self._core.thread.check("flush")
         await self._core.flush(timeout=timeout)
 
     async def sow_delete(
@@ -158,6 +162,7 @@ class PublishingClient:
             UsageError: Not exactly one of the three was given.
             CommandError: The server refused it.
         """
+        self._core.thread.check("sow_delete")
         if isinstance(keys, str):
             raise UsageError(f"keys is a list of SOW keys: keys=[{keys!r}]")
         body = as_bytes(data)

@@ -41,7 +41,9 @@ class MessageStream:
         *,
         open_: Callable[[], Awaitable[str]],
         close: Callable[[], Awaitable[None]],
+        check_thread: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._check_thread = check_thread
         self._delivery = delivery
         self._open = open_
         self._close = close
@@ -58,6 +60,7 @@ class MessageStream:
             TimedOut: The server did not answer in time.
             UsageError: It was opened before.
         """
+        self._check_thread("opening a stream")
         if self._opened:
             raise UsageError("this stream was opened before: make a new one for a new command")
         self._opened = True
@@ -81,6 +84,7 @@ class MessageStream:
 
     async def aclose(self) -> None:
         """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
+        self._check_thread("aclose of a stream")
         self._current = iter(())
         await self._close()
 
@@ -101,6 +105,7 @@ class MessageStream:
         return next(self._current)
 
     def _check_opened(self) -> None:
+        self._check_thread("iterating over a stream")
         if not (self._opened or self._delivery.ended):  # nothing was sent: nothing would ever come
             raise UsageError("enter the stream first: async with ... as messages")
 

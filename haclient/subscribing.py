@@ -84,7 +84,12 @@ class Subscriber:
                 # The server was told. Its answer stands behind what another full stream holds.
                 _logger.warning("a stream was closed without an answer: %s", error)
 
-        return MessageStream(delivery, open_=open_stream, close=close_stream)
+        return MessageStream(
+            delivery,
+            open_=open_stream,
+            close=close_stream,
+            check_thread=self._core.thread.check,
+        )
 
     async def handle(
         self, command: Command, handler: Handler, *, auto_discard: bool = False
@@ -161,6 +166,7 @@ class Subscriber:
 
     async def execute_async(self, command: Command, handler: Handler | None) -> str:
         """Send any command; its messages and the acks it asks for go to `handler` (CC18)."""
+        self._core.thread.check("execute_async")
         if command.name in _PUBLISHES:
             return await self._publish(command, handler)
         if command.name is CommandName.UNSUBSCRIBE:
@@ -183,6 +189,7 @@ class Subscriber:
 
     async def unsubscribe(self, ids: str | Iterable[str], *, timeout: float | None) -> None:
         """End subscriptions by id, or all of them; unknown ids are over already (CC17)."""
+        self._core.thread.check("unsubscribe")
         wanted = {ids} if isinstance(ids, str) else set(ids)
         chosen = [
             one

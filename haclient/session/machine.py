@@ -155,9 +155,10 @@ class Session:
                 f"the server sent a bookmark that cannot be read: {error}"
             ) from error
         subscription.whereabouts.last = run[-1].bookmark
+        owner = subscription.owner
         for message, number in zip(run, numbers, strict=True):
             message.sub_id = sub_id
-            message.owner = log
+            message.owner = owner
             message.number = number
         if 0 in numbers:
             out.duplicates.extend(message for message in run if not message.number)

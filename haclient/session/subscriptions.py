@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from haclient.errors import SubIdInUse
-from haclient.protocol.messages import Message
+from haclient.protocol.messages import Message, MessageOwner
 from haclient.session.resuming import Whereabouts
 from haclient_stores.interfaces import SubscriptionLog
 
@@ -54,6 +54,7 @@ class Subscription:
         sub_id: The id that its messages show, and that `unsubscribe` takes.
         command_id: The id of its command, which some acks carry alone.
         log: The bookmark store's memory of it; `None` when nothing is to be remembered.
+        owner: Where `discard` of its messages goes; the log itself unless told otherwise.
         phase: How far it is.
         accepted: Called once, when the server accepts the command and before its first message.
         user_acks: Ack types that the user asked for, delivered like messages.
@@ -70,6 +71,7 @@ class Subscription:
         "finite",
         "log",
         "markers",
+        "owner",
         "phase",
         "query_id",
         "sink",
@@ -86,6 +88,7 @@ class Subscription:
         command_id: str = "",
         query_id: str = "",
         log: SubscriptionLog | None = None,
+        owner: MessageOwner | None = None,
         accepted: Callable[[], None] | None = None,
         user_acks: frozenset[str] = frozenset(),
         ends_after: frozenset[str] = frozenset(),
@@ -96,6 +99,7 @@ class Subscription:
         self.query_id = query_id
         self.sink = sink
         self.log = log
+        self.owner = owner or log
         self.accepted = accepted
         self.user_acks = user_acks
         self.ends_after = set(ends_after)

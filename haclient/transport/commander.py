@@ -24,6 +24,7 @@ from haclient.session.custom_stores import StoreSubscription
 from haclient.session.machine import Session
 from haclient.session.resuming import resuming_options
 from haclient.session.subscriptions import Sink, Subscription
+from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
 from haclient.transport.dispatch import Delivery
 from haclient.transport.reentry import Places, best_first
@@ -48,6 +49,7 @@ class Commander:
         session: Where receivers and waiting commands are entered.
         bookmark_store: Remembers what bookmark subscriptions have seen, or `None`.
         clock_us: Tells microseconds since 1970, by a clock that may step.
+        thread: The client's, on which its messages are discarded.
 
     Attributes:
         server_version: Of the server that was logged on to last, as it writes it.
@@ -59,7 +61,9 @@ class Commander:
         session: Session,
         bookmark_store: BookmarkStore | None,
         clock_us: Callable[[], int],
+        thread: ClientThread | None = None,
     ) -> None:
+        self._thread = thread or ClientThread()
         self.session = session
         self.bookmark_store = bookmark_store
         self.server_version = ""
@@ -262,6 +266,7 @@ class Commander:
             command_id=str(fields["cid"]),
             query_id=query_id,
             log=log,
+            owner=None if log is None else LoggedBy(log, self._thread),
             accepted=accepted,
             user_acks=asked,
             ends_after=ends_after,

@@ -24,6 +24,7 @@ from haclient.session.logon import LoggedOn
 from haclient.session.machine import Received, Session
 from haclient.session.states import ConnectionState
 from haclient.session.subscriptions import Subscription
+from haclient.transport.client_thread import ClientThread
 from haclient.transport.commander import Commander, Fields, lost_error
 from haclient.transport.connection import Connection
 from haclient.transport.deleting import delete_stored
@@ -53,12 +54,16 @@ class Core:
         self.settings = settings
         self.name = check_client_name(settings.name)
         self.session = Session()
-        self.commander = Commander(self.session, settings.bookmark_store, settings.clock_us)
+        self.thread = ClientThread()
+        self.commander = Commander(
+            self.session, settings.bookmark_store, settings.clock_us, self.thread
+        )
         self.publisher = Publisher(
             settings.publish_store,
             max_unpersisted_bytes=settings.max_unpersisted_bytes,
             would_deadlock=self._refuse_deadlock,
             lasting=settings.lasting,
+            thread=self.thread,
         )
         self.state = ConnectionState.DISCONNECTED
         self.server: LoggedOn | None = None
@@ -89,6 +94,7 @@ class Core:
         """Open the nursery that everything of this client runs in."""
         if self._nursery is not None or self.state is ConnectionState.SHUTDOWN:
             raise UsageError("a client runs once: make a new one with the same stores' paths")
+        self.thread.bind()
         self.commander.places.now_us()  # from here on the clock may step
         await self._upkeep.recover(self.name)
         self._nursery = await self._stack.enter_async_context(open_nursery())
@@ -175,6 +181,7 @@ class Core:
             PublishGap: The server lacks what was acknowledged, and the store minds.
             TimedOut: The server did not answer in time.
         """
+        self.thread.check("logon")
         connection, uri = self._connection, self._uri
         if connection is None or uri is None:
             raise self._not_connected()
@@ -256,6 +263,7 @@ class Core:
 
     async def disconnect(self) -> None:
         """Close the connection; what the stores keep stays kept. The client may connect again."""
+        self.thread.check("disconnect")
         closed = self._closed
         self._dialler.stop()
         if self._connection is not None:
@@ -268,6 +276,7 @@ class Core:
         Raises:
             UsageError: A limit can never work.
         """
+        self.thread.check("set_heartbeat")
         self._heartbeat = None if interval is None else Heartbeat(interval, idle_limit)
         if self._connection is None or not self.commander.logged_on:
             return
@@ -415,6 +424,7 @@ class Core:
         Raises:
             UsageError: The client is used outside its `async with`.
         """
+        self.thread.check("a method of the client")
         if self._nursery is None:
             raise UsageError("use the client as `async with Client(...) as client:`")
         return self._nursery

@@ -18,6 +18,7 @@ wait for the disk, so that `publish` returns only what survives a power loss.
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from typing import Final
 
 import trio
@@ -39,6 +40,7 @@ from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
+from haclient.transport.client_thread import ClientThread
 from haclient.transport.syncing import sync_accepted
 from haclient.transport.watermark import Watermark
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
@@ -64,6 +66,7 @@ class Publisher:
         max_unpersisted_bytes: See `DEFAULT_MAX_UNPERSISTED_BYTES`.
         would_deadlock: Called before a wait for acks; raises when it could never end.
         lasting: Whether waits outlive a lost connection because another one will come.
+        thread: The client's; without one every thread may publish.
 
     Attributes:
         lasting: As above; no longer once `stop` was called.
@@ -76,7 +79,9 @@ class Publisher:
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
         would_deadlock: Callable[[str], None],
         lasting: bool = False,
+        thread: ClientThread | None = None,
     ) -> None:
+        self._thread = thread or ClientThread()
         self.store = store
         self.log: FrameLog | None = _as_log(store)
         self.writer: Writer | None = None
@@ -253,6 +258,8 @@ class Publisher:
 
         `append` is written out here: one call less is a tenth of the whole.
         """
+        if get_ident() != self._thread.ident:  # before anything is stored
+            self._thread.check("publish")
         gate, log = self.gate, self.log
         if gate.attention:
             await self.make_room()
@@ -288,6 +295,7 @@ class Publisher:
         sow_key: str = "",
     ) -> int | None:
         """Publish with more in the header than a topic."""
+        self._thread.check("publish")
         if self.log is not None:
             head = publish_head(
                 topic,
@@ -322,6 +330,7 @@ class Publisher:
         Raises:
             UsageError: It has a sequence of its own although a store numbers the publishes.
         """
+        self._thread.check("publish")
         fields = command.to_fields()
         if command_id:
             fields["cid"] = command_id
@@ -370,6 +379,8 @@ class Publisher:
             WouldBlock: Over a high-water mark; nothing was stored.
             UsageError: The store's durability is `fsync`, which has to wait.
         """
+        if get_ident() != self._thread.ident:  # before anything is stored
+            self._thread.check("publish_nowait")
         if self.gate.attention:
             self._check_room()
         if self._synced:

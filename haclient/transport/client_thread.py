@@ -1,0 +1,107 @@
+"""The one thread that a client runs in, and what other threads may still ask of it.
+
+A client belongs to the thread that runs trio: its stores, queues and counters have no locks. A call
+from another thread is refused before it changes anything. The exception is `message.discard()`: a
+message is often handed to `trio.to_thread.run_sync(work, message)`, and is finished with there. The
+discard is then carried out on the client's thread before the call returns.
+"""
+
+from __future__ import annotations
+
+import threading
+from threading import get_ident
+from typing import TYPE_CHECKING
+
+import trio
+from typing_extensions import override
+
+from haclient.errors import UsageError
+from haclient.protocol.messages import MessageOwner
+
+if TYPE_CHECKING:
+    from haclient_stores.interfaces import SubscriptionLog
+
+__all__ = ["ClientThread", "LoggedBy"]
+
+
+class ClientThread:
+    """Binds a client to the thread in which its `async with` block is entered.
+
+    A hot function writes out the comparison, which costs some 30 ns::
+
+        if get_ident() != thread.ident:
+            thread.check("publish")
+
+    Attributes:
+        ident: `threading.get_ident()` of the thread; 0 before the block is entered.
+    """
+
+    __slots__ = ("_name", "_token", "ident")
+
+    def __init__(self) -> None:
+        self.ident = 0
+        self._name = ""
+        self._token: trio.lowlevel.TrioToken | None = None
+
+    def bind(self) -> None:
+        """Bind the client to the calling thread, which runs trio."""
+        self.ident = get_ident()
+        self._name = threading.current_thread().name
+        self._token = trio.lowlevel.current_trio_token()
+
+    def check(self, what: str) -> None:
+        """Refuse a call from another thread than the client's.
+
+        Args:
+            what: The call, such as `publish`.
+
+        Raises:
+            UsageError: The client was entered in another thread.
+        """
+        if self.ident in {0, get_ident()}:
+            return
+        raise UsageError(
+            f"{what} was called by the thread {threading.current_thread().name!r}, but the client "
+            f"belongs to {self._name!r}, which runs trio: call it through trio.from_thread.run or "
+            "trio.from_thread.run_sync; only message.discard() works in every thread"
+        )
+
+    def discard(self, log: SubscriptionLog, number: int) -> None:
+        """Discard a message on the client's thread and wait until that is done.
+
+        Raises:
+            UsageError: The trio run that the client belonged to is over.
+        """
+        if self._token is None:
+            raise UsageError("message.discard() of a client that was never entered")
+        try:
+            trio.from_thread.run_sync(log.discard, number, trio_token=self._token)
+        except trio.RunFinishedError:  # the client was left long ago, and its store is closed
+            raise UsageError(
+                "message.discard() came after the client was left: wait for your threads inside "
+                "its async with block"
+            ) from None
+
+
+class LoggedBy(MessageOwner):
+    """Where `message.discard()` goes: a subscription's part of the bookmark store.
+
+    Args:
+        log: That part.
+        thread: The thread that may call it.
+    """
+
+    __slots__ = ("_discard", "_log", "_thread")
+
+    def __init__(self, log: SubscriptionLog, thread: ClientThread) -> None:
+        self._log = log
+        self._discard = log.discard
+        self._thread = thread
+
+    @override
+    def discard(self, number: int, /) -> None:
+        thread = self._thread
+        if get_ident() == thread.ident:
+            self._discard(number)
+        else:
+            thread.discard(self._log, number)

@@ -1,0 +1,165 @@
+"""What other threads than the client's may do, as the server and the stores see it.
+
+In real time: under the autojump clock time would jump while a thread works.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from inspect import isawaitable
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
+
+from haclient.client import Client
+from haclient.errors import UsageError
+from haclient.protocol.commands import Command
+from haclient.protocol.messages import Message
+from haclient_stores.bookmark import EPOCH
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore
+from support.custom import DictBookmarkStore
+from support.peer import Server, together
+
+
+@pytest.mark.row("BS3", "MS10")
+async def test_messages_may_be_discarded_in_worker_threads(server: Server, tmp_path: Path) -> None:
+    path, count = tmp_path / "s.bm", 300
+
+    def work(message: Message) -> None:
+        with message:  # discards when the block has succeeded
+            assert threading.current_thread() is not threading.main_thread()
+
+    async with Client("c", bookmark_store=LoggedBookmarkStore(path)) as client:
+        peer = await server.log_on(client)
+        await together(
+            lambda: client.bookmark_subscribe(
+                "orders",
+                sub_id="s",
+                bookmark=EPOCH,
+                handler=lambda message: trio.to_thread.run_sync(work, message),
+            ),
+            lambda: peer.answer("subscribe"),
+        )
+        for first in range(0, count, 10):  # arrivals and discards are mixed
+            await peer.publish("s", *[b"x"] * 10, bm=f"7|{first + 1}|")
+        store = client.bookmark_store
+        assert store is not None
+        with trio.fail_after(30):
+            while store.oldest_undiscarded("s") or not store.is_discarded("s", f"7|{count}|"):
+                await trio.lowlevel.checkpoint()
+    reopened = LoggedBookmarkStore(path)
+    reopened.open_for("c")
+    assert all(reopened.is_discarded("s", f"7|{n}|") for n in range(1, count + 1))
+    reopened.close()
+
+
+class NotingStore(DictBookmarkStore):
+    """Notes in which thread messages are discarded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.discarded_in: list[int] = []
+
+    @override
+    def discard(self, sub_id: str, number: int) -> None:
+        self.discarded_in.append(threading.get_ident())
+        super().discard(sub_id, number)
+
+
+@pytest.mark.row("BS3", "BS22")
+async def test_a_store_sees_discards_on_the_clients_thread_only(server: Server) -> None:
+    store = NotingStore()
+    async with Client("c", bookmark_store=store) as client:
+        peer = await server.log_on(client)
+        stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+        await together(stream.open, lambda: peer.answer("subscribe"))
+        await peer.publish("s", b"a", b"b", bm="7|1|")
+        await trio.to_thread.run_sync((await anext(stream)).discard)
+        assert store.is_discarded("s", "7|1|"), "carried out before the call returns"
+        (await anext(stream)).discard()
+        assert store.discarded_in == [threading.get_ident()] * 2
+
+
+Call = Callable[[Client], object]
+
+CALLS: dict[str, Call] = {
+    "publish": lambda c: c.publish("t", b"x"),
+    "publish with a key": lambda c: c.publish("t", b"x", sow_key="k"),
+    "publish_nowait": lambda c: c.publish_nowait("t", b"x"),
+    "delta_publish": lambda c: c.delta_publish("t", b"x"),
+    "publish_flush": lambda c: c.publish_flush(),
+    "publish_flush durable": lambda c: c.publish_flush(durable=True),
+    "wait_persisted": lambda c: c.wait_persisted(1),
+    "wait_empty": lambda c: c.wait_empty(),
+    "flush": lambda c: c.flush(),
+    "sow_delete": lambda c: c.sow_delete("t", filter="1=1"),
+    "connect": lambda c: c.connect("tcp://localhost:1/amps/json"),
+    "logon": lambda c: c.logon(),
+    "disconnect": lambda c: c.disconnect(),
+    "set_heartbeat": lambda c: c.set_heartbeat(3.0),
+    "add_state_listener": lambda c: c.add_state_listener(print),
+    "remove_state_listener": lambda c: c.remove_state_listener(print),
+    "subscribe": lambda c: c.subscribe("t", handler=print),
+    "stream": lambda c: c.stream("t").open(),
+    "bookmark_subscribe": lambda c: c.bookmark_subscribe("t", sub_id="s", handler=print),
+    "bookmark_stream": lambda c: c.bookmark_stream("t", sub_id="s").open(),
+    "sow": lambda c: c.sow("t").open(),
+    "sow_and_stream": lambda c: c.sow_and_stream("t").open(),
+    "sow_and_subscribe": lambda c: c.sow_and_subscribe("t", handler=print),
+    "unsubscribe": lambda c: c.unsubscribe(),
+    "execute": lambda c: c.execute(Command("sow", topic="t")),
+    "execute_async": lambda c: c.execute_async(Command("publish", topic="t", data="x")),
+    "execute_async sow_delete": lambda c: c.execute_async(
+        Command("sow_delete", topic="t", filter="1=1")
+    ),
+    "anext": lambda c: anext(c.stream("t")),
+    "batches": lambda c: anext(c.stream("t").batches()),
+    "aclose": lambda c: c.stream("t").aclose(),
+}
+
+
+def test_every_public_call_is_tried() -> None:
+    methods = {
+        name
+        for name in dir(Client)
+        if not name.startswith("_") and callable(getattr(Client, name, None))
+    }
+    assert methods <= set(CALLS)
+
+
+@pytest.mark.row("CC6", "CC11")
+@pytest.mark.parametrize("name", CALLS)
+async def test_every_other_call_from_another_thread_is_refused_before_anything_happens(
+    server: Server, name: str
+) -> None:
+    store = MemoryPublishStore()
+    errors: list[UsageError] = []
+
+    def in_another_thread(client: Client) -> None:
+        async def call() -> None:
+            result = CALLS[name](client)
+            if isawaitable(result):
+                await result
+
+        # A thread with a trio of its own gets furthest: nothing else would stop it.
+        try:
+            trio.run(call)
+        except UsageError as error:
+            errors.append(error)
+
+    async with Client("c", publish_store=store) as client:
+        peer = await server.log_on(client)
+        await trio.to_thread.run_sync(in_another_thread, client)
+        await wait_all_tasks_blocked()
+        assert ["by the thread" in str(error) for error in errors] == [True]
+        assert store.unpersisted_count == 0
+        assert [message.command for message in peer.heard] == ["logon"]
+        sequence = await client.publish("t", b"mine")
+        await peer.expect("publish", sequence=sequence)
+        await peer.persisted(sequence or 0)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from haclient.errors import UsageError
+from haclient.protocol.messages import Message
+from haclient.transport.client_thread import ClientThread, LoggedBy
+from haclient_stores.tracker.tracker import SubscriptionTracker
+
+
+def bound() -> ClientThread:
+    thread = ClientThread()
+    thread.bind()
+    return thread
+
+
+async def test_a_thread_of_its_own_is_refused_by_name() -> None:
+    thread = bound()
+    thread.check("publish")
+
+    def call() -> None:
+        threading.current_thread().name = "worker-3"
+        thread.check("publish")
+
+    wanted = r"publish was called by the thread 'worker-3', but the client belongs to '.*', which"
+    with pytest.raises(UsageError, match=wanted):
+        await trio.to_thread.run_sync(call)
+
+
+def test_before_the_block_is_entered_every_thread_may_call() -> None:
+    ClientThread().check("publish")
+
+
+async def test_a_message_is_discarded_on_the_clients_thread_before_the_call_returns() -> None:
+    log, where = SubscriptionTracker(), list[int]()
+    log.begin(acked=False, start="0")
+
+    discard: Callable[[int], None] = log.discard
+
+    def noting(number: int) -> None:
+        where.append(threading.get_ident())
+        discard(number)
+
+    log.discard = noting  # type: ignore[method-assign]  # to see by whom it is called
+    messages = [Message(number=log.log(f"7|{n}|")) for n in (1, 2)]
+    owner = LoggedBy(log, bound())
+    for message in messages:
+        message.owner = owner
+
+    def work() -> bool:
+        messages[0].discard()
+        return log.is_discarded("7|1|")
+
+    assert await trio.to_thread.run_sync(work)
+    messages[1].discard()
+    assert where == [threading.get_ident()] * 2
+    assert log.undiscarded_count == 0
+
+
+def test_a_discard_after_the_trio_run_is_a_usage_error() -> None:
+    log = SubscriptionTracker()
+    log.begin(acked=False, start="0")
+    number, threads = log.log("7|1|"), list[ClientThread]()
+
+    async def client() -> None:
+        await trio.lowlevel.checkpoint()
+        threads.append(bound())
+
+    trio.run(client)
+    errors: list[UsageError] = []
+
+    def work(thread: ClientThread) -> None:
+        try:
+            LoggedBy(log, thread).discard(number)
+        except UsageError as error:
+            errors.append(error)
+
+    for thread in (threads[0], ClientThread()):
+        worker = threading.Thread(target=work, args=[thread])
+        worker.start()
+        worker.join()
+    assert ["never entered" in str(error) for error in errors] == [False, True]
+    assert "after the client was left" in str(errors[0])
+    assert log.undiscarded_count == 1
