@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 
     from haclient_stores.disk.files import Disk, File
 
-__all__ = ["FileSpace", "highest_number"]
+__all__ = ["SUFFIX", "FileSpace", "highest_number"]
 
 _SPARE_SEGMENTS: Final = 2  # enough to roll without new files while acks keep up
 _MAPPED_SEGMENTS: Final = 8  # of those that nobody is writing or sending
 _SMALLEST_FRAME_BYTES: Final = SLOT_BYTES + 1  # a length and a digit
-_SUFFIX: Final = ".seg"
+SUFFIX: Final = ".seg"
+_HIGHEST: Final = 2**64 - 2**40  # a checked word above it is damaged: it leaves no room for numbers
 _BOOT_ID: Final = slice(framing.BOOT_ID_OFFSET, framing.BOOT_ID_OFFSET + 16)
 
 
@@ -85,6 +86,7 @@ class FileSpace(Space):
         self._next_name = 1
         self._fixed = False
         self._reserved = 0
+        self._highest_found = 0  # below the first number of a segment without frames
 
     def check_usable(self) -> None:
         """Refuse to go on after `close`, or in a fork, which shares the lock and the mapping."""
@@ -143,7 +145,7 @@ class FileSpace(Space):
         return segment
 
     def _made(self, first: int, size: int) -> FileSegment:
-        path = self._directory / f"{self._next_name:08d}{_SUFFIX}"
+        path = self._directory / f"{self._next_name:08d}{SUFFIX}"
         self._next_name += 1
         segment = FileSegment(self._disk, path, first=first, size=size)
         file = self._disk.open(path, create=True)
@@ -216,10 +218,10 @@ class FileSpace(Space):
         the window is unsure until the client has told the time, and the page says so until then.
         """
         page = self._control
-        floor = max(framing.read_word_pair(page, framing.SECOND_WORD))
+        floor = max(_in_use(page, framing.SECOND_WORD), self._highest_found)
         stopped = bytes(page[_BOOT_ID]) != self._boot_id
         if stopped:  # a clock may be wrong: where a sync has said how far it could have come
-            floor = max(floor, *framing.read_word_pair(page, framing.FOURTH_WORD))
+            floor = max(floor, _in_use(page, framing.FOURTH_WORD))
             framing.write_word(page, framing.SECOND_WORD, floor)
         return PublishWindow.recovered(
             [(segment.first, segment.next_sequence - 1) for segment in segments],
@@ -358,9 +360,9 @@ class FileSpace(Space):
         found: list[FileSegment] = []
         try:
             for name in self._disk.listdir(self._directory):
-                if not name.endswith(_SUFFIX):
+                if not name.endswith(SUFFIX):
                     continue
-                number = name.removesuffix(_SUFFIX)
+                number = name.removesuffix(SUFFIX)
                 if number.isdecimal():
                     self._next_name = max(self._next_name, int(number) + 1)
                 segment = self._recovered(self._directory / name)
@@ -375,8 +377,11 @@ class FileSpace(Space):
 
     def _ordered(self, found: list[FileSegment]) -> list[Segment]:
         kept: list[Segment] = []
-        for index, segment in enumerate(found):
-            if segment.end == segment.begin and index < len(found) - 1:
+        for segment in found:
+            if segment.end == segment.begin:
+                # Killed before its first frame. The next number may jump above its own, and then it
+                # would be of no use: a ring without another segment would be full.
+                self._highest_found = max(self._highest_found, segment.first - 1)
                 segment.released = True
                 self.release(segment)
                 continue
@@ -415,6 +420,11 @@ class FileSpace(Space):
 def highest_number(first: int, size: int) -> int:
     """No segment of this size and first number has a higher one."""
     return first + size // _SMALLEST_FRAME_BYTES
+
+
+def _in_use(page: memoryview, offset: int) -> int:
+    """The higher of the two numbers that a torn word may stand for; none that is out of reach."""
+    return max(each for each in (0, *framing.read_word_pair(page, offset)) if each <= _HIGHEST)
 
 
 def _file_segment(segment: Segment) -> FileSegment:

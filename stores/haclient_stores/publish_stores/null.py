@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from haclient_stores.checks import check_text
+from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.interfaces import PublishStore
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class NullPublishStore(PublishStore):
     """
 
     def __init__(self) -> None:
+        self._thread = ThreadBinding("a publish store that keeps nothing")
         self._client_name = ""
         self._last_sequence = 0
         self._last_persisted = 0
@@ -67,33 +69,40 @@ class NullPublishStore(PublishStore):
     @override
     def open_for(self, client_name: str) -> None:
         """Nothing is kept that could belong to anybody."""
+        self._thread.check()
         check_text("client_name", client_name)
         self._client_name = client_name
 
     @override
     def store(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
+        self._thread.check()
         self._last_sequence += 1
         return self._last_sequence
 
     @override
     def discard_up_to(self, sequence: int) -> None:
+        self._thread.check()
         self._last_persisted = max(self._last_persisted, sequence)
         self._last_sequence = max(self._last_sequence, sequence)
 
     @override
     def replay(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        self._thread.check()
         return iter(())
 
     @override
     def replay_single(self, sequence: int) -> bytes | None:
+        self._thread.check()
         return None
 
     @override
     def number_above(self, sequence: int) -> None:
+        self._thread.check()
         self._last_sequence = self._last_sequence or sequence
 
     @override
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
+        self._thread.check()
         self._last_sequence = max(self._last_sequence or clock_us, seen, persisted)
 
     @override
@@ -102,4 +111,5 @@ class NullPublishStore(PublishStore):
 
     @override
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is held; another thread may go on with the store."""
+        self._thread.release()

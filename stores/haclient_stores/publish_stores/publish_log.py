@@ -45,7 +45,8 @@ class PublishLog(SegmentLog, FrameLog):
     def __init__(
         self, home: Home, space: Space, *, limits: Limits, error_on_publish_gap: bool
     ) -> None:
-        super().__init__(space, home.window, limits=limits)
+        name = home.path or "a publish store in memory"
+        super().__init__(space, home.window, limits=limits, name=name)
         self.error_on_publish_gap = error_on_publish_gap
         self._home = home
         self._gap: PublishGap | None = None
@@ -86,10 +87,12 @@ class PublishLog(SegmentLog, FrameLog):
 
     @override
     def replay(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        self._thread.check()
         return self.frames(after)
 
     @override
     def replay_single(self, sequence: int) -> bytes | None:
+        self._thread.check()
         for found, frame in self.frames(sequence - 1):
             return frame if found == sequence else None
         return None
@@ -106,6 +109,7 @@ class PublishLog(SegmentLog, FrameLog):
             PublishGap: The server lacks what was acknowledged, and `error_on_publish_gap` is set.
             StoreError: See `PublishWindow.reconcile`.
         """
+        self._thread.check()
         self._gap = self._window.gap(persisted)
         if self._gap is not None and self.error_on_publish_gap:
             raise self._gap
@@ -125,6 +129,7 @@ class PublishLog(SegmentLog, FrameLog):
 
     @override
     def open_for(self, client_name: str) -> None:
+        self._thread.check()
         self._home.open_for(client_name)
 
     # -- durability ---------------------------------------------------------------------------
@@ -160,13 +165,18 @@ class PublishLog(SegmentLog, FrameLog):
 
     @override
     def close(self) -> None:
-        """Sync and let go of everything; twice is the same as once. Memory may be used again.
+        """Sync and let go of everything; twice is the same as once. Any thread may call this.
+
+        A store in memory may be used again, by another thread too.
 
         Raises:
             StoreError: It could not be synced, or its files not be removed; the lock is released
                 all the same.
         """
-        if self._closed or self.path is None:
+        if self.path is None:
+            self._thread.release()
+            return
+        if self._closed:
             return
         self._closed = True
         try:

@@ -33,8 +33,10 @@ import struct
 import threading
 from bisect import bisect_right
 from collections import deque
+from threading import get_ident
 from typing import TYPE_CHECKING, Final
 
+from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.errors import UsageError
 from haclient_stores.publish_stores.segment import SLOT_BYTES, frame_length, walk
 
@@ -78,15 +80,24 @@ class SegmentLog:
         "_segments",
         "_space",
         "_tail_bytes",
+        "_thread",
         "_window",
         "unsent_bytes",
     )
 
-    def __init__(self, space: Space, window: PublishWindow, *, limits: Limits) -> None:
+    def __init__(
+        self,
+        space: Space,
+        window: PublishWindow,
+        *,
+        limits: Limits,
+        name: object = "a publish store in memory",
+    ) -> None:
         self._space = space
         self._window = window
         self._limits = limits
         self._lock = threading.RLock()
+        self._thread = ThreadBinding(name)
         self._segments: deque[Segment] = deque()
         self._held_bytes = 0  # the size of all segments
         self._granted_bytes = 0  # the most that was ever held; growing beyond asks the handler
@@ -112,7 +123,7 @@ class SegmentLog:
         if self._segments:
             self._activate(self._segments[-1])
             self._closed_bytes -= self._end - self._segments[-1].begin
-        self.rewind(0)
+        self._set_back(0)
 
     # -- head ---------------------------------------------------------------------------------
 
@@ -121,8 +132,11 @@ class SegmentLog:
 
         Raises:
             StoreFull: No room for a new segment; nothing was stored, no number used.
-            UsageError: The frame is larger than any server accepts.
+            UsageError: The frame is larger than any server accepts, or another thread than this
+                one uses the store.
         """
+        if get_ident() != self._thread.ident:
+            self._thread.check()
         window = self._window
         sequence = window.last_sequence + 1
         rest = b"%b%d%b%b\0\0\0\0" % (head, sequence, tail, body)  # type: ignore[str-format]  # any buffer will do
@@ -262,11 +276,13 @@ class SegmentLog:
 
     def discard_up_to(self, sequence: int) -> None:
         """A persisted ack: everything up to `sequence` is done with (PS5)."""
+        self._thread.check()
         window = self._window
         if sequence <= window.last_persisted:
             return
         jumps = sequence > window.last_sequence
         if jumps:  # the server knows more of this publisher than we do: number above it
+            window.check_peer_sequence(sequence)
             self.settle()
         window.persist(sequence)
         self._space.note(window, numbering=jumps)
@@ -276,12 +292,14 @@ class SegmentLog:
 
     def number_above(self, sequence: int) -> None:
         """Let a log whose history does not say how far it came begin above this number (PS8)."""
+        self._thread.check()
         if self._window.begin_above(sequence):
             self._space.note(self._window, numbering=True)
             self.renumbered()
 
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
         """Take over the logon ack (PS7, PS8); see `PublishWindow.reconcile` for what it raises."""
+        self._thread.check()
         self.settle()
         self._window.reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
         self._space.note(self._window, numbering=True)
@@ -310,7 +328,7 @@ class SegmentLog:
         """Whether the cursor is not in a segment, or could be moved out of it."""
         if segment is not self._cursor_segment:
             return True
-        if self.frame_remainder():
+        if self._rest_of_frame():
             return False
         self.unsent_bytes -= segment.end - self._cursor
         self._cursor = segment.end
@@ -337,6 +355,10 @@ class SegmentLog:
 
     def rewind(self, after: int) -> None:
         """Set the cursor to the first unpersisted frame with a sequence above `after` (PS7)."""
+        self._thread.check()
+        self._set_back(after)
+
+    def _set_back(self, after: int) -> None:
         self.settle()
         target = max(after, self._window.last_persisted) + 1
         unsent = 0
@@ -369,6 +391,7 @@ class SegmentLog:
 
     def peek(self) -> memoryview:
         """The unsent bytes of the cursor's segment, not copied; empty when there are none."""
+        self._thread.check()
         segment = self._cursor_segment
         if segment is None:
             return _EMPTY
@@ -377,6 +400,7 @@ class SegmentLog:
 
     def advance(self, count: int) -> None:
         """The kernel has taken `count` bytes of what `peek` showed."""
+        self._thread.check()
         self._cursor += count
         self.unsent_bytes -= count
         if self._cursor_segment is not self._active:
@@ -395,6 +419,10 @@ class SegmentLog:
 
     def frame_remainder(self) -> int:
         """Bytes from the cursor to the next frame boundary; 0 when it is at one."""
+        self._thread.check()
+        return self._rest_of_frame()
+
+    def _rest_of_frame(self) -> int:
         segment = self._cursor_segment
         if segment is None or self._boundary == self._cursor:
             return 0

@@ -19,7 +19,7 @@ from haclient_stores.disk.durable_file import DurabilityOptions
 from haclient_stores.disk.files import PAGE_BYTES, RealDisk
 from haclient_stores.disk.owned_file import check_path
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked, UsageError
-from haclient_stores.publish_stores.file_space import FileSpace
+from haclient_stores.publish_stores.file_space import SUFFIX, FileSpace
 from haclient_stores.publish_stores.home import Home, check_owner
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ __all__ = ["CONTROL_MAGIC", "Directory"]
 
 CONTROL_MAGIC: Final = b"HAPUBCTL"
 _OF_A_BROKER: Final = "journal.lock"
+_CONTROL: Final = "control"
+_NOTES: Final = "notes.json"
+# The last one is in the root of each new file system of its own.
+_OWN_NAMES: Final = {_CONTROL, _NOTES, f"{_NOTES}.new", "lost+found"}
 _T = TypeVar("_T")
 
 
@@ -69,10 +73,7 @@ class Directory(Home):
             check_has("disk", disk, "a Disk", "open_locked")
         self._disk = disk = disk or RealDisk()
         disk.make_directory(path)
-        if disk.exists(path / _OF_A_BROKER):
-            raise StoreError(
-                f"{path}: the data directory of a broker: give the store a directory of its own"
-            )
+        _check_ours(disk, path)
         control = self._lock_control()
         self.files = FileSpace(disk, control, segment_bytes=segment_bytes, kept=kept)
         try:
@@ -96,7 +97,7 @@ class Directory(Home):
         return self._path
 
     def _lock_control(self) -> File:
-        path = self.path / "control"
+        path = self.path / _CONTROL
         try:
             file = self._disk.open_locked(path)
         except StoreLocked as error:
@@ -187,11 +188,11 @@ class Directory(Home):
         if not all(isinstance(each, str) for each in given):
             raise UsageError(f"a note is a text under a text, not {value!r} under {key!r}")
         notes = {**self._notes, key: value}
-        self._disk.replace(self.path / "notes.json", msgspec.json.encode(notes))
+        self._disk.replace(self.path / _NOTES, msgspec.json.encode(notes))
         self._notes = notes
 
     def _read_notes(self) -> dict[str, str]:
-        path = self.path / "notes.json"
+        path = self.path / _NOTES
         if not self._disk.exists(path):
             return {}
         file = self._disk.open(path, writable=False)
@@ -201,3 +202,30 @@ class Directory(Home):
             raise StoreCorrupt(path, 0, "not a JSON object of texts") from error
         finally:
             file.close()
+
+
+def _check_ours(disk: Disk, path: Path) -> None:
+    """Refuse a directory that holds anything but a publish store: our files would be lost in it.
+
+    Raises:
+        StoreError: It is not empty, and not the directory of a publish store.
+    """
+    names = disk.listdir(path)
+    if _OF_A_BROKER in names:
+        raise StoreError(
+            f"{path}: the data directory of a broker: give the store a directory of its own"
+        )
+    if _CONTROL in names:
+        file = disk.open(path / _CONTROL, writable=False)
+        try:
+            if any(file.pread(len(CONTROL_MAGIC), 0)):
+                return  # ours, or refused for its magic when it is opened
+        finally:
+            file.close()
+    # Without a header: new, or of a process that was killed while it made the first file.
+    foreign = [name for name in names if name not in _OWN_NAMES and not name.endswith(SUFFIX)]
+    if foreign:
+        raise StoreError(
+            f"{path}: holds {foreign[0]!r} and is no publish store: give the store a new or an "
+            "empty directory"
+        )

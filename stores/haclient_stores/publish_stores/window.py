@@ -16,14 +16,18 @@ Pure: no clock, no file. The segment log asks and obeys.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from haclient_stores.errors import PublishGap, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["PublishWindow"]
+__all__ = ["MAX_PEER_SEQUENCE", "PublishWindow"]
+
+MAX_PEER_SEQUENCE: Final = 2**63 - 1
+"""The highest number that is taken from a server or a clock. Half of the 64-bit numbers stay free
+above it, so that no later number of ours can overflow. A microsecond clock is below 2^51."""
 
 
 class PublishWindow:
@@ -92,6 +96,7 @@ class PublishWindow:
         """
         if self.last_sequence and not self.unsure:
             return False
+        self.check_peer_sequence(sequence)
         self.skip_to(sequence)
         self.unsure = False
         return True
@@ -107,6 +112,20 @@ class PublishWindow:
         if self._closed:
             return self._closed[0][0]
         return self._open_from if self._open_from <= self.last_sequence else 0
+
+    def check_peer_sequence(self, *sequences: int) -> None:
+        """Refuse numbers that no publisher has reached, before anything is changed.
+
+        Raises:
+            StoreError: One is above `MAX_PEER_SEQUENCE` and was never used here.
+        """
+        for sequence in sequences:
+            if sequence > max(MAX_PEER_SEQUENCE, self.last_sequence):
+                raise StoreError(
+                    f"sequence {sequence} is above {MAX_PEER_SEQUENCE}; no publisher gets there: "
+                    "the server's log is damaged, or is written by something else under this "
+                    "client name; nothing was changed in the store"
+                )
 
     def skip_to(self, sequence: int) -> None:
         """Take all numbers up to `sequence` out of use; lower ones are left alone."""
@@ -149,8 +168,10 @@ class PublishWindow:
 
         Raises:
             StoreError: Messages were stored before any server was asked, under numbers that this
-                server has seen already: it would drop them as duplicates. Nothing is changed.
+                server has seen already: it would drop them as duplicates. Or one of the numbers is
+                higher than any publisher reaches. Nothing is changed.
         """
+        self.check_peer_sequence(seen, persisted, clock_us)
         if not self.reconciled and 0 < self.lowest <= seen:
             raise StoreError(
                 f"messages were stored as {self.lowest}..{self.last_sequence} before the first "

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from haclient_stores.errors import UsageError
 from haclient_stores.publish_stores.null import NullPublishStore
 from support.frames import fill, kept, put
 
@@ -31,3 +36,23 @@ def test_it_belongs_to_nobody_and_may_be_closed() -> None:
     store.sync()
     store.close()
     assert store.gap is None
+
+
+def test_it_belongs_to_the_thread_that_first_uses_it() -> None:
+    store = NullPublishStore()
+    assert put(store) == 1
+    with ThreadPoolExecutor(1) as pool:
+        for call in (
+            lambda: put(store),
+            lambda: store.discard_up_to(9),
+            lambda: store.number_above(9),
+            lambda: store.reconcile(seen=9, persisted=9, clock_us=9),
+            lambda: store.open_for("me"),
+            store.replay,
+            lambda: store.replay_single(1),
+        ):
+            with pytest.raises(UsageError, match="a store belongs to the thread that first uses"):
+                pool.submit(call).result()
+        assert (store.last_sequence, store.last_persisted, store.client_name) == (1, 0, "")
+        store.close()
+        assert pool.submit(put, store).result() == 2

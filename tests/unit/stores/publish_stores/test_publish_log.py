@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from typing_extensions import override
 from haclient.protocol.codec import MessageDecoder, publish_head
 from haclient.protocol.framing import FrameReader
 from haclient_stores.disk.durable_file import DurabilityOptions
-from haclient_stores.errors import PublishGap, StoreError, StoreFull, StoreLocked
+from haclient_stores.errors import PublishGap, StoreError, StoreFull, StoreLocked, UsageError
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.hybrid import HybridPublishStore
@@ -282,6 +283,113 @@ def test_files_that_cannot_be_removed_are_told_and_keep_no_lock() -> None:
     again = truncating("file", disk)
     assert put(again) == 1002
     again.close()
+
+
+# -- numbers that nobody reaches ------------------------------------------------------------------
+
+
+def numbers(store: PublishLog) -> tuple[object, ...]:
+    return (store.last_sequence, store.last_persisted, store.gap, kept(store))
+
+
+@pytest.mark.row("PS8")
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1, 2**64, 2**80])
+def test_a_number_that_no_publisher_reaches_is_refused_and_changes_nothing(
+    store: PublishLog, number: int
+) -> None:
+    logged_on(store)
+    fill(store, 3)
+    store.discard_up_to(1001)
+    before = numbers(store)
+    for call in (
+        lambda: store.discard_up_to(number),
+        lambda: store.reconcile(seen=number, persisted=1001, clock_us=CLOCK),
+        lambda: store.reconcile(seen=1003, persisted=number, clock_us=CLOCK),
+    ):
+        with pytest.raises(StoreError, match=f"sequence {number} is above {2**63 - 1}"):
+            call()
+        assert numbers(store) == before
+    assert put(store) == 1004
+
+
+@pytest.mark.row("PS8")
+def test_a_clock_that_is_out_of_reach_is_refused(store: PublishLog) -> None:
+    with pytest.raises(StoreError, match="no publisher gets there"):
+        store.number_above(2**63)
+    assert store.last_sequence == 0
+
+
+@pytest.mark.row("PS8")
+@pytest.mark.parametrize("store_class", [FilePublishStore, HybridPublishStore])
+def test_the_highest_number_that_is_taken_leaves_room_for_numbers(
+    store_class: type[FilePublishStore | HybridPublishStore],
+) -> None:
+    disk = RecordingDisk()
+    store = store_class(PATH, segment_bytes=SMALL, disk=disk)
+    store.reconcile(seen=2**63 - 1, persisted=2**63 - 1, clock_us=CLOCK)
+    assert put(store) == 2**63
+    store.discard_up_to(2**63)  # our own number, whatever it is
+    assert put(store) == 2**63 + 1
+    store.close()
+    again = store_class(PATH, segment_bytes=SMALL, disk=disk)
+    last = put(again)
+    assert last >= 2**63 + 2
+    assert kept(again) == [2**63 + 1, last]
+    again.close()
+
+
+# -- threads -----------------------------------------------------------------------------------
+
+
+def elsewhere(call: Callable[[], object]) -> object:
+    """What a call returns in another thread; what it raises is raised here."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+def test_a_store_belongs_to_the_thread_that_first_uses_it(store: PublishLog) -> None:
+    logged_on(store)
+    fill(store, 3)
+    before = numbers(store)
+    for call in (
+        lambda: put(store),
+        lambda: store.append(b"", b"", b""),
+        lambda: store.discard_up_to(1002),
+        lambda: store.discard_up_to(1),
+        lambda: store.number_above(CLOCK),
+        lambda: store.reconcile(seen=2000, persisted=2000, clock_us=CLOCK),
+        lambda: store.open_for("orders-1"),
+        store.replay,
+        lambda: store.replay_single(1001),
+        lambda: store.rewind(0),
+        store.peek,
+        lambda: store.advance(0),
+        store.frame_remainder,
+    ):
+        with pytest.raises(UsageError, match="used by the thread 'MainThread', and called by"):
+            elsewhere(call)
+    assert numbers(store) == before
+    assert store.client_name == ""
+    assert elsewhere(lambda: store.unpersisted_count) == 3
+    elsewhere(store.sync)
+    elsewhere(store.close)
+
+
+def test_the_thread_that_makes_a_store_may_leave_it_to_another_one(store: PublishLog) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(logged_on, store).result()
+        assert pool.submit(fill, store, 2).result() == [1001, 1002]
+        with pytest.raises(UsageError, match="a store belongs to the thread that first uses it"):
+            put(store)
+        assert pool.submit(kept, store).result() == [1001, 1002]
+        pool.submit(store.close).result()
+
+
+def test_a_store_in_memory_that_was_closed_may_be_used_by_another_thread() -> None:
+    store = MemoryPublishStore(segment_bytes=SMALL)
+    assert elsewhere(lambda: put(store)) == 1
+    store.close()
+    assert put(store) == 2
 
 
 @pytest.mark.row("PS12")

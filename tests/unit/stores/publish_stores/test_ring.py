@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from haclient_stores.publish_stores.ring import MIN_RING_BYTES, RingPublishStore
 from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from support.disks import tiny_file_system
 from support.frames import BASE, fill, kept, put, put_until_full, take_all
-from support.recording import Created, Event, RecordingDisk, Resized, failing_sync
+from support.recording import Created, Event, Killed, RecordingDisk, Resized, failing_sync
 
 pytestmark = pytest.mark.row("PS11", "PS18")
 
@@ -171,3 +172,28 @@ def test_a_segment_whose_last_sync_failed_is_not_lost_for_the_ring() -> None:
     assert store.last_sequence > last
     assert len([path for path in disk.image() if path.suffix == ".seg"]) == 2
     store.close()
+
+
+def test_a_last_segment_without_frames_is_used_whatever_the_next_number_is() -> None:
+    whole = opened(RecordingDisk(), MIN_RING_BYTES)
+    put_until_full(whole, KIB)
+    half = whole.unpersisted_count // 2
+    empty = 0
+    for kill_after in range(40):
+        disk = RecordingDisk([])
+        store = RingPublishStore(PATH, MIN_RING_BYTES, disk=disk)
+        store.reconcile(seen=0, persisted=0, clock_us=BASE)
+        fill(store, half - 1, KIB)
+        disk.kill_after(kill_after)
+        with contextlib.suppress(Killed):
+            fill(store, 2, KIB)
+        disk.restart()
+        again = RingPublishStore(PATH, MIN_RING_BYTES, disk=disk)
+        found = again.unpersisted_count
+        # A jump: the number does not follow those in the last segment.
+        again.reconcile(seen=BASE + 10_000, persisted=0, clock_us=BASE)
+        if found <= half:
+            assert put(again, KIB) == BASE + 10_001
+            empty += found == half
+        again.close()
+    assert empty > 5

@@ -7,7 +7,8 @@ import pytest
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_stores.disk.durable_file import DurabilityOptions
 from haclient_stores.disk.files import RealDisk
-from haclient_stores.errors import HAClientError, StoreCorrupt, StoreLocked, UsageError
+from haclient_stores.errors import HAClientError, StoreCorrupt, StoreError, StoreLocked, UsageError
+from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from haclient_stores.publish_stores.store_directory import CONTROL_MAGIC, Directory
 from support.recording import Created, Event, NamesSynced, RecordingDisk, Synced
@@ -87,3 +88,36 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
         with pytest.raises(HAClientError, match=what):
             Directory(path, None, DurabilityOptions(), segment_bytes=MIN_SEGMENT_BYTES)
     assert not (tmp_path / "log" / "control").exists()
+
+
+@pytest.mark.row("PS11")
+@pytest.mark.parametrize("names", [["etc"], ["control", "readme"], ["00000001.seg", "a.txt"]])
+def test_a_directory_that_holds_anything_else_is_refused_and_left_alone(
+    tmp_path: Path, names: list[str]
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(StoreError, match="and is no publish store: give the store a new or an em"):
+        FilePublishStore(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    assert not any(path.stat().st_size for path in tmp_path.iterdir())
+
+
+@pytest.mark.row("PS11")
+def test_the_file_of_another_program_is_not_taken_for_ours(tmp_path: Path) -> None:
+    (tmp_path / "control").write_bytes(b"Package: haclient")
+    with pytest.raises(StoreCorrupt, match="not a HAPUBCTL file"):
+        FilePublishStore(tmp_path)
+    assert (tmp_path / "control").read_bytes() == b"Package: haclient"
+
+
+@pytest.mark.row("PS11")
+@pytest.mark.parametrize("names", [[], ["lost+found"], ["control"], ["control", "notes.json.new"]])
+def test_a_directory_that_is_empty_or_was_just_begun_becomes_a_store(
+    tmp_path: Path, names: list[str]
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    FilePublishStore(tmp_path).close()
+    (tmp_path / "readme").touch()  # ours for good now, whatever else is put there
+    FilePublishStore(tmp_path).close()
