@@ -11,13 +11,13 @@ from typing_extensions import override
 
 from haclient._version import __version__
 from haclient.cli.broker import broker
-from haclient.cli.demo import demo
-from haclient.cli.exits import ExitCode, complain, exit_code_of, one_line
+from haclient.cli.demo.run import demo
 from haclient.cli.ping import ping
 from haclient.cli.publish import publish
 from haclient.cli.sow import sow
 from haclient.cli.store import store
 from haclient.cli.subscribe import subscribe
+from haclient.cli.termination import ExitCode, exit_code_of, one_line, print_error
 
 __all__ = ["commands", "run"]
 
@@ -67,7 +67,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if known is None:
             raise
         code, leaf = known
-        complain(one_line(leaf))
+        print_error(one_line(leaf))
         return code
     finally:
         logging.getLogger().removeHandler(handler)

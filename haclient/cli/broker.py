@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import click
 import trio
 
-from haclient.cli.exits import ExitCode, Interrupted, complain
-from haclient.cli.options import taking
-from haclient.cli.stopping import run_stoppable
-from haclient.cli.writing import say
+from haclient.cli.options import with_request
+from haclient.cli.output import print_result
+from haclient.cli.termination import ExitCode, Interrupted, print_error, run_until_signal
 from haclient.errors import UsageError
 
 if TYPE_CHECKING:
@@ -133,8 +132,8 @@ async def _serve(config: BrokerConfig, request: _Request) -> int:
 
     async with BrokerServer(config) as server:
         if request.data is None:
-            complain(f"no --data: the log is in {config.data_dir}", kind="note")
-        say("\n".join(f"listening {uri}" for uri in server.uris), aside=True)
+            print_error(f"no --data: the log is in {config.data_dir}", kind="note")
+        print_result("\n".join(f"listening {uri}" for uri in server.uris), aside=True)
         await trio.sleep_forever()
     return ExitCode.OK
 
@@ -192,7 +191,7 @@ def broker() -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Who may log on: lines user:password. Default: everybody.",
 )
-@taking(_Request)
+@with_request(_Request)
 def run_broker(request: _Request) -> int:
     """Run one broker until SIGTERM."""
-    return run_stoppable(partial(_serve, _config(request), request), _stopped)
+    return run_until_signal(partial(_serve, _config(request), request), _stopped)

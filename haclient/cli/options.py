@@ -1,6 +1,6 @@
 """Options that several commands share, and how a command receives them.
 
-A command is a function of one frozen dataclass: `taking(Request)` builds it from the parsed
+A command is a function of one frozen dataclass: `with_request(Request)` builds it from the parsed
 options, whose names are the dataclass's fields.
 """
 
@@ -27,9 +27,9 @@ __all__ = [
     "filter_option",
     "json_option",
     "server_option",
-    "taking",
     "timeout_option",
     "topic_option",
+    "with_request",
 ]
 
 Request = TypeVar("Request")
@@ -127,7 +127,7 @@ def default_client_name() -> str:
     return f"haclient-{socket.gethostname()}-{os.getpid()}"
 
 
-def taking(
+def with_request(
     request: Callable[..., Request],
 ) -> Callable[[Callable[[Request], Result]], Callable[..., Result]]:
     """Hand a command its options as one value: `request(**options)`."""

@@ -8,18 +8,24 @@ import click
 import msgspec
 import trio
 
-from haclient.cli.connecting import CONNECT_TIMEOUT_S, Connection, open_client
-from haclient.cli.exits import ExitCode, Interrupted, complain, exit_code_of, one_line
+from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection, open_client
 from haclient.cli.options import (
     client_name_option,
     default_client_name,
     json_option,
     server_option,
-    taking,
     timeout_option,
+    with_request,
 )
-from haclient.cli.stopping import run_stoppable
-from haclient.cli.writing import say
+from haclient.cli.output import print_result
+from haclient.cli.termination import (
+    ExitCode,
+    Interrupted,
+    exit_code_of,
+    one_line,
+    print_error,
+    run_until_signal,
+)
 from haclient.errors import HAClientError
 from haclient.protocol.uri import Uri
 
@@ -41,7 +47,7 @@ class _Answer:
     logon_ms: float
     round_trip_ms: float
 
-    def told(self, *, as_json: bool) -> str:
+    def as_text(self, *, as_json: bool) -> str:
         if as_json:
             return msgspec.json.encode(self).decode()
         return (
@@ -80,9 +86,9 @@ async def _ping_all(request: _Request) -> int:
         except HAClientError as error:  # the others are still asked
             known = exit_code_of(error)
             worst = max(worst, ExitCode.FAILURE if known is None else known[0])
-            complain(one_line(error))
+            print_error(one_line(error))
         else:
-            say(answer.told(as_json=request.as_json))
+            print_result(answer.as_text(as_json=request.as_json))
     return worst
 
 
@@ -96,7 +102,7 @@ def stopped(_number: int) -> int:
 @client_name_option
 @timeout_option(help_text="How long each server may take. Default: 10.")
 @json_option
-@taking(_Request)
+@with_request(_Request)
 def ping(request: _Request) -> int:
     """Log on to each of the servers and measure a round trip; fails if one of them does."""
-    return run_stoppable(lambda: _ping_all(request), stopped)
+    return run_until_signal(lambda: _ping_all(request), stopped)

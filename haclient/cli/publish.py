@@ -1,13 +1,10 @@
-"""`haclient publish`: one message per line, through a publish store, until all are persisted.
-
-With `--store` and `--file` the command can be killed at any moment and run again: see
-`haclient.cli.linebook` for how it knows which lines are missing. The order matters: log on (the
-store learns what the server has), settle the book, note the new base, only then publish.
-"""
+"""One run of `haclient publish`: what it remembers, what it has to do, and the loop itself."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,36 +13,210 @@ import click
 import msgspec
 import trio
 
-from haclient.cli.connecting import CONNECT_TIMEOUT_S, GIVE_UP_AFTER_S, Connection, open_client
-from haclient.cli.exits import ExitCode, Interrupted, complain
-from haclient.cli.lines import parse_delimiter
+from haclient.cli.connection import CONNECT_TIMEOUT_S, GIVE_UP_AFTER_S, Connection, open_client
+from haclient.cli.lines import Scan, open_lines, parse_delimiter, scan_file
 from haclient.cli.options import (
     PositiveNumber,
     client_name_option,
     default_client_name,
     json_option,
     server_option,
-    taking,
     timeout_option,
     topic_option,
+    with_request,
 )
-from haclient.cli.progress import progress_bar
-from haclient.cli.publishing import (
-    PublishRequest,
-    PublishRun,
-    Summary,
-    lost_connection,
-    make_plan,
-    publish_lines,
-    read_book,
+from haclient.cli.output import print_result, progress_bar
+from haclient.cli.publish_ledger import NOTE, Plan, PublishLedger, Source
+from haclient.cli.termination import ExitCode, Interrupted, print_error, run_until_signal
+from haclient.client import Client
+from haclient.errors import (
+    DisconnectedError,
+    PublishFailed,
+    ReconnectGaveUp,
+    StoreError,
+    TimedOut,
+    UsageError,
 )
-from haclient.cli.stopping import run_stoppable
-from haclient.cli.writing import say
-from haclient.errors import PublishFailed, ReconnectGaveUp, TimedOut, UsageError
 from haclient.ha import HAClient
+from haclient.protocol.messages import Message
 from haclient.stores import FilePublishStore, MemoryPublishStore
 
-__all__ = ["publish", "stopped"]
+__all__ = [
+    "Pace",
+    "PublishRequest",
+    "PublishRun",
+    "Summary",
+    "lost_connection",
+    "make_plan",
+    "publish",
+    "publish_lines",
+    "read_ledger",
+    "stopped",
+]
+
+_EMPTY_SCAN: Final = Scan(size=0, digest="", lines=0, prefix_digest="", prefix_is_open=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishRequest:
+    """The options of the command."""
+
+    servers: tuple[str, ...]
+    client_name: str | None
+    topic: str
+    file: str
+    delimiter: str
+    store: Path | None
+    from_start: bool
+    rate: float | None
+    timeout: float | None
+    as_json: bool
+
+    @property
+    def path(self) -> Path | None:
+        """The file, or `None` for stdin."""
+        return None if self.file == "-" else Path(self.file)
+
+    @property
+    def is_regular_file(self) -> bool:
+        """Whether the input can be read again: a pipe with a name is read like stdin."""
+        return self.path is not None and self.path.is_file()
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """What a run did: the result of `--json`."""
+
+    topic: str
+    published: int = 0
+    skipped: int = 0
+    resent: int = 0
+    failed: int = 0
+    unpersisted: int = 0
+    seconds: float = 0.0
+
+    def as_text(self) -> str:
+        """The same for people."""
+        told = f"published {self.published} messages to {self.topic} in {self.seconds:.2f} s"
+        extras = (
+            (self.skipped, "already published"),
+            (self.resent, "sent again from the store"),
+            (self.failed, "refused by the server"),
+        )
+        return "".join((told, *(f", {count} {what}" for count, what in extras if count)))
+
+
+@dataclass(slots=True, kw_only=True)
+class PublishRun:
+    """One run of the command: what it was asked, where it publishes to, what it has done."""
+
+    request: PublishRequest
+    store: FilePublishStore | MemoryPublishStore
+    delimiter: bytes
+    summary: Summary
+    scan: Scan = _EMPTY_SCAN
+    ledger: PublishLedger = field(default_factory=PublishLedger)
+    was_connected: bool = False
+    first_failure: str = ""
+
+    @property
+    def source(self) -> Source | None:
+        """What the ledger knows the input by; `None` when nothing can be resumed."""
+        path = self.request.path
+        if path is None or not path.is_file() or not isinstance(self.store, FilePublishStore):
+            return None
+        return Source(str(path.resolve()), self.request.topic, self.delimiter)
+
+    def failed_write(self, _message: Message, reason: str) -> None:
+        """The server refused one message (PS6)."""
+        self.summary.failed += 1
+        self.first_failure = self.first_failure or reason
+
+    def note(self, ledger: PublishLedger) -> None:
+        """Remember the ledger; it is on disk before anything relies on it."""
+        self.ledger = ledger
+        if isinstance(self.store, FilePublishStore):
+            self.store.set_note(NOTE, ledger.note())
+
+
+def read_ledger(run: PublishRun) -> None:
+    """Read the store's ledger and scan the file; nothing is changed yet."""
+    if isinstance(run.store, FilePublishStore):
+        run.ledger = PublishLedger.parse(run.store.notes.get(NOTE, ""))
+    source, path = run.source, run.request.path
+    if source is not None and run.request.from_start:
+        run.ledger = run.ledger.forget(source)
+    if path is not None and run.request.is_regular_file:
+        prefix = run.ledger.noted_size(source) if source is not None else 0
+        run.scan = scan_file(path, run.delimiter, prefix=prefix)
+
+
+def make_plan(run: PublishRun) -> Plan:
+    """Settle what was open and begin this input: after the logon, before the first message."""
+    last = run.store.last_sequence
+    settled = run.ledger.close_open_file(last)
+    if run.source is None:
+        if settled != run.ledger:
+            run.note(settled)
+        return Plan(skip=0, base=last)
+    ledger, plan = settled.begin(run.source, run.scan, last)
+    run.note(ledger)
+    return plan
+
+
+class Pace:
+    """Spreads messages evenly over time; without a rate it never waits."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._interval_s = 0.0 if rate is None else 1.0 / rate
+        self._due = trio.current_time()
+
+    async def wait(self) -> None:
+        """Until the next message is due; the first is at once."""
+        if self._interval_s:
+            await trio.sleep_until(self._due)
+            self._due += self._interval_s
+
+
+async def publish_lines(
+    run: PublishRun, client: Client, plan: Plan, update: Callable[[int], None]
+) -> None:
+    """Publish what the plan does not skip, whether there is a connection at the moment or not.
+
+    Raises:
+        StoreError: Something else takes numbers of this store.
+        StoreFull: There is no room for one more; what was stored stays stored.
+    """
+    request, pace, number = run.request, Pace(run.request.rate), 0
+    size = run.scan.size if request.is_regular_file else None
+    async with open_lines(request.path, run.delimiter, size=size) as reader:
+        while (lines := await reader.batch()) is not None:
+            for line in lines:
+                number += 1
+                if number > plan.skip:
+                    await pace.wait()
+                    await _publish_line(run, client, line, plan.base + number)
+            update(number)
+
+
+async def _publish_line(run: PublishRun, client: Client, line: bytes, expected: int) -> None:
+    """Publish one line as the sequence that the ledger promises for it."""
+    sequence = await client.publish(run.request.topic, line)
+    run.summary.published += 1
+    if sequence != expected:
+        raise StoreError(
+            f"a message got sequence {sequence} instead of {expected}: "
+            "something else publishes with this store"
+        )
+
+
+def lost_connection(run: PublishRun) -> DisconnectedError:
+    """The error of a run whose connection has gone for good."""
+    what = f"the connection was lost after {run.summary.published} messages and not found again; "
+    left = run.store.unpersisted_count
+    if isinstance(run.store, FilePublishStore):
+        return DisconnectedError(f"{what}{left} of them wait in the store for the next run")
+    return DisconnectedError(f"{what}{left} of them are not known to be persisted")
+
 
 _FLUSH_TIMEOUT_S: Final = 30.0
 """How long the server may take to persist the rest, when the command line does not say."""
@@ -71,12 +242,12 @@ async def _publish_all(run: PublishRun) -> None:
         run.was_connected = True
         plan = make_plan(run)
         run.summary.skipped = plan.skip
-        if plan.remark:
-            complain(plan.remark, kind="note")
+        if plan.warning:
+            print_error(plan.warning, kind="note")
         with progress_bar(f"publish {request.topic}", run.scan.lines or None) as progress:
-            await publish_lines(run, client, plan, progress.tell)
+            await publish_lines(run, client, plan, progress.update)
         await _flush(run, client)
-        run.note(run.book.settle(run.store.last_sequence))
+        run.note(run.ledger.close_open_file(run.store.last_sequence))
         run.summary.unpersisted = run.store.unpersisted_count
     run.summary.seconds = round(trio.current_time() - start, 3)
 
@@ -96,7 +267,9 @@ async def _work(run: PublishRun) -> int:
     except ReconnectGaveUp as error:
         raise (lost_connection(run) if run.was_connected else error) from error
     summary, as_json = run.summary, run.request.as_json
-    say(msgspec.json.encode(summary).decode() if as_json else summary.told(), aside=True)
+    print_result(
+        msgspec.json.encode(summary).decode() if as_json else summary.as_text(), aside=True
+    )
     if summary.failed:
         raise PublishFailed(
             f"the server refused {summary.failed} messages, the first with: {run.first_failure}"
@@ -142,7 +315,7 @@ def _check(request: PublishRequest) -> None:
     "looked for. Default: 30."
 )
 @json_option
-@taking(PublishRequest)
+@with_request(PublishRequest)
 def publish(request: PublishRequest) -> int:
     """Publish one message per line and wait until all of them are persisted."""
     _check(request)
@@ -152,5 +325,5 @@ def publish(request: PublishRequest) -> int:
             request=request, store=store, delimiter=delimiter, summary=Summary(topic=request.topic)
         )
         run.summary.resent = store.unpersisted_count
-        read_book(run)
-        return run_stoppable(partial(_work, run), partial(stopped, run))
+        read_ledger(run)
+        return run_until_signal(partial(_work, run), partial(stopped, run))

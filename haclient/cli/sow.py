@@ -7,20 +7,19 @@ from dataclasses import dataclass
 import click
 import trio
 
-from haclient.cli.connecting import CONNECT_TIMEOUT_S, Connection, open_client
-from haclient.cli.exits import ExitCode, Interrupted
+from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection, open_client
 from haclient.cli.options import (
     client_name_option,
     default_client_name,
     filter_option,
     json_option,
     server_option,
-    taking,
     timeout_option,
     topic_option,
+    with_request,
 )
-from haclient.cli.stopping import run_stoppable
-from haclient.cli.writing import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
+from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
+from haclient.cli.termination import ExitCode, Interrupted, run_until_signal
 from haclient.errors import TimedOut
 
 __all__ = ["sow", "stopped"]
@@ -98,7 +97,7 @@ def stopped(_number: int) -> int:
 @client_name_option
 @timeout_option(help_text="How long the whole query may take. Default: no limit.")
 @json_option
-@taking(_Request)
+@with_request(_Request)
 def sow(request: _Request) -> int:
     """Print the records of a SOW topic, one per line."""
-    return run_stoppable(lambda: _query(request), stopped)
+    return run_until_signal(lambda: _query(request), stopped)

@@ -1,10 +1,8 @@
-"""`haclient store`: look at store files, check them, prune them, take out what they hold (PS23).
-
-All but `prune` change nothing and lock nothing, so a client may have the file in use meanwhile.
-"""
+"""What a store holds, as rows and as text for `haclient store`."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,17 +12,104 @@ from typing import Any, Final
 import click
 import msgspec
 
-from haclient.cli.exits import ExitCode, complain, exit_code_of, one_line
-from haclient.cli.options import json_option, taking
-from haclient.cli.progress import Progress, progress_bar
-from haclient.cli.storing import entries_of, explanations_of, subscriptions_of, summary_of
-from haclient.cli.writing import say
+from haclient.cli.options import json_option, with_request
+from haclient.cli.output import Progress, print_result, progress_bar
+from haclient.cli.termination import ExitCode, exit_code_of, one_line, print_error
 from haclient.errors import HAClientError, UsageError
+from haclient.protocol.codec import MessageDecoder
+from haclient.protocol.framing import FrameReader
 from haclient.stores import prune as prune_files
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
-from haclient_stores.tools.inspect import size_of, viewed
+from haclient_stores.tools.explain import Explanation
+from haclient_stores.tools.inspect import BookmarkFile, StoreFile, size_of, viewed
 
-__all__ = ["store"]
+__all__ = ["entries_of", "explanations_of", "store", "subscriptions_of", "summary_of"]
+
+
+def explanations_of(store: BookmarkFile, sub_id: str | None = None) -> Iterator[Explanation]:
+    """What would come again, for one subscription or for all.
+
+    Raises:
+        UsageError: The store knows no such subscription.
+    """
+    for name in list(store.subscriptions) if sub_id is None else [sub_id]:
+        yield store.explain(name)
+
+
+def subscriptions_of(store: BookmarkFile) -> Iterator[dict[str, Any]]:
+    """One row for each subscription."""
+    for sub_id, handle in store.subscriptions.items():
+        yield {
+            "sub_id": sub_id,
+            "recovery_point": str(handle.recovery_point()),
+            "undiscarded": handle.undiscarded_count,
+        }
+
+
+def entries_of(store: StoreFile) -> Iterator[dict[str, Any]]:
+    """One row for each message that is not finished, or not persisted."""
+    if isinstance(store, FilePublishStore):
+        yield from _messages(store)
+    else:
+        for sub_id in store.subscriptions:
+            for number, bookmark, discarded in store.entries(sub_id):
+                yield {
+                    "sub_id": sub_id,
+                    "number": number,
+                    "bookmark": str(bookmark),
+                    "discarded": discarded,
+                }
+
+
+def _messages(store: FilePublishStore) -> Iterator[dict[str, Any]]:
+    frames, decoder = FrameReader(), MessageDecoder()
+    for sequence, frame in store.replay():
+        (message,) = decoder.decode(*frames.feed(frame))
+        row: dict[str, Any] = {
+            "sequence": sequence,
+            "command": message.kind,
+            "topic": message.topic,
+            "filter": message.filter,
+        }
+        try:
+            row["data"] = message.data.decode()
+        except UnicodeDecodeError:
+            row["data_base64"] = base64.b64encode(message.data).decode()
+        yield row
+
+
+def summary_of(path: Path, store: StoreFile) -> tuple[dict[str, Any], str]:
+    """What a store is and holds, as values and as text."""
+    values: dict[str, Any] = {
+        "path": str(path),
+        "kind": "publish" if isinstance(store, FilePublishStore) else _bookmark_kind(store),
+        "owner": store.client_name,
+        "bytes": size_of(path),
+    }
+    owner = f"client {store.client_name!r}" if store.client_name else "nobody yet"
+    head = f"{path}: {values['kind']} store of {owner}, {values['bytes']} bytes"
+    if isinstance(store, FilePublishStore):
+        values |= {
+            "unpersisted": store.unpersisted_count,
+            "lowest_unpersisted": store.lowest_unpersisted,
+            "last_persisted": store.last_persisted,
+            "last_sequence": store.last_sequence,
+        }
+        text = (
+            f"  {store.unpersisted_count} unpersisted, the lowest {store.lowest_unpersisted}; "
+            f"last persisted {store.last_persisted}, last sequence {store.last_sequence}"
+        )
+        return values, f"{head}\n{text}"
+    rows = list(subscriptions_of(store))
+    form = "  {sub_id}: {recovery_point}, {undiscarded} undiscarded"
+    lines = [form.format(**row) for row in rows]
+    return {**values, "subscriptions": rows}, "\n".join([head, *lines])
+
+
+def _bookmark_kind(store: BookmarkFile) -> str:
+    return "ring bookmark" if isinstance(store, RingBookmarkStore) else "logged bookmark"
+
 
 _BIG_BYTES: Final = 16 * 1024 * 1024  # smaller files take no time
 
@@ -65,11 +150,11 @@ def _each(files: Iterable[Path], work: Callable[[Path, Callable[[int], None]], N
     for path in files:
         try:
             with _progress(path) as progress:
-                work(path, progress.tell)
+                work(path, progress.update)
         except (HAClientError, OSError) as error:  # such as a file that may not be read
             known = exit_code_of(error)
             worst = max(worst, ExitCode.FAILURE if known is None else known[0])
-            complain(one_line(error))
+            print_error(one_line(error))
     return worst
 
 
@@ -79,21 +164,21 @@ def _progress(path: Path) -> AbstractContextManager[Progress]:
     return progress_bar(str(path), size) if size > _BIG_BYTES else nullcontext(Progress())
 
 
-def _told(values: dict[str, Any], text: str, *, as_json: bool) -> None:
-    say(msgspec.json.encode(values).decode() if as_json else text)
+def _print(values: dict[str, Any], text: str, *, as_json: bool) -> None:
+    print_result(msgspec.json.encode(values).decode() if as_json else text)
 
 
 @store.command()
 @files_argument
 @json_option
-@taking(_Files)
+@with_request(_Files)
 def show(request: _Files) -> int:
     """Say what each file is, whose, and what it holds."""
 
     def show_one(path: Path, progress: Callable[[int], None]) -> None:
         with viewed(path, progress) as found:
             values, text = summary_of(path, found)
-            _told(values, text, as_json=request.as_json)
+            _print(values, text, as_json=request.as_json)
 
     return _each(request.files, show_one)
 
@@ -101,7 +186,7 @@ def show(request: _Files) -> int:
 @store.command()
 @files_argument
 @json_option
-@taking(_Files)
+@with_request(_Files)
 def verify(request: _Files) -> int:
     """Read each file from its beginning to its end; fails if one of them is damaged."""
 
@@ -109,7 +194,7 @@ def verify(request: _Files) -> int:
         with viewed(path, progress) as found:
             count = sum(1 for _ in entries_of(found))
             values = {"path": str(path), "ok": True, "entries": count}
-            _told(values, f"{path}: whole, {count} entries", as_json=request.as_json)
+            _print(values, f"{path}: whole, {count} entries", as_json=request.as_json)
 
     return _each(request.files, verify_one)
 
@@ -117,7 +202,7 @@ def verify(request: _Files) -> int:
 @store.command()
 @files_argument
 @json_option
-@taking(_Files)
+@with_request(_Files)
 def prune(request: _Files) -> int:
     """Rewrite bookmark logs without what is finished; the form for cron.
 
@@ -132,7 +217,7 @@ def prune(request: _Files) -> int:
             "after_bytes": done.after_bytes,
         }
         text = f"{path}: {done.before_bytes} bytes before, {done.after_bytes} now"
-        _told(values, text, as_json=request.as_json)
+        _print(values, text, as_json=request.as_json)
 
     return _each(request.files, prune_one)
 
@@ -141,14 +226,14 @@ def prune(request: _Files) -> int:
 @file_argument
 @click.option("--sub-id", help="Only this subscription. Default: all of them.")
 @json_option
-@taking(_Explained)
+@with_request(_Explained)
 def explain(request: _Explained) -> None:
     """Say what would come again if the process that uses the bookmark store died now."""
     with viewed(request.file) as found:
         if isinstance(found, FilePublishStore):
             raise UsageError(f"{request.file}: explain is for bookmark stores; try show")
         for explanation in explanations_of(found, request.sub_id):
-            _told(explanation.as_dict(), str(explanation), as_json=request.as_json)
+            _print(explanation.as_dict(), str(explanation), as_json=request.as_json)
 
 
 @store.command()
@@ -159,14 +244,14 @@ def explain(request: _Explained) -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write tables into this SQLite database. Default: JSON objects on standard output.",
 )
-@taking(_Exported)
+@with_request(_Exported)
 def export(request: _Exported) -> None:
     """Take out what a store holds: subscriptions and entries, or unpersisted messages."""
     with viewed(request.file) as found:
         if request.sqlite is None:
             for kind, rows in _tables(found):
                 for row in rows:
-                    say(msgspec.json.encode({"record": kind, **row}).decode())
+                    print_result(msgspec.json.encode({"record": kind, **row}).decode())
         else:
             _write_database(request.sqlite, _tables(found))
 

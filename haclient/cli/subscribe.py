@@ -22,20 +22,19 @@ from urllib.parse import quote
 import click
 import trio
 
-from haclient.cli.connecting import CONNECT_TIMEOUT_S, GIVE_UP_AFTER_S, Connection, open_client
-from haclient.cli.exits import ExitCode, Interrupted
+from haclient.cli.connection import CONNECT_TIMEOUT_S, GIVE_UP_AFTER_S, Connection, open_client
 from haclient.cli.options import (
     client_name_option,
     default_client_name,
     filter_option,
     json_option,
     server_option,
-    taking,
     timeout_option,
     topic_option,
+    with_request,
 )
-from haclient.cli.stopping import run_stoppable
-from haclient.cli.writing import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
+from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
+from haclient.cli.termination import ExitCode, Interrupted, run_until_signal
 from haclient.errors import DisconnectedError, TimedOut, UsageError
 from haclient.ha import HAClient
 from haclient.stores import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
@@ -190,11 +189,11 @@ def stopped(run: SubscribeRun, number: int) -> int:
 @client_name_option
 @timeout_option(help_text="End when no message came for so long. Default: never.")
 @json_option
-@taking(SubscribeRequest)
+@with_request(SubscribeRequest)
 def subscribe(request: SubscribeRequest) -> int:
     """Print messages as they come, one per line."""
     start = request.start
     store = None if request.store is None else LoggedBookmarkStore(request.store)
     with closing(store) if store is not None else nullcontext():
         run = SubscribeRun(request, start, store)
-        return run_stoppable(partial(_work, run), partial(stopped, run))
+        return run_until_signal(partial(_work, run), partial(stopped, run))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient.cli.demo_processes import reserved_ports
+from haclient.cli.demo.processes import reserved_ports
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.process import Child, haclient, running_broker, start_haclient
 

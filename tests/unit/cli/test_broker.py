@@ -77,7 +77,7 @@ def test_a_broker_says_where_it_listens_and_ends_on_a_signal(
         told.append(text)
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("haclient.cli.broker.say", echo)
+    monkeypatch.setattr("haclient.cli.broker.print_result", echo)
     users = tmp_path / "users"
     users.write_text("me:secret\n")
     words = ("--listen", "tcp://127.0.0.1:0", "--data", str(tmp_path / "log"))
@@ -94,7 +94,7 @@ def test_without_data_the_log_has_a_place_that_is_named(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(
-        "haclient.cli.broker.say", lambda _text, **_: os.kill(os.getpid(), signal.SIGTERM)
+        "haclient.cli.broker.print_result", lambda _text, **_: os.kill(os.getpid(), signal.SIGTERM)
     )
     assert run(["broker", "run", "--listen", "tcp://127.0.0.1:0"]) == 0
     [place] = tmp_path.iterdir()

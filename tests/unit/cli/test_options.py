@@ -14,8 +14,8 @@ from haclient.cli.options import (
     client_name_option,
     default_client_name,
     server_option,
-    taking,
     timeout_option,
+    with_request,
 )
 
 
@@ -30,7 +30,7 @@ class Request:
 @server_option
 @client_name_option
 @timeout_option(help_text="how long")
-@taking(Request)
+@with_request(Request)
 def command(request: Request) -> None:
     """Show."""
     click.echo(repr(request))

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from haclient.cli.exits import Interrupted
 from haclient.cli.ping import stopped
+from haclient.cli.termination import Interrupted
 from support.command_line import CommandLine
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from haclient.cli.exits import Interrupted
 from haclient.cli.sow import stopped
+from haclient.cli.termination import Interrupted
 from support.command_line import CommandLine
 
 

@@ -1,4 +1,4 @@
-"""`haclient store`."""
+"""None"""
 
 from __future__ import annotations
 
@@ -13,8 +13,30 @@ from pathlib import Path
 import pytest
 
 from haclient.cli.app import run
-from haclient.protocol.codec import publish_head
+from haclient.cli.store import entries_of, explanations_of, subscriptions_of, summary_of
+from haclient.protocol.codec import encode_header, publish_head
 from haclient.stores import FilePublishStore, LoggedBookmarkStore, RingBookmarkStore
+
+pytestmark = pytest.mark.row("PS23")
+
+
+def test_a_sow_delete_is_shown_with_its_filter(tmp_path: Path) -> None:
+    with closing(FilePublishStore(tmp_path / "p")) as store:
+        head = encode_header({"c": "sow_delete", "t": "orders", "filter": "/id = 1"})[:-1]
+        store.store(head + b',"s":', b"}", b"")
+        (row,) = entries_of(store)
+    assert (row["command"], row["topic"], row["filter"]) == ("sow_delete", "orders", "/id = 1")
+
+
+def test_a_store_without_subscriptions_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "s.bm"
+    with closing(LoggedBookmarkStore(path)) as store:
+        values, text = summary_of(path, store)
+        assert list(entries_of(store)) == list(subscriptions_of(store)) == []
+        assert list(explanations_of(store)) == []
+    assert values["subscriptions"] == []
+    assert text == f"{path}: logged bookmark store of nobody yet, {values['bytes']} bytes"
+
 
 pytestmark = pytest.mark.row("PS23")
 
@@ -53,7 +75,7 @@ def publish(tmp_path: Path) -> Path:
     return path
 
 
-def told(capsys: LINES, *words: str | Path) -> list[str]:
+def output_of(capsys: LINES, *words: str | Path) -> list[str]:
     """The lines of a command that succeeds."""
     assert run(["store", *map(str, words)]) == 0
     return capsys.readouterr().out.splitlines()
@@ -63,7 +85,7 @@ def test_show_says_what_each_file_is_and_holds(
     logged: Path, ring: Path, publish: Path, capsys: LINES
 ) -> None:
     size = sum(file.stat().st_size for file in publish.iterdir())
-    assert told(capsys, "show", logged, ring, publish) == [
+    assert output_of(capsys, "show", logged, ring, publish) == [
         f"{logged}: logged bookmark store of client 'me', {logged.stat().st_size} bytes",
         "  s1: 7|2|, 3 undiscarded",
         "  s2: 0, 1 undiscarded",
@@ -72,7 +94,7 @@ def test_show_says_what_each_file_is_and_holds(
         f"{publish}: publish store of client 'me', {size} bytes",
         "  2 unpersisted, the lowest 2; last persisted 1, last sequence 3",
     ]
-    first, _, last = map(json.loads, told(capsys, "show", "--json", logged, ring, publish))
+    first, _, last = map(json.loads, output_of(capsys, "show", "--json", logged, ring, publish))
     assert first["subscriptions"][0] == {
         "sub_id": "s1",
         "recovery_point": "7|2|",
@@ -84,7 +106,7 @@ def test_show_says_what_each_file_is_and_holds(
 def test_verify_tells_damage_by_its_offset_and_goes_on(
     logged: Path, ring: Path, publish: Path, capsys: LINES
 ) -> None:
-    assert told(capsys, "verify", logged, ring, publish) == [
+    assert output_of(capsys, "verify", logged, ring, publish) == [
         f"{logged}: whole, 5 entries",
         f"{ring}: whole, 0 entries",
         f"{publish}: whole, 2 entries",
@@ -145,20 +167,20 @@ def test_prune_is_refused_with_75_while_a_client_has_the_file_and_prunes_the_oth
     assert out == f"{ring}: {size} bytes before, {size} now\n"
     assert "in use by another process as client 'me'" in err
     assert "No such file" in err
-    (line,) = told(capsys, "prune", "--json", logged)
+    (line,) = output_of(capsys, "prune", "--json", logged)
     assert json.loads(line)["path"] == str(logged)
-    assert told(capsys, "verify", logged) == [f"{logged}: whole, 5 entries"]
+    assert output_of(capsys, "verify", logged) == [f"{logged}: whole, 5 entries"]
 
 
 def test_explain_says_what_would_come_again(logged: Path, publish: Path, capsys: LINES) -> None:
-    assert told(capsys, "explain", logged, "--sub-id", "s1") == [
+    assert output_of(capsys, "explain", logged, "--sub-id", "s1") == [
         "subscription s1: the next process finds every discard",
         "  resumes at    7|2|",
         "  redelivered   3 undiscarded: 7|3|, 7|5|, 7|6|",
         "  skipped       1 discarded",
         "  repeated      0 discarded",
     ]
-    both = [json.loads(line) for line in told(capsys, "explain", "--json", logged)]
+    both = [json.loads(line) for line in output_of(capsys, "explain", "--json", logged)]
     assert [each["sub_id"] for each in both] == ["s1", "s2"]
     assert run(["store", "explain", str(logged), "--sub-id", "s3"]) == 2
     assert "no subscription 's3' in this store; it knows s1, s2" in capsys.readouterr().err
@@ -167,7 +189,7 @@ def test_explain_says_what_would_come_again(logged: Path, publish: Path, capsys:
 
 
 def test_export_takes_out_what_is_not_finished(logged: Path, publish: Path, capsys: LINES) -> None:
-    rows = [json.loads(line) for line in told(capsys, "export", logged)]
+    rows = [json.loads(line) for line in output_of(capsys, "export", logged)]
     assert rows[0] == {
         "record": "subscriptions",
         "sub_id": "s1",
@@ -181,7 +203,7 @@ def test_export_takes_out_what_is_not_finished(logged: Path, publish: Path, caps
         ("7|5|", False),
         ("7|6|", False),
     ]
-    rows = [json.loads(line) for line in told(capsys, "export", publish)]
+    rows = [json.loads(line) for line in output_of(capsys, "export", publish)]
     assert [(row["sequence"], row["topic"]) for row in rows] == [(2, "orders"), (3, "orders")]
     assert (rows[0]["data"], rows[1]["data_base64"]) == ("two", "/w==")
 
@@ -191,7 +213,7 @@ def test_export_writes_a_database_again_and_again(
 ) -> None:
     database = tmp_path / "out.db"
     for _ in range(2):
-        assert told(capsys, "export", logged, "--sqlite", database) == []
+        assert output_of(capsys, "export", logged, "--sqlite", database) == []
     with closing(sqlite3.connect(database)) as connection:
         query = "select bookmark from entries where not discarded and sub_id = 's1'"
         assert connection.execute(query).fetchall() == [("7|3|",), ("7|5|",), ("7|6|",)]
@@ -204,7 +226,7 @@ def test_an_export_that_is_interrupted_leaves_the_tables_as_they_were(
     logged: Path, tmp_path: Path, capsys: LINES, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = tmp_path / "out.db"
-    told(capsys, "export", logged, "--sqlite", database)
+    output_of(capsys, "export", logged, "--sqlite", database)
 
     def interrupted(_: object) -> Iterator[dict[str, int]]:
         for number in range(1000):

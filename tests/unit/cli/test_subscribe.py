@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from haclient.cli.app import run
-from haclient.cli.exits import Interrupted
 from haclient.cli.subscribe import SubscribeRequest, SubscribeRun, stopped
+from haclient.cli.termination import Interrupted
 from haclient.errors import UsageError
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkRange, Timestamp
 from support.command_line import CommandLine

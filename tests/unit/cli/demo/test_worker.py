@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from haclient.cli.demo_trace import Mark, Step, TraceReader, TraceWriter
-from haclient.cli.demo_worker import HELD, Hands, body_of, number_of
+from haclient.cli.demo.trace import Mark, Step, TraceReader, TraceWriter
+from haclient.cli.demo.worker import HELD, HeldMessages, body_of, number_of
 from haclient.errors import DisconnectedError
 from haclient.protocol.messages import Message
 
@@ -48,7 +48,7 @@ def test_a_message_tells_its_number(number: int) -> None:
 def test_each_discard_stands_between_its_two_marks(tmp_path: Path) -> None:
     store = Store(tmp_path / "trace")
     with TraceWriter(tmp_path / "trace", 100) as trace:
-        hands = Hands(trace)
+        hands = HeldMessages(trace)
         hands.take(messages(store))
         assert len(store.discarded) == 2 * HELD
         hands.discard()
@@ -66,7 +66,7 @@ def test_the_first_message_after_a_loss_is_reported_once(
 ) -> None:
     store = Store(tmp_path / "trace")
     with TraceWriter(tmp_path / "trace", 100) as trace:
-        hands = Hands(trace)
+        hands = HeldMessages(trace)
         first, second, third = messages(store, 3)
         hands.take([first])
         assert capfd.readouterr().out == ""

@@ -16,23 +16,34 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+import click
 import msgspec
 import trio
 
-from haclient.cli.demo_plan import KILLS, Kill, Pace, due_at
-from haclient.cli.demo_processes import Company, DemoFailed, Member, open_company, reserved_ports
-from haclient.cli.demo_reports import Assignment, Report
-from haclient.cli.demo_trace import Mark, Step, TraceReader
-from haclient.cli.demo_verdict import Measures, Verdict, judge
-from haclient.cli.progress import Progress
+from haclient.cli.demo.processes import (
+    Assignment,
+    DemoFailed,
+    DemoProcess,
+    ProcessGroup,
+    Report,
+    open_process_group,
+    reserved_ports,
+)
+from haclient.cli.demo.schedule import KILLS, MIN_MESSAGES, Kill, Pace, due_at
+from haclient.cli.demo.trace import MAX_NUMBER, Mark, Step, TraceReader
+from haclient.cli.demo.verdict import Measures, Verdict, judge
+from haclient.cli.options import json_option, with_request
+from haclient.cli.output import Progress, print_result, progress_bar
+from haclient.cli.termination import ExitCode, Interrupted, run_until_signal
 from haclient.transport.exceptions import open_nursery
 
-__all__ = ["conduct"]
+__all__ = ["demo", "run_demo", "stopped"]
 
-_TICK_S: Final = 0.02  # how often the conductor looks around
+_TICK_S: Final = 0.02  # how often the demo itself looks around
 _PATIENCE_S: Final = 20.0
 _MARKS_PER_MESSAGE: Final = 4  # one more than are due, so that repetitions find room
 
@@ -49,7 +60,7 @@ class _Broker:
     listen: str
     partner: str
     data: Path
-    member: Member | None = None
+    process: DemoProcess | None = None
     is_listening: bool = False
 
     @property
@@ -64,12 +75,12 @@ class _Broker:
         ]
 
 
-class _Conductor:
+class _DemoRun:
     """One run."""
 
     def __init__(
         self,
-        company: Company,
+        group: ProcessGroup,
         nursery: trio.Nursery,
         *,
         ports: list[int],
@@ -78,18 +89,18 @@ class _Conductor:
         patience_s: float,
     ) -> None:
         self._patience_s = patience_s
-        self._company = company
+        self._group = group
         self._nursery = nursery
         self._messages = messages
         self._progress = progress
         listen = [f"tcp://127.0.0.1:{port}" for port in ports]
         self._primary, self._secondary = (
-            _Broker(name, mine, other, company.directory / name)
+            _Broker(name, mine, other, group.directory / name)
             for name, mine, other in (("east", *listen), ("west", *reversed(listen)))
         )
         self._readers: list[TraceReader] = []
         self._arrived: set[int] = set()
-        self._said: dict[Member, Report] = {}
+        self._ready: dict[DemoProcess, Report] = {}
         self._resumed_ns = 0
         self.lives: list[list[Step]] = []
         self.published = 0
@@ -99,33 +110,33 @@ class _Conductor:
 
     # -- listening ------------------------------------------------------------
 
-    async def _listen_to_broker(self, broker: _Broker, member: Member) -> None:
-        async for line in member.lines():
+    async def _listen_to_broker(self, broker: _Broker, process: DemoProcess) -> None:
+        async for line in process.lines():
             broker.is_listening = broker.is_listening or line.startswith(b"listening ")
 
-    async def _listen_to_worker(self, member: Member) -> None:
-        async for line in member.lines():
+    async def _listen_to_worker(self, process: DemoProcess) -> None:
+        async for line in process.lines():
             report = msgspec.json.decode(line, type=Report)
             if report.ready or report.caught_up:
-                self._said[member] = report
+                self._ready[process] = report
             if report.published is not None and report.persisted is not None:
                 self.published, self.persisted = report.published, report.persisted
             if report.resumed_ns is not None:
                 self._resumed_ns = report.resumed_ns
 
-    def _look(self) -> None:
+    def _read_trace(self) -> None:
         """Read what the subscriber has written since the last look."""
         if self._readers:
             steps = self._readers[-1].read_new()
             self.lives[-1] += steps
             self._arrived.update(number for mark, number in steps if mark is Mark.DELIVERED)
-            self._progress.tell(len(self._arrived))
+            self._progress.update(len(self._arrived))
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition for as long as anything moves."""
         moved, since = (-1, -1, -1), trio.current_time()
         while not condition():
-            self._look()
+            self._read_trace()
             now = trio.current_time()
             state = (sum(map(len, self.lives)), self.published, self.persisted)
             if state != moved:
@@ -133,7 +144,7 @@ class _Conductor:
             elif now - since > self._patience_s:
                 raise _Stuck
             await trio.sleep(_TICK_S)
-        self._look()
+        self._read_trace()
 
     async def _until_arrived(self, count: int) -> None:
         await self._until(lambda: len(self._arrived) >= count)
@@ -142,24 +153,24 @@ class _Conductor:
 
     async def _start_broker(self, broker: _Broker) -> None:
         broker.is_listening = False
-        broker.member = await self._company.start(
+        broker.process = await self._group.start(
             f"broker {broker.name}", "broker", *broker.arguments
         )
-        self._nursery.start_soon(self._listen_to_broker, broker, broker.member)
+        self._nursery.start_soon(self._listen_to_broker, broker, broker.process)
 
-    async def _start_worker(self, role: str, task: Assignment) -> Member:
-        member = await self._company.start(role, role, msgspec.json.encode(task).decode())
-        self._nursery.start_soon(self._listen_to_worker, member)
-        await self._until(lambda: member in self._said)
-        return member
+    async def _start_worker(self, role: str, task: Assignment) -> DemoProcess:
+        process = await self._group.start(role, role, msgspec.json.encode(task).decode())
+        self._nursery.start_soon(self._listen_to_worker, process)
+        await self._until(lambda: process in self._ready)
+        return process
 
-    async def _start_publisher(self) -> Member:
-        store = self._company.directory / "publisher"
+    async def _start_publisher(self) -> DemoProcess:
+        store = self._group.directory / "publisher"
         servers = (self._primary.uri, self._secondary.uri)
         return await self._start_worker("publisher", Assignment(servers=servers, store=str(store)))
 
-    async def _start_subscriber(self, *brokers: _Broker) -> Member:
-        directory = self._company.directory
+    async def _start_subscriber(self, *brokers: _Broker) -> DemoProcess:
+        directory = self._group.directory
         trace = directory / f"trace.{len(self.lives)}"
         self._readers.append(TraceReader(trace))
         self.lives.append([])
@@ -195,57 +206,61 @@ class _Conductor:
         await self._until_arrived(self._messages)
         await publisher.stop()
         await subscriber.stop()
-        self._look()
-        await self._call_the_roll()
+        self._read_trace()
+        await self._check_nothing_is_left()
 
-    async def _keep_pace(self, publisher: Member, pace: Pace) -> None:
+    async def _keep_pace(self, publisher: DemoProcess, pace: Pace) -> None:
         while True:
-            await publisher.say(str(pace.allowed(trio.current_time())))
+            await publisher.send_line(str(pace.allowed(trio.current_time())))
             await trio.sleep(_TICK_S)
 
     async def _fail_over(self) -> None:
         """Kill the primary; start it again when the other one has delivered; let it catch up."""
-        victim, heir = self._primary, self._secondary
-        if victim.member is None:
+        victim, successor = self._primary, self._secondary
+        if victim.process is None:
             raise AssertionError("both brokers are started first")
         arrived, killed_ns = len(self._arrived), time.monotonic_ns()
-        await victim.member.kill()
-        self._progress.say(
-            f"killed broker {victim.name} (process {victim.member.pid}) after {arrived} messages"
+        await victim.process.kill()
+        self._progress.report(
+            f"killed broker {victim.name} (process {victim.process.pid}) after {arrived} messages"
         )
         await self._until(lambda: self._resumed_ns > killed_ns)
         self.failover_ms.append((self._resumed_ns - killed_ns) / 1e6)
-        self._primary, self._secondary = heir, victim
-        self._progress.say(f"broker {heir.name} delivers, {self.failover_ms[-1]:.0f} ms later")
+        self._primary, self._secondary = successor, victim
+        self._progress.report(
+            f"broker {successor.name} delivers, {self.failover_ms[-1]:.0f} ms later"
+        )
         await self._start_broker(victim)
         await self._until(lambda: victim.is_listening)
         published = self.published
         await self._until(lambda: self.persisted >= published)
-        self._progress.say(f"broker {victim.name} is back and has caught up")
+        self._progress.report(f"broker {victim.name} is back and has caught up")
 
-    async def _restart(self, subscriber: Member) -> Member:
+    async def _restart(self, subscriber: DemoProcess) -> DemoProcess:
         """Kill the subscriber and start another one with its store."""
         arrived = len(self._arrived)
         await subscriber.kill()
-        self._look()
-        self._progress.say(
+        self._read_trace()
+        self._progress.report(
             f"killed the subscriber (process {subscriber.pid}) after {arrived} messages"
         )
         successor = await self._start_subscriber(self._primary, self._secondary)
         await self._until(lambda: bool(self.lives[-1]))
         self.restarts += 1
-        self._progress.say("the next subscriber goes on where its store says")
+        self._progress.report("the next subscriber goes on where its store says")
         return successor
 
-    async def _call_the_roll(self) -> None:
+    async def _check_nothing_is_left(self) -> None:
         """Ask the other broker for what the store does not know as discarded: nothing."""
         last = await self._start_subscriber(self._secondary, self._primary)
-        await self._until(lambda: self._said[last].caught_up)
+        await self._until(lambda: self._ready[last].caught_up)
         await last.stop()
-        self._look()
+        self._read_trace()
 
 
-async def conduct(messages: int, progress: Progress, *, patience_s: float = _PATIENCE_S) -> Verdict:
+async def run_demo(
+    messages: int, progress: Progress, *, patience_s: float = _PATIENCE_S
+) -> Verdict:
     """Run the demo to its verdict.
 
     Args:
@@ -259,9 +274,9 @@ async def conduct(messages: int, progress: Progress, *, patience_s: float = _PAT
     began = trio.current_time()
     is_stuck = False
     with reserved_ports(2) as ports:
-        async with open_company() as company, open_nursery() as nursery:
-            conductor = _Conductor(
-                company,
+        async with open_process_group() as group, open_nursery() as nursery:
+            demo_run = _DemoRun(
+                group,
                 nursery,
                 ports=ports,
                 messages=messages,
@@ -269,16 +284,55 @@ async def conduct(messages: int, progress: Progress, *, patience_s: float = _PAT
                 patience_s=patience_s,
             )
             try:
-                await conductor.play()
+                await demo_run.play()
             except _Stuck:
                 is_stuck = True
             nursery.cancel_scope.cancel()
     measures = Measures(
-        failover_ms=conductor.failover_ms,
-        restarts=conductor.restarts,
+        failover_ms=demo_run.failover_ms,
+        restarts=demo_run.restarts,
         seconds=trio.current_time() - began,
     )
-    verdict = judge(conductor.published, conductor.lives, measures)
+    verdict = judge(demo_run.published, demo_run.lives, measures)
     if is_stuck and verdict.good:
         raise DemoFailed(f"nothing has moved for {patience_s:g} s")
     return verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    messages: int
+    as_json: bool
+
+
+async def _work(request: _Request) -> int:
+    with progress_bar("messages arrived", request.messages) as progress:
+        verdict = await run_demo(request.messages, progress)
+    print_result(
+        msgspec.json.encode(verdict).decode() if request.as_json else verdict.as_text(), aside=True
+    )
+    return ExitCode.OK if verdict.good else ExitCode.FAILURE
+
+
+def stopped(_number: int) -> int:
+    """A signal ended the demo; its processes and files are gone."""
+    raise Interrupted("interrupted: there is no verdict")
+
+
+@click.command()
+@click.option(
+    "--messages",
+    type=click.IntRange(MIN_MESSAGES, MAX_NUMBER),
+    default=100_000,
+    show_default=True,
+    help="How many messages to send.",
+)
+@json_option
+@with_request(_Request)
+def demo(request: _Request) -> int:
+    """Kill brokers and a subscriber in mid-stream, and account for every message.
+
+    Two replicating brokers, a publisher and a subscriber run as processes of this machine. Exit
+    code 0 only if nothing was lost, duplicated or out of order.
+    """
+    return run_until_signal(partial(_work, request), stopped)

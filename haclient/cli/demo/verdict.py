@@ -2,7 +2,7 @@
 
 A subscriber lives several times: it is killed and started again with the same store. The traces of
 its lives, in their order, say of each message when it was delivered and whether its `discard()` had
-returned (`haclient.cli.demo_trace`). Messages are numbered from 0 in the order of their publishing.
+returned (`haclient.cli.demo.trace`). Messages are numbered from 0 in the order of their publishing.
 
 * *lost*: never delivered; or delivered to a life that ended without calling its `discard()`, and
   never again to a later one, although it had not been finished with.
@@ -21,7 +21,7 @@ from statistics import median
 
 import msgspec
 
-from haclient.cli.demo_trace import Mark, Step
+from haclient.cli.demo.trace import Mark, Step
 
 __all__ = ["Measures", "Verdict", "judge"]
 
@@ -59,7 +59,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the promise was kept."""
         return not (self.lost or self.duplicated or self.out_of_order)
 
-    def told(self) -> str:
+    def as_text(self) -> str:
         """The verdict in words."""
         restarts = "restart" if self.restarts == 1 else "restarts"
         went_through = (
@@ -84,7 +84,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return f"{went_through}\n{again}\n{first}\n{conclusion}"
 
 
-class _Judge:
+class _Tally:
     """What is known after each step of the traces."""
 
     def __init__(self, published: int) -> None:
@@ -137,16 +137,16 @@ def judge(published: int, lives: Sequence[Iterable[Step]], measures: Measures) -
 
     The last life owes nothing: nobody came after it who could have been given what it still held.
     """
-    court = _Judge(published)
+    tally = _Tally(published)
     for life in lives:
-        court.live(life)
+        tally.live(life)
     return Verdict(
         published=published,
-        delivered=len(court.seen),
-        lost=court.lost(),
-        duplicated=court.duplicated,
-        redelivered_undiscarded=court.redelivered,
-        out_of_order=court.out_of_order,
+        delivered=len(tally.seen),
+        lost=tally.lost(),
+        duplicated=tally.duplicated,
+        redelivered_undiscarded=tally.redelivered,
+        out_of_order=tally.out_of_order,
         failovers=len(measures.failover_ms),
         restarts=measures.restarts,
         failover_ms_p50=round(median(measures.failover_ms or [0.0]), 3),

@@ -1,8 +1,8 @@
-"""The processes of `haclient demo` as its conductor sees them: started, heard, killed, buried.
+"""The processes of `haclient demo`, and the messages that they exchange with the main process.
 
-A `Company` holds all of them and their directory; leaving it kills whatever still runs and removes
-the directory, however it is left. Each process is the leader of a session of its own, so that
-Ctrl-C reaches the conductor alone, and ends by itself when the conductor is gone.
+A `ProcessGroup` owns all processes and their directory. On exit it kills the processes that still
+run and removes the directory. Each process leads a session of its own, so that Ctrl-C reaches only
+the main process, and each ends by itself when the main process is gone.
 """
 
 from __future__ import annotations
@@ -17,18 +17,27 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import trio
 
 from haclient.errors import HAClientError
 
-__all__ = ["Company", "DemoFailed", "Member", "open_company", "reserved_ports"]
+__all__ = [
+    "Assignment",
+    "DemoFailed",
+    "DemoProcess",
+    "ProcessGroup",
+    "Report",
+    "open_process_group",
+    "reserved_ports",
+]
 
 
 class DemoFailed(HAClientError):
     """The demo could not be carried out: there is no verdict."""
 
 
-class Member:
+class DemoProcess:
     """One running process.
 
     Args:
@@ -48,7 +57,7 @@ class Member:
         """Its process id."""
         return self._process.pid
 
-    async def say(self, text: str) -> None:
+    async def send_line(self, text: str) -> None:
         """Write a line to its standard input; one that has just died does not hear it."""
         if self._process.stdin is not None:
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
@@ -95,17 +104,17 @@ class Member:
         await self._process.wait()
 
 
-class Company:
+class ProcessGroup:
     """The processes that were started, and the directory of their files."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._members: list[Member] = []
+        self._processes: list[DemoProcess] = []
 
-    async def start(self, name: str, role: str, *arguments: str) -> Member:
-        """Start a role of `haclient.cli.demo_worker`."""
-        errors = self.directory / f"{name.replace(' ', '-')}.{len(self._members)}.err"
-        command = [sys.executable, "-m", "haclient.cli.demo_worker", role, *arguments]
+    async def start(self, name: str, role: str, *arguments: str) -> DemoProcess:
+        """Start a role of `haclient.cli.demo.worker`."""
+        errors = self.directory / f"{name.replace(' ', '-')}.{len(self._processes)}.err"
+        command = [sys.executable, "-m", "haclient.cli.demo.worker", role, *arguments]
         # The same modules as ours, wherever they were imported from.
         path = os.pathsep.join(each for each in sys.path if each)
         with errors.open("wb") as file, trio.CancelScope(shield=True):
@@ -117,25 +126,25 @@ class Company:
                 env={**os.environ, "PYTHONPATH": path},
                 start_new_session=True,
             )
-            self._members.append(Member(name, process, errors))
-        return self._members[-1]
+            self._processes.append(DemoProcess(name, process, errors))
+        return self._processes[-1]
 
-    async def bury(self) -> None:
+    async def kill_all(self) -> None:
         """Kill whoever still runs."""
-        for member in self._members:
-            await member.kill()
+        for process in self._processes:
+            await process.kill()
 
 
 @asynccontextmanager
-async def open_company() -> AsyncGenerator[Company]:
-    """A company that leaves neither a process nor a file behind."""
+async def open_process_group() -> AsyncGenerator[ProcessGroup]:
+    """A group that leaves neither a process nor a file behind."""
     with tempfile.TemporaryDirectory(prefix="haclient-demo-") as directory:
-        company = Company(Path(directory))
+        group = ProcessGroup(Path(directory))
         try:
-            yield company
+            yield group
         finally:
             with trio.CancelScope(shield=True):
-                await company.bury()
+                await group.kill_all()
 
 
 @contextmanager
@@ -154,3 +163,37 @@ def reserved_ports(count: int) -> Generator[list[int]]:
             holder.bind(("127.0.0.1", 0))
             ports.append(holder.getsockname()[1])
         yield ports
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a publisher or subscriber has to do.
+
+    Attributes:
+        servers: URIs, best first.
+        store: Path of its store.
+        trace: Where the subscriber writes its trace.
+        marks: How many marks that trace can take.
+    """
+
+    servers: tuple[str, ...]
+    store: str
+    trace: str = ""
+    marks: int = 0
+
+
+class Report(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """One line of a worker's standard output; what is not told is left out.
+
+    Attributes:
+        ready: It is connected; the subscriber has subscribed.
+        published: How many messages the publisher's store has taken.
+        persisted: How many of them the brokers have persisted.
+        resumed_ns: When the first message after a lost connection came, on the monotonic clock.
+        caught_up: The subscriber has been given all that was in the log when it subscribed.
+    """
+
+    ready: bool = False
+    published: int | None = None
+    persisted: int | None = None
+    resumed_ns: int | None = None
+    caught_up: bool = False

@@ -1,13 +1,13 @@
-"""The processes of `haclient demo`: `python -m haclient.cli.demo_worker ROLE ARGUMENTS`.
+"""The worker processes of `haclient demo`: `python -m haclient.cli.demo.worker ROLE ARGUMENTS`.
 
-Each role is a program as an application would write it, but that it reports to the conductor on its
-standard output and ends with its standard input, so that no process outlives the demo.
+Each role is written like an application. In addition it reports to the main process on its standard
+output, and ends when its standard input ends, so that no process outlives the demo.
 
 * ``broker``: `haclient broker run`.
-* ``publisher``: publishes as far as the conductor allows. It reads that limit from its standard
-  input and answers each line with how many it has published and how many are persisted.
-* ``subscriber``: a resumable stream with a trace of everything (`haclient.cli.demo_trace`). It
-  holds each message for a while and discards in another order than that of arrival.
+* ``publisher``: publishes up to a limit, which it reads from its standard input. It answers each
+  line with the number of messages published and the number persisted.
+* ``subscriber``: a resumable stream; it traces each message (`haclient.cli.demo.trace`).
+  It holds several messages at a time and discards them in an order other than that of arrival.
 
 SIGTERM ends each of them in order.
 """
@@ -28,8 +28,8 @@ import msgspec
 import trio
 
 from haclient.cli.app import run
-from haclient.cli.demo_reports import Assignment, Report
-from haclient.cli.demo_trace import TraceWriter
+from haclient.cli.demo.processes import Assignment, Report
+from haclient.cli.demo.trace import TraceWriter
 from haclient.delay import ExponentialDelayStrategy
 from haclient.errors import HAClientError
 from haclient.ha import HAClient
@@ -38,15 +38,7 @@ from haclient.stores import FilePublishStore, LoggedBookmarkStore
 from haclient.streams import MessageStream
 from haclient_stores.bookmark import MOST_RECENT
 
-__all__ = [
-    "HELD",
-    "Hands",
-    "body_of",
-    "main",
-    "number_of",
-    "publisher",
-    "subscriber",
-]
+__all__ = ["HELD", "HeldMessages", "body_of", "main", "number_of", "publisher", "subscriber"]
 
 TOPIC: Final = "orders"
 HELD: Final = 8
@@ -68,7 +60,7 @@ def number_of(body: bytes) -> int:
     return int(body[5 : body.index(b",")])
 
 
-def _tell(report: Report) -> None:
+def _report(report: Report) -> None:
     os.write(1, msgspec.json.encode(report) + b"\n")
 
 
@@ -77,7 +69,7 @@ def _delay() -> ExponentialDelayStrategy:
 
 
 async def _limits() -> AsyncGenerator[int]:
-    """What the conductor allows, as it says it, until it has nothing more to say."""
+    """What the demo itself allows, as it says it, until it has nothing more to say."""
     rest = b""
     async with trio.lowlevel.FdStream(os.dup(0)) as stdin:
         async for chunk in stdin:
@@ -95,7 +87,7 @@ async def publisher(task: Assignment) -> None:
         publish_store=FilePublishStore(task.store),
         delay_strategy=_delay(),
     ) as client:
-        _tell(Report(ready=True))
+        _report(Report(ready=True))
         async with trio.open_nursery() as nursery, aclosing(_limits()) as limits:
             nursery.start_soon(_cancel_on_sigterm, nursery.cancel_scope)
             async for limit in limits:
@@ -103,11 +95,11 @@ async def publisher(task: Assignment) -> None:
                     await client.publish(TOPIC, body_of(number))
                 published = max(published, limit)
                 persisted = published - client.unpersisted_count
-                _tell(Report(published=published, persisted=persisted))
+                _report(Report(published=published, persisted=persisted))
             nursery.cancel_scope.cancel()
 
 
-class Hands:
+class HeldMessages:
     """What one life of the subscriber has in its hands."""
 
     def __init__(self, trace: TraceWriter) -> None:
@@ -123,7 +115,7 @@ class Hands:
         """Hold each message, and discard when there are enough."""
         if self.is_resuming:
             self.is_resuming = False
-            _tell(Report(resumed_ns=time.monotonic_ns()))
+            _report(Report(resumed_ns=time.monotonic_ns()))
         delivered, held = self._trace.delivered, self._held
         for message in batch:
             number = number_of(message.data)
@@ -145,7 +137,7 @@ class Hands:
 async def subscriber(task: Assignment) -> None:
     """Take messages until SIGTERM; then discard what is held, and leave."""
     with TraceWriter(Path(task.trace), task.marks) as trace:
-        hands = Hands(trace)
+        hands = HeldMessages(trace)
         async with (
             HAClient(
                 "demo-subscriber",
@@ -157,10 +149,10 @@ async def subscriber(task: Assignment) -> None:
             ) as client,
             client.bookmark_stream(TOPIC, sub_id="demo", bookmark=MOST_RECENT) as messages,
         ):
-            _tell(Report(ready=True))
+            _report(Report(ready=True))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_on_sigterm, nursery.cancel_scope)
-                nursery.start_soon(_tell_caught_up, messages)
+                nursery.start_soon(_report_caught_up, messages)
                 async for batch in messages.batches():
                     hands.take(batch)
             hands.discard()
@@ -173,9 +165,9 @@ async def _cancel_on_sigterm(scope: trio.CancelScope) -> None:
             return
 
 
-async def _tell_caught_up(messages: MessageStream) -> None:
+async def _report_caught_up(messages: MessageStream) -> None:
     await messages.wait_caught_up()
-    _tell(Report(caught_up=True))
+    _report(Report(caught_up=True))
 
 
 def _end_with_stdin() -> None:

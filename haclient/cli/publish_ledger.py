@@ -31,10 +31,10 @@ import msgspec
 from haclient.cli.lines import Scan
 from haclient.errors import StoreError, UsageError
 
-__all__ = ["MAX_FILES", "NOTE", "LineBook", "Plan", "Source"]
+__all__ = ["MAX_FILES", "NOTE", "Plan", "PublishLedger", "Source"]
 
 NOTE: Final = "haclient-publish-lines"
-"""The key of the book among the store's notes."""
+"""The key of the ledger among the store's notes."""
 
 MAX_FILES: Final = 10_000
 """Files that one store remembers; forgetting one would publish it twice."""
@@ -59,7 +59,7 @@ class Source:
 
     @property
     def key(self) -> str:
-        """The name of this source in the book."""
+        """The name of this source in the ledger."""
         return msgspec.json.encode([self.path, self.topic, self.delimiter.hex()]).decode()
 
 
@@ -70,24 +70,24 @@ class Plan:
     Attributes:
         skip: Lines that were taken before.
         base: Line k gets the sequence base + k.
-        remark: What the user should know; empty when all is as expected.
+        warning: What the user should know; empty when all is as expected.
     """
 
     skip: int
     base: int
-    remark: str = ""
+    warning: str = ""
 
 
-class LineBook(msgspec.Struct, frozen=True, kw_only=True):
-    """The book of one store. Each change is a new value, to be noted before it is acted upon."""
+class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
+    """The ledger of one store. Each change is a new value, to be noted before it is acted upon."""
 
     open: str = ""
     base: int = 0
     files: dict[str, _Entry] = {}
 
     @classmethod
-    def parse(cls, note: str) -> LineBook:
-        """The book in a store's note; an empty note is an empty book.
+    def parse(cls, note: str) -> PublishLedger:
+        """The ledger in a store's note; an empty note is an empty ledger.
 
         Raises:
             StoreError: The note is not ours.
@@ -95,15 +95,15 @@ class LineBook(msgspec.Struct, frozen=True, kw_only=True):
         if not note:
             return cls()
         try:
-            book = msgspec.json.decode(note, type=cls)
+            ledger = msgspec.json.decode(note, type=cls)
         except msgspec.MsgspecError as error:
             raise StoreError(f"the store's note {NOTE} cannot be read: {error}") from error
-        if book.open and book.open not in book.files:
+        if ledger.open and ledger.open not in ledger.files:
             raise StoreError(f"the store's note {NOTE} does not describe the file it calls open")
-        return book
+        return ledger
 
     def note(self) -> str:
-        """The book as a note of the store."""
+        """The ledger as a note of the store."""
         return msgspec.json.encode(self).decode()
 
     def noted_size(self, source: Source) -> int:
@@ -111,14 +111,14 @@ class LineBook(msgspec.Struct, frozen=True, kw_only=True):
         entry = self.files.get(source.key)
         return entry.size if entry else 0
 
-    def forget(self, source: Source) -> LineBook:
-        """The book without this source, whose lines are to be published again (`--from-start`)."""
+    def forget(self, source: Source) -> PublishLedger:
+        """The ledger without this source, whose lines are to be published again (`--from-start`)."""
         files = {key: entry for key, entry in self.files.items() if key != source.key}
         if self.open == source.key:
-            return LineBook(files=files)
-        return LineBook(open=self.open, base=self.base, files=files)
+            return PublishLedger(files=files)
+        return PublishLedger(open=self.open, base=self.base, files=files)
 
-    def settle(self, last: int) -> LineBook:
+    def close_open_file(self, last: int) -> PublishLedger:
         """Close the open file: the numbers up to `last` are its lines.
 
         Args:
@@ -140,10 +140,10 @@ class LineBook(msgspec.Struct, frozen=True, kw_only=True):
                 "publish every line of that file with --from-start"
             )
         closed = msgspec.structs.replace(entry, taken=taken)
-        return LineBook(files={**self.files, self.open: closed})
+        return PublishLedger(files={**self.files, self.open: closed})
 
-    def begin(self, source: Source, scan: Scan, last: int) -> tuple[LineBook, Plan]:
-        """Open a source for publishing; the book has to be settled.
+    def begin(self, source: Source, scan: Scan, last: int) -> tuple[PublishLedger, Plan]:
+        """Open a source for publishing; the ledger has to be settled.
 
         Args:
             source: What is published.
@@ -151,20 +151,20 @@ class LineBook(msgspec.Struct, frozen=True, kw_only=True):
             last: The highest sequence taken so far: the next one is one more.
 
         Raises:
-            UsageError: The file changed in the middle, or the book is full.
+            UsageError: The file changed in the middle, or the ledger is full.
         """
         entry = self.files.get(source.key)
         if entry is None and len(self.files) >= MAX_FILES:
             raise UsageError(f"the store remembers {MAX_FILES} files already; take a new store")
-        skip, remark = (0, "") if entry is None else _continued(source, entry, scan)
+        skip, warning = (0, "") if entry is None else _continued(source, entry, scan)
         base = last - skip
         opened = _Entry(size=scan.size, digest=scan.digest, lines=scan.lines, taken=skip)
-        book = LineBook(open=source.key, base=base, files={**self.files, source.key: opened})
-        return book, Plan(skip=skip, base=base, remark=remark)
+        ledger = PublishLedger(open=source.key, base=base, files={**self.files, source.key: opened})
+        return ledger, Plan(skip=skip, base=base, warning=warning)
 
 
 def _continued(source: Source, entry: _Entry, scan: Scan) -> tuple[int, str]:
-    """How many lines of a known file to skip, and a remark."""
+    """How many lines of a known file to skip, and a warning."""
     all_taken = entry.taken == entry.lines
     is_open = scan.prefix_is_open and all_taken and entry.taken > 0
     if scan.prefix_digest == entry.digest and not is_open:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.cli.demo_plan import KILLS, MIN_MESSAGES, Kill, Pace, due_at
+from haclient.cli.demo.schedule import KILLS, MIN_MESSAGES, Kill, Pace, due_at
 
 TICK_S = 0.02
 

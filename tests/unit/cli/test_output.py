@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,16 @@ import msgspec
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
 
-from haclient.cli.writing import OutputClosed, OutputWriter, as_json_line, as_line, say
+from haclient.cli.output import (
+    OutputClosed,
+    OutputWriter,
+    as_json_line,
+    as_line,
+    print_result,
+    progress_bar,
+)
 from haclient.protocol.messages import Message
 
 
@@ -133,10 +142,34 @@ def test_a_result_for_nobody_is_dropped(
     def gone(_text: str) -> None:
         raise BrokenPipeError
 
-    say("heard")
+    print_result("heard")
     assert capfd.readouterr().out == "heard\n"
     with monkeypatch.context() as patched:
         patched.setattr("click.echo", gone)
-        say("unheard")
+        print_result("unheard")
     os.write(1, b"nowhere\n")
     assert capfd.readouterr().out == ""
+
+
+class Terminal(io.StringIO):
+    @override
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_pipe_sees_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("work", 10) as progress:
+        progress.update(5)
+        progress.report("half of it")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_sees_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bar("publish rows", 10) as progress:
+        progress.report("it begins")
+        progress.update(10)
+    assert "publish rows" in terminal.getvalue()
+    assert "it begins" in terminal.getvalue()

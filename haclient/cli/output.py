@@ -13,6 +13,9 @@ import os
 import select
 import stat
 import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +25,16 @@ import trio
 
 from haclient.protocol.messages import Message
 
-__all__ = ["STDOUT", "OutputClosed", "OutputWriter", "as_json_line", "as_line", "say"]
+__all__ = [
+    "STDOUT",
+    "OutputClosed",
+    "OutputWriter",
+    "Progress",
+    "as_json_line",
+    "as_line",
+    "print_result",
+    "progress_bar",
+]
 
 STDOUT: Final = 1
 """The descriptor of the standard output."""
@@ -88,7 +100,7 @@ class OutputWriter:
             raise
 
 
-def say(text: str, *, aside: bool = False) -> None:
+def print_result(text: str, *, aside: bool = False) -> None:
     """Print a result that is complete; a reader that has left changes nothing about the work.
 
     Args:
@@ -128,3 +140,45 @@ def as_json_line(message: Message) -> bytes:
     except UnicodeDecodeError:
         fields["data_base64"] = base64.b64encode(message.data).decode()
     return msgspec.json.encode(fields) + b"\n"
+
+
+def _ignore(_: object) -> None:
+    """Nobody looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where work tells how far it is.
+
+    Attributes:
+        update: Called with how much is done.
+        report: Called with a line about what has just happened.
+    """
+
+    update: Callable[[int], None] = _ignore
+    report: Callable[[str], None] = _ignore
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None) -> Generator[Progress]:
+    """A bar that is drawn only when stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield Progress()
+        return
+    # Loaded only here: a pipe needs none of it.
+    from rich.console import Console  # noqa: PLC0415 - 40 ms that only a terminal should pay
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - as above
+    from rich.progress import Progress as Bar  # noqa: PLC0415 - as above
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield Progress(
+            update=lambda done: bar.update(task, completed=done),
+            report=lambda text: bar.console.print(text, highlight=False),
+        )

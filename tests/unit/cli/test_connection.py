@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient.cli.connecting import Connection, open_client
+from haclient.cli.connection import Connection, open_client
 from haclient.errors import (
     AuthenticationError,
     ConnectionRefused,

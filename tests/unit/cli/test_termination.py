@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import click
 import pytest
+import trio
 
-from haclient.cli.exits import ExitCode, Interrupted, complain, exit_code_of, one_line
+from haclient.cli.termination import (
+    ExitCode,
+    Interrupted,
+    exit_code_of,
+    one_line,
+    print_error,
+    run_until_signal,
+)
 from haclient.errors import (
     AuthenticationError,
     BadFilter,
@@ -70,7 +81,7 @@ def test_an_error_is_told_in_one_line(error: BaseException, line: str) -> None:
 
 
 def test_complaints_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    complain("it is late", kind="note")
+    print_error("it is late", kind="note")
     assert capsys.readouterr() == ("", "haclient: note: it is late\n")
 
 
@@ -80,4 +91,51 @@ def test_a_closed_stderr_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -
             raise BrokenPipeError
 
     monkeypatch.setattr("sys.stderr", Closed())
-    complain("nobody listens")
+    print_error("nobody listens")
+
+
+def unreachable(number: int) -> int:
+    raise AssertionError(f"nothing was stopped by {number}")
+
+
+def test_work_that_ends_gives_its_own_code() -> None:
+    async def work() -> int:
+        await trio.lowlevel.checkpoint()
+        return 7
+
+    assert run_until_signal(work, unreachable) == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_cancels_the_work_and_says_which_it_was(number: int) -> None:
+    ended: list[str] = []
+
+    async def work() -> int:
+        os.kill(os.getpid(), number)
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append("in order")
+
+    assert run_until_signal(work, lambda number: number + 100) == number + 100
+    assert ended == ["in order"]
+
+
+def test_work_that_finishes_in_spite_of_a_signal_is_done() -> None:
+    async def work() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with trio.CancelScope(shield=True):
+            for _ in range(10):
+                await trio.lowlevel.checkpoint()
+        return 0
+
+    assert run_until_signal(work, unreachable) == 0
+
+
+def test_an_error_of_the_work_leaves_it() -> None:
+    async def work() -> int:
+        await trio.lowlevel.checkpoint()
+        raise ValueError("mine")
+
+    with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="mine")):
+        run_until_signal(work, unreachable)

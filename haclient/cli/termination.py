@@ -14,20 +14,27 @@ code   meaning
 75     the store is in use by another process or belongs to another client
 130    interrupted before the work was done
 =====  ==========================================================================
+
+SIGTERM, SIGINT and SIGHUP cancel the work at its next `await`. What a command does between two
+awaits (print, flush, discard) is therefore never torn. The first signal cancels and restores the
+default handlers, so that a second one ends a process that cannot stop: one whose standard output
+nobody reads, for example.
 """
 
 from __future__ import annotations
 
 import enum
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import cast
 
 import click
+import trio
 
 from haclient.errors import HAClientError, StoreLocked, TimedOut, UsageError
 
-__all__ = ["ExitCode", "Interrupted", "complain", "exit_code_of", "one_line"]
+__all__ = ["ExitCode", "Interrupted", "exit_code_of", "one_line", "print_error", "run_until_signal"]
 
 
 class ExitCode(enum.IntEnum):
@@ -101,10 +108,42 @@ def one_line(error: BaseException) -> str:
     return " ".join(text.split()) or type(error).__name__
 
 
-def complain(text: str, *, kind: str = "error") -> None:
+def print_error(text: str, *, kind: str = "error") -> None:
     """Write one line to stderr; a stderr that nobody reads any more is no reason to fail."""
     try:
         sys.stderr.write(f"haclient: {kind}: {text}\n")
         sys.stderr.flush()
     except OSError:
         return
+
+
+async def _watch(scope: trio.CancelScope, seen: list[int], task_status: trio.TaskStatus) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for number in signals:
+            seen.append(number)
+            scope.cancel()
+            return
+
+
+async def _run(work: Callable[[], Awaitable[int]], stopped: Callable[[int], int]) -> int:
+    seen: list[int] = []
+    result: int | None = None
+    async with trio.open_nursery() as nursery:
+        scope = trio.CancelScope()
+        await nursery.start(_watch, scope, seen)
+        with scope:
+            result = await work()
+        nursery.cancel_scope.cancel()
+    return stopped(seen[0]) if result is None else result
+
+
+def run_until_signal(work: Callable[[], Awaitable[int]], stopped: Callable[[int], int]) -> int:
+    """Run `work` under trio and return its exit code.
+
+    Args:
+        work: The command; it returns its exit code.
+        stopped: Called with the number of the signal that ended the work: the exit code, or it
+            raises.
+    """
+    return trio.run(_run, work, stopped)

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from haclient.cli import linebook as linebook_module
-from haclient.cli.linebook import LineBook, Source
+from haclient.cli import publish_ledger
 from haclient.cli.lines import Scan
+from haclient.cli.publish_ledger import PublishLedger, Source
 from haclient.errors import StoreError, UsageError
 
 SOURCE = Source("/data/rows.csv", "rows", b"\n")
@@ -32,12 +32,12 @@ def scan(data: bytes, prefix: int = 0) -> Scan:
     )
 
 
-def begun(data: bytes, *, last: int = 1000) -> LineBook:
-    return LineBook().begin(SOURCE, scan(data), last)[0]
+def begun(data: bytes, *, last: int = 1000) -> PublishLedger:
+    return PublishLedger().begin(SOURCE, scan(data), last)[0]
 
 
-def resumed(book: LineBook, data: bytes, last: int) -> tuple[int, int]:
-    settled = book.settle(last)
+def resumed(book: PublishLedger, data: bytes, last: int) -> tuple[int, int]:
+    settled = book.close_open_file(last)
     _, plan = settled.begin(SOURCE, scan(data, settled.noted_size(SOURCE)), last)
     return plan.skip, plan.base
 
@@ -46,9 +46,9 @@ TEN = b"".join(b"%d\n" % n for n in range(10))
 
 
 def test_the_first_run_publishes_every_line() -> None:
-    book, plan = LineBook().begin(SOURCE, scan(TEN), 1000)
-    assert (plan.skip, plan.base, plan.remark) == (0, 1000, "")
-    assert LineBook.parse(book.note()) == book
+    book, plan = PublishLedger().begin(SOURCE, scan(TEN), 1000)
+    assert (plan.skip, plan.base, plan.warning) == (0, 1000, "")
+    assert PublishLedger.parse(book.note()) == book
 
 
 @pytest.mark.row("CLI9")
@@ -61,50 +61,50 @@ def test_a_kill_before_the_first_line_leaves_all_of_them() -> None:
 
 
 def test_stdin_in_between_takes_no_lines_of_the_file() -> None:
-    settled = begun(TEN).settle(1004)  # what a run from stdin notes before it publishes
+    settled = begun(TEN).close_open_file(1004)  # what a run from stdin notes before it publishes
     assert resumed(settled, TEN, 1500) == (4, 1496)
 
 
 def test_another_file_in_between_is_published_from_its_first_line() -> None:
     other = Source("/data/other.csv", "rows", b"\n")
-    book = begun(TEN).settle(1004)
+    book = begun(TEN).close_open_file(1004)
     book, plan = book.begin(other, scan(b"x\ny\n"), 1004)
     assert (plan.skip, plan.base) == (0, 1004)
-    book = book.settle(1005)
+    book = book.close_open_file(1005)
     assert resumed(book, TEN, 1005) == (4, 1001)
 
 
 def test_the_same_file_to_another_topic_is_another_source() -> None:
-    book = begun(TEN).settle(1010)
+    book = begun(TEN).close_open_file(1010)
     _, plan = book.begin(Source(SOURCE.path, "elsewhere", b"\n"), scan(TEN), 1010)
     assert plan.skip == 0
 
 
 def test_a_grown_file_goes_on_after_the_lines_taken() -> None:
-    assert resumed(begun(TEN).settle(1010), TEN + b"10\n11\n", 1010) == (10, 1000)
+    assert resumed(begun(TEN).close_open_file(1010), TEN + b"10\n11\n", 1010) == (10, 1000)
     assert resumed(begun(TEN), TEN + b"10\n11\n", 1004) == (4, 1000)
 
 
 def test_a_published_last_line_that_grew_is_refused() -> None:
-    book = begun(b"a\nb").settle(1002)
+    book = begun(b"a\nb").close_open_file(1002)
     with pytest.raises(UsageError, match="has grown"):
         resumed(book, b"a\nbb\n", 1002)
 
 
 def test_a_last_line_that_only_got_its_end_is_not_published_again() -> None:
-    assert resumed(begun(b"a\nb").settle(1002), b"a\nb\nc\n", 1002) == (2, 1000)
+    assert resumed(begun(b"a\nb").close_open_file(1002), b"a\nb\nc\n", 1002) == (2, 1000)
 
 
 def test_an_unpublished_last_line_may_grow() -> None:
-    assert resumed(begun(b"a\nb").settle(1001), b"a\nbb\n", 1001) == (1, 1000)
+    assert resumed(begun(b"a\nb").close_open_file(1001), b"a\nbb\n", 1001) == (1, 1000)
 
 
 def test_a_new_file_at_the_same_path_is_published_whole_and_said_so() -> None:
-    settled = begun(TEN).settle(1010)
+    settled = begun(TEN).close_open_file(1010)
     new = b"new\nrows\n"
     _, plan = settled.begin(SOURCE, scan(new, settled.noted_size(SOURCE)), 1010)
     assert (plan.skip, plan.base) == (0, 1010)
-    assert "not the file that was published before" in plan.remark
+    assert "not the file that was published before" in plan.warning
 
 
 def test_a_file_that_changed_in_the_middle_is_refused() -> None:
@@ -125,12 +125,12 @@ def test_from_start_forgets_the_file_whatever_happened() -> None:
 
 def test_numbers_that_somebody_else_took_are_refused_and_not_counted_as_lines() -> None:
     with pytest.raises(StoreError, match=r"in the middle of /data/rows.csv \(10 lines\), and 11 "):
-        begun(TEN).settle(1011)
+        begun(TEN).close_open_file(1011)
 
 
 def test_a_book_that_is_full_refuses_instead_of_forgetting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linebook_module, "MAX_FILES", 1)
-    book = begun(TEN).settle(1010)
+    monkeypatch.setattr(publish_ledger, "MAX_FILES", 1)
+    book = begun(TEN).close_open_file(1010)
     with pytest.raises(UsageError, match="take a new store"):
         book.begin(Source("/data/second.csv", "rows", b"\n"), scan(TEN), 1010)
     assert resumed(book, TEN, 1010) == (10, 1000)
@@ -139,11 +139,11 @@ def test_a_book_that_is_full_refuses_instead_of_forgetting(monkeypatch: pytest.M
 @pytest.mark.parametrize("note", ["{", "[]", '{"open": "x"}', '{"base": "x"}'])
 def test_a_note_that_is_not_ours_is_refused(note: str) -> None:
     with pytest.raises(StoreError, match="note"):
-        LineBook.parse(note)
+        PublishLedger.parse(note)
 
 
 def test_an_empty_note_is_an_empty_book() -> None:
-    assert LineBook.parse("") == LineBook()
+    assert PublishLedger.parse("") == PublishLedger()
 
 
 class Runs(RuleBasedStateMachine):
@@ -172,7 +172,7 @@ class Runs(RuleBasedStateMachine):
     @rule(name=st.sampled_from("ab"), killed_after=st.integers(0, 12))
     def a_run_publishes_a_file(self, name: str, killed_after: int) -> None:
         source = Source(name, "t", b"\n")
-        book = LineBook.parse(self.note).settle(self.last)
+        book = PublishLedger.parse(self.note).close_open_file(self.last)
         book, plan = book.begin(source, scan(self.data(name), book.noted_size(source)), self.last)
         self.note = book.note()
         for number, line in enumerate(self.files[name], start=1):
@@ -182,12 +182,12 @@ class Runs(RuleBasedStateMachine):
                 return
             killed_after -= 1
             assert self.take(name, line) == plan.base + number
-        self.note = book.settle(self.last).note()
+        self.note = book.close_open_file(self.last).note()
 
     @rule(count=st.integers(0, 5), dies_early=st.booleans())
     def a_run_publishes_stdin(self, count: int, dies_early: bool) -> None:  # noqa: FBT001 - drawn
-        book = LineBook.parse(self.note)
-        settled = book.settle(self.last)
+        book = PublishLedger.parse(self.note)
+        settled = book.close_open_file(self.last)
         if settled != book:
             self.note = settled.note()
         for number in range(0 if dies_early else count):

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from haclient.cli.demo_trace import MAX_NUMBER, Mark, Step, TraceReader, TraceWriter
+from haclient.cli.demo.trace import MAX_NUMBER, Mark, Step, TraceReader, TraceWriter
 from support.process import Child
 
 WRITE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from haclient.cli.demo_trace import TraceWriter
+from haclient.cli.demo.trace import TraceWriter
 trace = TraceWriter(Path(sys.argv[1]), 100_000)
 for number in range(30_000):
     trace.delivered(number)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.cli.demo_trace import Mark, Step, TraceReader, TraceWriter
-from haclient.cli.demo_verdict import Measures, Verdict, judge
+from haclient.cli.demo.trace import Mark, Step, TraceReader, TraceWriter
+from haclient.cli.demo.verdict import Measures, Verdict, judge
 
 MEASURES = Measures(failover_ms=[30.0, 10.0, 20.0], restarts=1, seconds=2.5)
 KEYS = [
@@ -122,10 +122,10 @@ def test_a_run_without_a_fail_over_has_no_median() -> None:
 
 
 def test_the_words_name_what_is_wrong_and_only_that() -> None:
-    assert verdict(1, finished(0)).told().endswith("nothing lost, duplicated or out of order")
-    assert verdict(2, finished(1)).told().endswith("NOT GOOD: 1 lost")
+    assert verdict(1, finished(0)).as_text().endswith("nothing lost, duplicated or out of order")
+    assert verdict(2, finished(1)).as_text().endswith("NOT GOOD: 1 lost")
     bad = verdict(4, finished(2, 1, 1))
-    assert bad.told().endswith("NOT GOOD: 2 lost, 1 duplicated, 2 out of order")
+    assert bad.as_text().endswith("NOT GOOD: 2 lost, 1 duplicated, 2 out of order")
 
 
 def lives_of(messages: int, kills: list[int], source: random.Random) -> list[list[Step]]:

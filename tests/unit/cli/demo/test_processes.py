@@ -7,10 +7,19 @@ import socket
 from contextlib import aclosing
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
-from haclient.cli.demo_processes import Company, DemoFailed, Member, open_company, reserved_ports
+from haclient.cli.demo.processes import (
+    Assignment,
+    DemoFailed,
+    DemoProcess,
+    ProcessGroup,
+    Report,
+    open_process_group,
+    reserved_ports,
+)
 
 
 def is_running(pid: int) -> bool:
@@ -21,11 +30,11 @@ def is_running(pid: int) -> bool:
     return True
 
 
-async def started_broker(company: Company, port: int) -> Member:
+async def started_broker(group: ProcessGroup, port: int) -> DemoProcess:
     """A broker that listens."""
     listen = f"tcp://127.0.0.1:{port}"
-    data = str(company.directory / f"data {port}")
-    broker = await company.start("broker", "broker", "--listen", listen, "--data", data)
+    data = str(group.directory / f"data {port}")
+    broker = await group.start("broker", "broker", "--listen", listen, "--data", data)
     async with aclosing(broker.lines()) as lines:
         assert (await anext(lines)).decode() == f"listening {listen}"
     return broker
@@ -33,9 +42,9 @@ async def started_broker(company: Company, port: int) -> Member:
 
 async def test_leaving_kills_everybody_and_removes_the_files() -> None:
     with reserved_ports(1) as [port]:
-        async with open_company() as company:
-            broker = await started_broker(company, port)
-            directory = company.directory
+        async with open_process_group() as group:
+            broker = await started_broker(group, port)
+            directory = group.directory
             assert is_running(broker.pid)
             assert (directory / f"data {port}").is_dir()
     assert not is_running(broker.pid)
@@ -47,10 +56,10 @@ async def test_an_error_or_a_cancel_leaves_nothing_either() -> None:
     directories: list[Path] = []
 
     async def run(*, fails: bool) -> None:
-        async with open_company() as company:
-            member = await company.start("worker", "publisher", "this is no assignment")
-            pids.append(member.pid)
-            directories.append(company.directory)
+        async with open_process_group() as group:
+            process = await group.start("worker", "publisher", "this is no assignment")
+            pids.append(process.pid)
+            directories.append(group.directory)
             if fails:
                 raise ValueError("mine")
             await trio.sleep_forever()
@@ -68,32 +77,32 @@ async def test_an_error_or_a_cancel_leaves_nothing_either() -> None:
 
 
 async def test_a_member_that_ends_by_itself_is_told_by_its_last_words() -> None:
-    async with open_company() as company:
-        member = await company.start("worker", "publisher", "this is no assignment")
+    async with open_process_group() as group:
+        process = await group.start("worker", "publisher", "this is no assignment")
         with pytest.raises(DemoFailed, match=r"^the worker ended with 1: .*JSON"):
-            async for _ in member.lines():
+            async for _ in process.lines():
                 pass
 
 
 async def test_a_member_that_was_killed_or_stopped_is_no_failure() -> None:
     with reserved_ports(2) as ports:
-        async with open_company() as company:
-            killed, stopped = [await started_broker(company, port) for port in ports]
+        async with open_process_group() as group:
+            killed, stopped = [await started_broker(group, port) for port in ports]
             await killed.kill()
             await stopped.stop()
-            for member in (killed, stopped):
-                assert [line async for line in member.lines()] == []
-                await member.say("nobody hears this")
+            for process in (killed, stopped):
+                assert [line async for line in process.lines()] == []
+                await process.send_line("nobody hears this")
 
 
 async def test_a_member_that_does_not_end_in_order_is_told() -> None:
-    async with open_company() as company:
-        member = await company.start("worker", "publisher", "this is no assignment")
+    async with open_process_group() as group:
+        process = await group.start("worker", "publisher", "this is no assignment")
         with pytest.raises(DemoFailed):
-            async for _ in member.lines():
+            async for _ in process.lines():
                 pass
         with pytest.raises(DemoFailed, match="the worker ended with 1"):
-            await member.stop()
+            await process.stop()
 
 
 def test_a_reserved_port_is_for_those_who_know_it() -> None:
@@ -113,3 +122,17 @@ def test_a_reserved_port_is_for_those_who_know_it() -> None:
             assert dialled.recv(1) == b""
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
+
+
+def test_a_report_tells_only_what_it_has_to_say() -> None:
+    assert msgspec.json.encode(Report(ready=True)) == b'{"ready":true}'
+    assert msgspec.json.encode(Report(published=0, persisted=0)) == b'{"published":0,"persisted":0}'
+
+
+def test_both_sides_understand_each_other() -> None:
+    for said in (
+        Report(resumed_ns=17),
+        Report(caught_up=True),
+        Assignment(servers=("a", "b"), store="s", trace="t", marks=4),
+    ):
+        assert msgspec.json.decode(msgspec.json.encode(said), type=type(said)) == said
