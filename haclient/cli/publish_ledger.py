@@ -112,7 +112,7 @@ class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
         return entry.size if entry else 0
 
     def forget(self, source: Source) -> PublishLedger:
-        """The ledger without this source, whose lines are to be published again (`--from-start`)."""
+        """The ledger without this source: `--from-start` publishes its lines again."""
         files = {key: entry for key, entry in self.files.items() if key != source.key}
         if self.open == source.key:
             return PublishLedger(files=files)

@@ -35,16 +35,22 @@ from haclient.cli.options import (
 )
 from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
 from haclient.cli.termination import ExitCode, Interrupted, run_until_signal
-from haclient.errors import DisconnectedError, TimedOut, UsageError
+from haclient.errors import DisconnectedError, ReconnectGaveUp, TimedOut, UsageError
 from haclient.ha import HAClient
+from haclient.protocol.messages import Message
+from haclient.session.states import ConnectionState
 from haclient.stores import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
 from haclient.streams import MessageStream
+from haclient.transport.exceptions import open_nursery
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, StartPoint, parse_bookmark
 
 __all__ = ["SubscribeRequest", "SubscribeRun", "stopped", "subscribe"]
 
-_LOOK_EVERY: Final = 64
-"""Messages between two looks at signals, while the output takes all at once."""
+_CHECKPOINT_EVERY: Final = 64
+"""Messages between two checkpoints for signals, while the output takes all at once."""
+
+_REPLAY_LIMIT_S: Final = 60.0
+"""How long a replay may stand still before the command gives up."""
 
 _WORDS: Final[dict[str, StartPoint]] = {"epoch": EPOCH, "now": NOW, "recent": MOST_RECENT}
 
@@ -92,11 +98,39 @@ class SubscribeRun:
     start: StartPoint | None
     store: LoggedBookmarkStore | None
     printed: int = 0
+    was_connected: bool = False
+    connected_at: float | None = None
+    caught_up_at: float | None = None
+    last_message_at: float = 0.0
 
     @property
     def is_complete(self) -> bool:
         """As many messages came as were asked for."""
         return self.request.count is not None and self.printed >= self.request.count
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when a live message could have come and did not; `None` while none can come.
+
+        None can come without a connection, and during a replay. The client itself gives up on a
+        connection that is not found again.
+        """
+        if self.connected_at is None or self.caught_up_at is None:
+            return None
+        return max(self.connected_at, self.caught_up_at, self.last_message_at)
+
+    def on_state(self, state: ConnectionState) -> None:
+        """Note since when there is a connection that messages can arrive on."""
+        if state is ConnectionState.RESUBSCRIBED:
+            self.connected_at = trio.current_time()
+        elif state is ConnectionState.DISCONNECTED:
+            self.connected_at = None
+
+    async def note_caught_up(self, messages: MessageStream) -> None:
+        """Note when the replay is complete; a plain subscription has none."""
+        if self.start is not None:
+            await messages.wait_caught_up()
+        self.caught_up_at = trio.current_time()
 
 
 def _bookmark_store(run: SubscribeRun) -> BookmarkStore | None:
@@ -115,46 +149,97 @@ def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
     )
 
 
-async def _print_messages(run: SubscribeRun, client: HAClient, messages: MessageStream) -> None:
-    """Print, then discard, until there are enough or nothing came for the idle limit."""
-    request = run.request
+async def print_messages(run: SubscribeRun, messages: MessageStream) -> None:
+    """Print, then discard, until there are enough messages or none came for the idle limit.
+
+    Raises:
+        TimedOut: The replay is not complete and stands still.
+        HAClientError: The subscription ended with an error.
+    """
     output = OutputWriter(STDOUT)
-    form = as_json_line if request.as_json else as_line
-    idle_limit_s = request.timeout or float("inf")
-    with trio.move_on_after(idle_limit_s) as idle:
-        async for message in messages:
-            await output.write(form(message))
-            message.discard()
-            run.printed += 1
-            if run.is_complete:
-                return
-            if not run.printed % _LOOK_EVERY:
-                await trio.lowlevel.checkpoint()
-            idle.deadline = trio.current_time() + idle_limit_s
+    run.connected_at = run.last_message_at = trio.current_time()
+    async with open_nursery() as nursery:
+        nursery.start_soon(run.note_caught_up, messages)
+        await _print_until_idle(run, messages, output)
+        nursery.cancel_scope.cancel()
     if messages.end_reason is not None:
         raise messages.end_reason
-    if client.disconnected:  # nothing came, but nobody could have said anything
-        raise DisconnectedError(
-            f"the connection was lost after {run.printed} messages and not found again within "
-            f"{idle_limit_s:g} s"
+
+
+async def _print_until_idle(
+    run: SubscribeRun, messages: MessageStream, output: OutputWriter
+) -> None:
+    limit_s = run.request.timeout or float("inf")
+    batches = messages.batches()
+    deadline = trio.current_time() + limit_s
+    while True:
+        with trio.move_on_at(deadline) as idle:
+            async for batch in batches:
+                idle.deadline = float("inf")  # a full pipe delays us: the stream is not idle
+                await _print_batch(run, output, batch)
+                if run.is_complete:
+                    return
+                run.last_message_at = trio.current_time()
+                idle.deadline = run.last_message_at + limit_s
+            return
+        now, idle_since = trio.current_time(), run.idle_since
+        if idle_since is None:
+            _check_replay(run, now)
+            deadline = now + limit_s
+        elif now < idle_since + limit_s:  # the clock started only after the last message
+            deadline = idle_since + limit_s
+        else:
+            return
+
+
+def _check_replay(run: SubscribeRun, now: float) -> None:
+    """Raise `TimedOut` when a connected server sends nothing of the replay for too long."""
+    if run.connected_at is None:
+        return
+    quiet_s = now - max(run.connected_at, run.last_message_at)
+    if quiet_s >= _REPLAY_LIMIT_S:
+        raise TimedOut(
+            f"the replay is not complete, and the server has sent nothing of it for {quiet_s:.0f} s"
         )
+
+
+async def _print_batch(run: SubscribeRun, output: OutputWriter, batch: list[Message]) -> None:
+    form = as_json_line if run.request.as_json else as_line
+    for message in batch:
+        await output.write(form(message))
+        message.discard()  # no await in between: a signal finds it both printed and discarded
+        run.printed += 1
+        if run.is_complete:
+            return
+        if not run.printed % _CHECKPOINT_EVERY:
+            await trio.lowlevel.checkpoint()
 
 
 async def _work(run: SubscribeRun) -> int:
     request = run.request
     owner = "" if run.store is None else run.store.client_name
+    give_up_after_s = request.timeout or GIVE_UP_AFTER_S
     connection = Connection(
         servers=request.servers,
         name=request.client_name or owner or default_client_name(),
         timeout_s=request.timeout or CONNECT_TIMEOUT_S,
-        give_up_after_s=request.timeout or GIVE_UP_AFTER_S,
+        give_up_after_s=give_up_after_s,
         bookmark_store=_bookmark_store(run),
     )
     try:
         async with open_client(connection) as client, _messages(client, run) as messages:
-            await _print_messages(run, client, messages)
+            run.was_connected = True
+            client.add_state_listener(run.on_state)
+            await print_messages(run, messages)
     except OutputClosed:  # nobody reads any more (`| head`): what was not printed is not discarded
         return ExitCode.OK
+    except ReconnectGaveUp as error:
+        if not run.was_connected:
+            raise
+        raise DisconnectedError(
+            f"the connection was lost after {run.printed} messages and not found again within "
+            f"{give_up_after_s:g} s"
+        ) from error
     if request.count is None or run.is_complete:
         return ExitCode.OK
     raise TimedOut(

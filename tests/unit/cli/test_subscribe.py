@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from haclient.cli.app import run
-from haclient.cli.subscribe import SubscribeRequest, SubscribeRun, stopped
+from haclient.cli.subscribe import SubscribeRequest, SubscribeRun, print_messages, stopped
 from haclient.cli.termination import Interrupted
-from haclient.errors import UsageError
+from haclient.errors import TimedOut, UsageError
+from haclient.protocol.messages import Message
+from haclient.session.states import ConnectionState
+from haclient.session.subscriptions import Marker
+from haclient.streams import MessageStream
+from haclient.transport.dispatch import Delivery
+from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark, BookmarkRange, Timestamp
 from support.command_line import CommandLine
 from support.process import running_broker, start_haclient
@@ -25,6 +34,7 @@ def request(
     store: Path | None = None,
     sub_id: str | None = None,
     count: int | None = None,
+    timeout: float | None = None,
 ) -> SubscribeRequest:
     return SubscribeRequest(
         servers=("tcp://a:1/amps",),
@@ -35,7 +45,7 @@ def request(
         sub_id=sub_id,
         store=store,
         count=count,
-        timeout=None,
+        timeout=timeout,
         as_json=False,
     )
 
@@ -184,3 +194,111 @@ def test_without_a_bookmark_the_end_of_the_connection_is_the_end(tmp_path: Path)
         assert subscriber.wait() == 1
         assert subscriber.err.count("\n") == 1
         assert "closed the connection" in subscriber.err
+
+
+@pytest.fixture
+def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], bytes]]:
+    """What was printed so far."""
+    path = tmp_path / "printed"
+    with path.open("wb") as file:
+        monkeypatch.setattr("haclient.cli.subscribe.STDOUT", file.fileno())
+        yield path.read_bytes
+
+
+class Subscription:
+    """A subscription with an idle limit of 0.3 s and a stream that the test fills."""
+
+    def __init__(self, *, bookmark: str | None = "epoch") -> None:
+        asked = request(bookmark=bookmark, timeout=0.3)
+        self.delivery = Delivery()
+        self.run = SubscribeRun(asked, asked.start, None)
+
+    def deliver(self, body: bytes) -> None:
+        self.delivery.put([Message(data=body)], len(body))
+
+    def catch_up(self) -> None:
+        self.delivery.mark(Marker.CAUGHT_UP)
+
+    async def print(self) -> float:
+        """Print until idle; for how long it waited after the last message."""
+
+        async def opened() -> str:
+            return "s"
+
+        async def closed() -> None:
+            self.delivery.end()
+
+        async with MessageStream(self.delivery, open_=opened, close=closed) as messages:
+            await print_messages(self.run, messages)
+        return trio.current_time() - self.run.last_message_at
+
+
+@pytest.mark.row("CLI2", "CLI3")
+@pytest.mark.usefixtures("autojump_clock", "printed")
+async def test_a_replay_that_begins_late_is_no_idle_time(printed: Callable[[], bytes]) -> None:
+    subscription = Subscription()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(subscription.print)
+        await trio.sleep(5)
+        for number in range(50):
+            subscription.deliver(b"%d" % number)
+            await trio.sleep(0.5)
+        subscription.catch_up()
+    assert printed().split() == [b"%d" % number for number in range(50)]
+
+
+@pytest.mark.usefixtures("autojump_clock", "printed")
+async def test_the_idle_clock_starts_when_the_replay_is_complete(
+    printed: Callable[[], bytes],
+) -> None:
+    subscription = Subscription()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(subscription.print)
+        await trio.sleep(1.15)
+        subscription.catch_up()
+        await trio.sleep(0.29)
+        subscription.deliver(b"live")
+    assert printed() == b"live\n"
+    assert subscription.run.last_message_at + 0.3 == pytest.approx(trio.current_time())
+
+
+@pytest.mark.usefixtures("autojump_clock", "printed")
+async def test_a_replay_that_stands_still_times_out() -> None:
+    with pytest.raises(TimedOut, match="sent nothing of it for 60 s"):
+        await Subscription().print()
+
+
+@pytest.mark.usefixtures("autojump_clock", "printed")
+async def test_a_plain_subscription_is_idle_from_the_beginning() -> None:
+    assert await Subscription(bookmark=None).print() == pytest.approx(0.3)
+
+
+@pytest.mark.usefixtures("autojump_clock", "printed")
+async def test_the_time_without_a_connection_is_no_idle_time(printed: Callable[[], bytes]) -> None:
+    subscription = Subscription()
+    subscription.catch_up()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(subscription.print)
+        await trio.sleep(0.1)
+        subscription.run.on_state(ConnectionState.DISCONNECTED)
+        await trio.sleep(100)
+        subscription.run.on_state(ConnectionState.RESUBSCRIBED)
+        await trio.sleep(0.25)
+        subscription.deliver(b"missed")
+    assert printed() == b"missed\n"
+
+
+@pytest.mark.row("CLI9")
+def test_a_reader_that_is_slower_than_the_idle_limit_gets_everything(
+    broker: BrokerProcess, haclient: CommandLine, tmp_path: Path
+) -> None:
+    rows = tmp_path / "many"
+    rows.write_text("".join(f"{number:0100}\n" for number in range(3000)))
+    haclient("publish", "--topic", "slow reader", "--file", rows)
+    words = ("--topic", "slow reader", "--bookmark", "epoch", "--timeout", "0.3")
+    with start_haclient("subscribe", "--server", broker.uri, *words, pipe_bytes=4096) as child:
+        found = child.lines(10)
+        select.select([], [], [], 1.0)  # the pipe is full for longer than the limit
+        found += child.rest()
+        assert child.wait() == 0, child.err
+    assert len(found) == 3000
