@@ -265,3 +265,32 @@ def test_one_connection_has_a_limit_of_subscriptions(monkeypatch: pytest.MonkeyP
     peer.subscribe("2")
     (ack,) = peer.take()
     assert ack.reason == "too many subscriptions"
+
+
+@pytest.mark.row("OP17")
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"t": r"(a|b)\1"}, "bad regex topic"),
+        ({"t": "(?=a)b"}, "bad regex topic"),
+        ({"filter": r"/a LIKE '(a|b)\\1'"}, "bad filter"),
+    ],
+)
+def test_what_only_a_backtracking_engine_can_match_is_refused(
+    fields: dict[str, str | int], reason: str
+) -> None:
+    world = World()
+    peer = world.client()
+    peer.subscribe(**fields)
+    (ack,) = peer.take()
+    assert (ack.status, ack.reason) == ("failure", reason)
+    assert "back-references and look-around are not supported" in world.events[-1]
+
+
+def test_a_hostile_topic_and_filter_do_not_hold_up_the_broker() -> None:
+    peer = World().client()
+    peer.subscribe("1", t="(a+)+$", a="")
+    peer.subscribe("2", t="orders", filter="/a LIKE '(a+)+$'", a="")
+    peer.publish(1, b'{"a":"' + b"a" * 2000 + b'b"}', t="orders", a="")
+    peer.publish(2, b"{}", t="a" * 2000 + "b", a="")
+    assert peer.take() == []
