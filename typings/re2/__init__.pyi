@@ -1,4 +1,4 @@
-"""The part of google-re2 that the broker uses; the package itself has no types."""
+# The part of google-re2 that the broker uses; the package itself has no types.
 
 import enum
 
