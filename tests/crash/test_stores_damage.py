@@ -115,7 +115,7 @@ def test_a_bookmark_log_cut_at_any_byte_keeps_whole_records(tmp_path: Path) -> N
     for cut in range(PAGE_BYTES, PAGE_BYTES + 16 * 20):
         path.write_bytes(whole[:cut])
         if cut < synced:
-            with pytest.raises(StoreCorrupt, match="were synced, and are not there"):
+            with pytest.raises(StoreCorrupt, match="was synced up to byte"):
                 LoggedBookmarkStore(path)
             continue
         store = LoggedBookmarkStore(path)

@@ -308,8 +308,8 @@ def _points_count_for_more(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a page of a bookmark log that power loss took takes its whole block with it")
 def _lost_page_takes_its_block(stack: contextlib.ExitStack) -> None:
-    def partly_sealed(words: Ours) -> tuple[int, int]:
-        whole, damaged = read(words)
+    def partly_sealed(words: Ours, offset: int) -> tuple[int, int]:
+        whole, damaged = read(words, offset)
         return (0, damaged) if damaged else (whole, 0)
 
     read = _replace(stack, record_file._Reading, "_partly_sealed", staticmethod(partly_sealed))

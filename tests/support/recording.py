@@ -427,6 +427,11 @@ class _Cells:
         return int.from_bytes(self.place.mapping[at : at + self.width], "little")
 
     def __setitem__(self, key: int | slice, value: object) -> None:
+        if isinstance(key, slice) and key.step not in {None, 1}:  # one word after the other
+            places = range(*key.indices(len(cast("bytes", self))))
+            for at, word in zip(places, cast("Iterable[int]", value), strict=True):
+                self[at] = word
+            return
         first, count = self._span(key)
         if isinstance(key, slice):
             data = bytes(memoryview(cast("bytes", value)).cast("B"))

@@ -95,6 +95,7 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
         check_callable("on_progress", on_progress)
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._resize_handler = resize_handler
+        self._next_index = 0
         self._synced_end = 0
         self._doubtful = False  # whether a sync has failed, or may have: see rewriting
         self._pruning = threading.Lock()
@@ -144,6 +145,7 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
         for index, tracker in sorted(reader.trackers.items()):
             handle = LoggedSubscription(self._log, index, tracker)
             self._subscriptions[reader.names.get(index, f"\0{index}")] = handle
+            self._next_index = index + 1
             if tracker.undiscarded_count:
                 handle.ended()  # nobody holds what the earlier process had received
 
@@ -164,13 +166,14 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
     @override
     def _new_subscription(self, sub_id: str) -> LoggedSubscription:
         self._check_usable()
-        index = len(self._subscriptions)
+        index = self._next_index
         tracker = SubscriptionTracker(self._publishers)
         with self._log.gate.standstill():
             records = list(name_records(index, sub_id))
             self._log.file.reserve(len(records) + _NAME_RECORDS)
             self._log.file.put_all(records)
             found = self._subscriptions[sub_id] = LoggedSubscription(self._log, index, tracker)
+            self._next_index = index + 1
         return found
 
     @override
@@ -266,12 +269,14 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
         pruned = record_file.create(file, boot_id=self._disk.boot_id(), owner=self._client_name)
         log = self._log
         with log.gate.standstill():
-            names = list(self._subscriptions)
-            trackers = [frozen(tracker) for tracker in log.trackers]
+            states = [
+                (handle.index, name, frozen(handle.tracker))
+                for name, handle in self._subscriptions.items()
+            ]
             publishers = list(self._publishers.ids)
             end = log.file.end
         pruned.put_all(publisher_record(*each) for each in enumerate(publishers))
-        for index, (name, tracker) in enumerate(zip(names, trackers, strict=True)):
+        for index, name, tracker in states:
             pruned.put_all(name_records(index, name))
             pruned.put_all(snapshot(index, tracker, self._publishers))
         with self._syncing:
@@ -291,13 +296,17 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
         old_file.close()
 
     def _catch_up(self, pruned: RecordFile, begin: int) -> int:
-        """Add what was written meanwhile, up to a rest that takes no time; where that begins."""
+        """Add what was written meanwhile, up to a rest that takes no time; where that begins.
+
+        All that a sync of the old file has covered is added: no sync happens meanwhile, and the
+        new file is synced next.
+        """
         for _ in range(_CATCH_UP_ROUNDS):
             with self._log.gate.standstill():
                 file, end = self._log.file, self._log.file.end
-            if end - begin < BLOCK_BYTES:
-                break
             file.copy_to(pruned, begin, end)
+            if end - begin < BLOCK_BYTES:
+                return end
             begin = end
         return begin
 
@@ -312,11 +321,13 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
             except StoreFull as error:
                 _logger.warning("%s: not pruned: %s", self._path, error)
         with self._pruning:
-            self.sync()
-            self._closed = True
-            self._log.file.close()
-            self._log.file = cast("RecordFile", _Unusable(self._path, "the store is closed"))
-            self._file.close()
+            try:
+                self.sync()
+            finally:  # whoever has to mend the disk opens the store in another process
+                self._closed = True
+                self._log.file.close()
+                self._log.file = cast("RecordFile", _Unusable(self._path, "the store is closed"))
+                self._file.close()
 
 
 class _Unusable:

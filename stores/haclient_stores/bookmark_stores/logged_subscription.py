@@ -105,12 +105,12 @@ class OpenLog:
 class LoggedSubscription(Tracked):
     """The handle of one subscription: its tracker, and what it does written down."""
 
-    __slots__ = ("_discard_word", "_gate", "_index", "_log", "_try_discard", "tracker")
+    __slots__ = ("_discard_word", "_gate", "_log", "_try_discard", "index", "tracker")
 
     def __init__(self, log: OpenLog, index: int, tracker: SubscriptionTracker) -> None:
         self._log = log
         self._gate = log.gate
-        self._index = index
+        self.index = index
         self._discard_word = word(Kind.DISCARDED, index)
         self._try_discard = tracker.try_discard
         self.tracker = tracker
@@ -139,9 +139,9 @@ class LoggedSubscription(Tracked):
 
     def _write(self, piece: Chunk | Alias) -> None:
         if isinstance(piece, Alias):
-            self._log.file.put(word(Kind.ALIAS, self._index), piece.old)
+            self._log.file.put(word(Kind.ALIAS, self.index), piece.old)
             return
-        base = word(Kind.LOGGED, self._index)
+        base = word(Kind.LOGGED, self.index)
         count = len(piece.sequences)
         words = array("Q", bytes(16 * count))
         if piece.publisher >= 0:
@@ -178,7 +178,7 @@ class LoggedSubscription(Tracked):
     # -- not hot ------------------------------------------------------------------------------
 
     def _move(self, kind: Kind, value: int, publisher: int = 0) -> None:
-        self._log.file.put(word(kind, self._index, publisher), value)
+        self._log.file.put(word(kind, self.index, publisher), value)
 
     @override
     def begin(
@@ -191,7 +191,7 @@ class LoggedSubscription(Tracked):
             if forgets:
                 self._move(Kind.PURGED, 1)
             if start is not None:
-                records = list(start_records(self._index, tracker, self._log.publishers))
+                records = list(start_records(self.index, tracker, self._log.publishers))
                 self._log.introduce()
                 self._log.file.put_all(records)
             self._move(Kind.BEGUN, begun_flags(acked=acked, conflated=conflated))
@@ -260,7 +260,7 @@ class LoggedSubscription(Tracked):
             for publisher, sequence in newest.items():
                 self._move(Kind.RECOVERED, sequence, publisher)
                 self._move(Kind.SEEN, sequence, publisher)
-            records = standing_records(self._index, self.tracker, self._log.publishers)
+            records = standing_records(self.index, self.tracker, self._log.publishers)
             self._log.file.put_all(list(records))
 
     @property
@@ -316,10 +316,10 @@ class LoggedSubscription(Tracked):
     def entered(self, server: str) -> None:
         with self._log.gate.standstill():
             self.tracker.entered(server)
-            self._log.file.put_all(list(server_records(self._index, server)))
+            self._log.file.put_all(list(server_records(self.index, server)))
 
     @override
     def heard(self, until_us: int) -> None:
         with self._log.gate.standstill():
             self.tracker.heard(until_us)
-            self._log.file.put(*heard_record(self._index, until_us))
+            self._log.file.put(*heard_record(self.index, until_us))

@@ -1,12 +1,13 @@
 """A file of 16-byte records that only grows at its end: where a bookmark log is kept.
 
-After the header page (`framing`) come blocks of 64 KiB: 4095 records and a seal, the crc32 of
-those. A sync or a close seals what the last block holds so far with a *partial seal*, a record
-like the others, and goes on behind it. Records are written straight into mapped, preallocated
-memory, value first; the word after the last record is zero.
+After the header page (`framing`) come blocks of 64 KiB: 4095 records and a seal, the checksum of
+those in their place. A sync or a close seals what the last block holds so far with a *partial
+seal*, a record like the others, and goes on behind it. Records are written straight into mapped,
+preallocated memory, value first. The first word of a record is never zero; a zero in its place is
+the end of the log. Any value may be zero. All words are little-endian.
 
-Reading back follows the rules of `framing`: what is sealed has to match, what is not sealed is
-trusted if the machine was not started since, and a torn tail is cut off with a warning.
+Reading back follows `disk.checksummed_log`. Records behind the last seal count if the machine was
+not started since.
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ from typing import TYPE_CHECKING, Final
 
 from haclient_stores import framing
 from haclient_stores.bookmark_stores.records import Kind
+from haclient_stores.disk.checksummed_log import (
+    BrokenBlock,
+    LogHistory,
+    block_checksum,
+    clear_tail,
+    read_blocks,
+)
 from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.errors import StoreCorrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
 
     from haclient_stores.disk.files import File, Region
 
@@ -35,11 +42,14 @@ GROW_BYTES: Final = 16 * BLOCK_BYTES  # the file grows by so much, which is also
 RECORD_BYTES: Final = 16
 _BLOCK_WORDS: Final = BLOCK_BYTES // 8
 _SEAL_AT: Final = BLOCK_BYTES - RECORD_BYTES
-_CRC_MARK: Final = 1 << 32  # keeps the value of a seal from being zero
 _SEAL_KIND: Final = Kind.SEAL << 56
 _PARTIAL_KIND: Final = Kind.PARTIAL_SEAL << 56
 
 _log = logging.getLogger(__name__)
+
+
+def _checksum(words: memoryview | array[int], offset: int) -> int:
+    return block_checksum(memoryview(words).cast("B"), position=offset)
 
 
 class RecordFile:
@@ -131,8 +141,12 @@ class RecordFile:
             if self.index >= self.limit:
                 self.turn()
             part = words[at : at + self.limit - self.index]
-            self.words[self.index : self.index + len(part)] = part
-            self.index += len(part)
+            begin, end = self.index, self.index + len(part)
+            # In this order a process that is killed in between leaves whole records in front and
+            # no first word behind them; one copy of both might be cut off anywhere.
+            self.words[begin + 1 : end : 2] = part[1::2]
+            self.words[begin:end:2] = part[0::2]
+            self.index = end
             at += len(part)
 
     def turn(self) -> None:
@@ -149,7 +163,7 @@ class RecordFile:
         self.limit = self._block + _SEAL_AT // 8
 
     def _seal(self, kind: int, covered: memoryview, at: int) -> None:
-        self.words[at + 1] = zlib.crc32(covered) | _CRC_MARK
+        self.words[at + 1] = _checksum(covered, self._base + self._block * 8)
         self.words[at] = kind | len(covered)
 
     def seal(self) -> None:
@@ -186,7 +200,10 @@ class RecordFile:
 
 def create(file: File, *, boot_id: bytes, owner: str) -> RecordFile:
     """Make a file without a header a log, whatever a loss of power has left in it."""
-    _clear(file, PAGE_BYTES)
+    size = file.size()
+    _allocate_whole(file)
+    if size > PAGE_BYTES:
+        clear_tail(file, PAGE_BYTES, size)
     header = file.map(0, PAGE_BYTES)
     header.view[:] = bytes(PAGE_BYTES)
     if owner:
@@ -197,92 +214,98 @@ def create(file: File, *, boot_id: bytes, owner: str) -> RecordFile:
 
 
 class _Reading:
-    """One pass over a log."""
+    """One pass over a log.
 
-    def __init__(self, file: File, *, same_boot: bool, synced: int) -> None:
-        self.file = file
-        self.same_boot = same_boot
-        self.synced = synced
-        self.end = PAGE_BYTES
+    Args:
+        file: The file.
+        history: How the log was left.
+        take: Gets the records of each block as words, in order, seals among them.
+    """
 
-    def blocks(self) -> Iterator[array[int]]:
-        size = self.file.size()
-        whole = PAGE_BYTES + (size - PAGE_BYTES) // RECORD_BYTES * RECORD_BYTES
-        if (size - PAGE_BYTES) % GROW_BYTES:
-            self._warn(size, "the file was cut off")
-        offset = PAGE_BYTES
-        while offset < whole:
-            words = array("Q", self.file.pread(min(BLOCK_BYTES, whole - offset), offset))
-            sealed = self._sealed(words, offset)
-            complete = len(words) == _BLOCK_WORDS and sealed == _BLOCK_WORDS - 2
-            count = sealed if complete else self._unsealed(words, offset, sealed)
-            self.end = offset + count * 8
-            if count:
-                yield words[:count]
-            if not complete:
-                self._check_end(offset + BLOCK_BYTES, whole)
-                return
-            offset += BLOCK_BYTES
-            self.end = offset
+    def __init__(self, file: File, history: LogHistory, take: Callable[[array[int]], None]) -> None:
+        self._file = file
+        self._same_boot = history.same_boot
+        self._take = take
+        self._size = file.size()
+        self._is_over = False  # the last block was read
+        self._broken: BrokenBlock | None = None  # what is wrong behind the part of it that counts
 
-    def _sealed(self, words: array[int], offset: int) -> int:
-        """How many words of a block are protected by a seal that matches."""
-        is_full = len(words) == _BLOCK_WORDS and words[-2] == _SEAL_KIND | _BLOCK_WORDS - 2
-        last = _BLOCK_WORDS - 2
-        if is_full and zlib.crc32(words[:last]) | _CRC_MARK == words[last + 1]:
-            return last
-        whole, damaged = self._partly_sealed(words)
-        if is_full and not damaged:
-            damaged = last
+    def next_block(self, offset: int) -> int | None:
+        """Take the block at an offset; of the last one, what its seals protect."""
+        if self._broken is not None:
+            raise self._broken
+        whole = (self._size - offset) // RECORD_BYTES * RECORD_BYTES
+        if self._is_over or whole <= 0:
+            return None
+        words = array("Q", self._file.pread(min(BLOCK_BYTES, whole), offset))
+        sealed, damaged = self._sealed(words, offset)
+        if sealed == _BLOCK_WORDS - 2:
+            self._take(words[:sealed])
+            return offset + BLOCK_BYTES
+        self._is_over = True
         if damaged:
-            if self.same_boot or offset + damaged * 8 <= self.synced:
-                raise StoreCorrupt(
-                    self.file.path, offset, "sealed records do not match their checksum"
-                )
-            self._warn(offset, "records were not on disk when the machine stopped: cut")
-        return whole
+            self._broken = BrokenBlock(offset, "records do not match their checksum")
+            count = sealed + 2 if sealed else 0
+        else:
+            count = self._unsealed(words, offset, sealed)
+            self._check_end(offset + BLOCK_BYTES)
+        if not count:
+            return self.next_block(offset)
+        self._take(words[:count])
+        return offset + count * 8
 
     @staticmethod
-    def _partly_sealed(words: array[int]) -> tuple[int, int]:
+    def _sealed(words: array[int], offset: int) -> tuple[int, int]:
+        """The words of a block that a seal protects, and of the first seal that does not match."""
+        full = _BLOCK_WORDS - 2
+        is_full = len(words) == _BLOCK_WORDS and words[-2] == _SEAL_KIND | full
+        if is_full and _checksum(words[:full], offset) == words[-1]:
+            return full, 0
+        whole, damaged = _Reading._partly_sealed(words, offset)
+        return whole, damaged or (full if is_full else 0)
+
+    @staticmethod
+    def _partly_sealed(words: array[int], offset: int) -> tuple[int, int]:
         """The words in front of the last partial seal that matches, and of the first that does not.
 
         Each seal covers its block from the beginning. A loss of power may keep a later page and its
         seal and lose an earlier page, which was written after the seals in front of it: what those
         protect may have been synced, and is still there.
         """
-        whole = damaged = covered = checksum = 0
+        whole = damaged = covered = 0
+        checksum = block_checksum(b"", position=offset)
         view = memoryview(words)
         for index in range(0, len(words) - 1, 2):
             if words[index] == _PARTIAL_KIND | index:
                 checksum = zlib.crc32(view[covered:index], checksum)
                 covered = index
-                if checksum | _CRC_MARK == words[index + 1]:
+                if checksum == words[index + 1]:
                     whole = index
                 elif not damaged:
                     damaged = index
         return whole, damaged
 
     def _unsealed(self, words: array[int], offset: int, sealed: int) -> int:
-        """Where the records end, in a block that is not full."""
+        """Where the records end, in a block that is not full: a first word is never zero."""
         end = sealed + 2 if sealed else 0
-        if self.same_boot:
+        if self._same_boot:
             most = min(len(words), _BLOCK_WORDS - 2)
-            while end < most and words[end] and words[end + 1]:
+            while end < most and words[end]:
                 end += 2
         if any(words[end:]):
-            self._warn(offset + end * 8, "a torn record was cut off")
+            at = offset + end * 8
+            _log.warning("%s: byte %d: a torn record was cut off", self._file.path, at)
         return end
 
-    def _check_end(self, offset: int, whole: int) -> None:
-        """Behind the last block nothing may have been written."""
-        follows = array("Q", self.file.pread(RECORD_BYTES, offset)) if offset < whole else ()
-        if any(follows) and self.same_boot:
-            raise StoreCorrupt(
-                self.file.path, offset - RECORD_BYTES, "a block before the end has no seal"
-            )
+    def _check_end(self, offset: int) -> None:
+        """A running kernel loses no seal, so behind the last block nothing can have been written.
 
-    def _warn(self, offset: int, what: str) -> None:
-        _log.warning("%s: byte %d: %s", self.file.path, offset, what)
+        Raises:
+            StoreCorrupt: There is something.
+        """
+        if offset < self._size and self._same_boot and any(self._file.pread(RECORD_BYTES, offset)):
+            at = offset - RECORD_BYTES
+            raise StoreCorrupt(self._file.path, at, "a block before the end has no seal")
 
 
 def recover(file: File, boot_id: bytes, take: Callable[[array[int]], None]) -> RecordFile:
@@ -294,39 +317,27 @@ def recover(file: File, boot_id: bytes, take: Callable[[array[int]], None]) -> R
         take: Gets the records as words, in order, seals among them.
 
     Raises:
-        StoreCorrupt: What was sealed is damaged.
+        StoreCorrupt: What was sealed is damaged, or what was synced is missing.
     """
     header = file.pread(PAGE_BYTES, 0)
-    path: Path = file.path
     if len(header) < PAGE_BYTES:
-        raise StoreCorrupt(path, len(header), "the file ends within its header")
+        raise StoreCorrupt(file.path, len(header), "the file ends within its header")
     found = header[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16]
-    reading = _Reading(
-        file,
-        same_boot=found == boot_id,
-        synced=framing.read_word(header, framing.FIRST_WORD),
-    )
-    for words in reading.blocks():
-        take(words)
-    end = reading.end
-    if end < reading.synced:
-        raise StoreCorrupt(
-            path, end, f"the records up to byte {reading.synced} were synced, and are not there"
-        )
-    _clear(file, end)
+    history = LogHistory(found == boot_id, framing.read_word(header, framing.FIRST_WORD))
+    size = file.size()
+    if (size - PAGE_BYTES) % GROW_BYTES:
+        _log.warning("%s: byte %d: the file was cut off", file.path, size)
+    reading = _Reading(file, history, take)
+    end = read_blocks(file.path, PAGE_BYTES, history, reading.next_block)
+    _allocate_whole(file)
+    clear_tail(file, end, size)
     opened = RecordFile(file, end)
     opened.seal()
     file.pwrite(boot_id, framing.BOOT_ID_OFFSET)
     return opened
 
 
-def _clear(file: File, end: int) -> None:
-    """Zero everything behind the end, as far as it is not zero."""
-    size = max(file.size(), PAGE_BYTES)
-    base = PAGE_BYTES + -(-(size - PAGE_BYTES) // GROW_BYTES) * GROW_BYTES
-    file.allocate(max(base, PAGE_BYTES + GROW_BYTES))
-    while end < size:
-        data = file.pread(min(GROW_BYTES, size - end), end)
-        if data.count(0) < len(data):
-            file.pwrite(bytes(len(data)), end)
-        end += len(data)
+def _allocate_whole(file: File) -> None:
+    """Make the file as large as whole parts that are mapped at once."""
+    size = max(file.size(), PAGE_BYTES + GROW_BYTES)
+    file.allocate(PAGE_BYTES + -(-(size - PAGE_BYTES) // GROW_BYTES) * GROW_BYTES)

@@ -1,8 +1,8 @@
 """The records of a bookmark log: two 64-bit words for each move of a subscription tracker.
 
 The first word says what happened and to whom: kind (8 bits), subscription (24 bits), publisher (32
-bits); it is never 0, and a 0 is the end of the log. The second word is the value; it is never 0
-either. The value is written first, so a record whose first word is there is whole.
+bits); it is never 0, and a 0 is the end of the log. The second word is the value, which may be 0.
+The value is written first, so a record whose first word is there is whole.
 
 Reading a log is making the same moves again. Almost all records are arrivals and discards, and
 those two commute (a discard always comes after its arrival), so they are gathered for each
@@ -46,7 +46,8 @@ _KIND_SHIFT: Final = 56
 _SUBSCRIPTION_SHIFT: Final = 32
 _SUBSCRIPTION_MASK: Final = 2**24 - 1
 _PUBLISHER_MASK: Final = 2**32 - 1
-_NAME_PART: Final = 7  # bytes of a name in one record
+_TEXT_PART: Final = 7  # bytes of a text in one record
+_FIRST_PART: Final = 0x80  # beside the count of bytes: what was read of a text before is void
 _FLAG_ACKED: Final = 2
 _FLAG_CONFLATED: Final = 4
 _SHORT_RUN: Final = 8  # below so many equal first words a run is not worth its overhead
@@ -71,7 +72,7 @@ class Kind(enum.IntEnum):
     ENTERED = 14  # microseconds + 1
     PUBLISHER = 15  # publisher, its id
     PUBLISHER_ZERO = 16  # publisher whose id is 0, 1
-    NAME = 17  # part of a subscription id: count of bytes, then up to 7 of them
+    NAME = 17  # part of a subscription id: count of bytes, and 128 in the first part, then up to 7
     NAME_END = 18  # the last part
     NEXT = 19  # next number
     SEEN = 20  # publisher, sequence
@@ -116,11 +117,11 @@ def _text_records(
     subscription: int, text: str, part_kind: Kind, last_kind: Kind
 ) -> Iterator[tuple[int, int]]:
     data = text.encode("utf-8", "surrogateescape")
-    parts = [data[at : at + _NAME_PART] for at in range(0, len(data), _NAME_PART)] or [b""]
+    parts = [data[at : at + _TEXT_PART] for at in range(0, len(data), _TEXT_PART)] or [b""]
     for index, part in enumerate(parts):
         kind = last_kind if index == len(parts) - 1 else part_kind
-        value = int.from_bytes(bytes([len(part) + 1]) + part, "little")
-        yield word(kind, subscription), value
+        count = len(part) | (0 if index else _FIRST_PART)
+        yield word(kind, subscription), int.from_bytes(bytes([count]) + part, "little")
 
 
 def standing_records(
@@ -302,7 +303,6 @@ class LogReader:
         else:
             tracker = self.tracker(subscription)
             self._gathered[subscription].apply()
-            self._parts.pop((subscription, Kind.SERVER_END), None)  # cut off by a crash
             move = _MOVES.get(kind)
             if move is not None:
                 move(self, tracker, publisher, value)
@@ -310,9 +310,15 @@ class LogReader:
                 self.unknown = pair
 
     def _text(self, subscription: int, last: Kind, kind: int, value: int) -> str | None:
-        """One more part of a text; the text once it is whole."""
-        data = value.to_bytes(8, "little")
-        whole = self._parts.pop((subscription, last), b"") + data[1 : data[0]]
+        """One more part of a text; the text once it is whole.
+
+        A process that is killed between two parts leaves the first ones, and the next process
+        begins the same text or another one from its first part.
+        """
+        count, *_ = data = value.to_bytes(8, "little")
+        earlier = self._parts.pop((subscription, last), b"")
+        part = data[1 : 1 + (count & ~_FIRST_PART)]
+        whole = part if count & _FIRST_PART else earlier + part
         if kind == last:
             return whole.decode("utf-8", "surrogateescape")
         self._parts[subscription, last] = whole

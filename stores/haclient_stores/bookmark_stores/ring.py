@@ -112,6 +112,7 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         check_count("subscriptions", subscriptions, 1, _MOST_SUBSCRIPTIONS)
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
         self._synced = 0
+        self._used: set[int] = set()  # a loss of power may have taken one in between
         self._name_synced = False  # a killed process may have made it, and not have come so far
         self._doubtful = True  # and may have failed in a sync: see rewriting
         try:
@@ -161,6 +162,7 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         slots = self._pages[at : at + PAGE_BYTES], self._pages[at + PAGE_BYTES :][:PAGE_BYTES]
         found = RingSubscription(self._publishers, sub_id, slots)
         self._subscriptions[sub_id] = found
+        self._used.add(index)
         return found
 
     @override
@@ -170,8 +172,8 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
     @override
     def _new_subscription(self, sub_id: str) -> RingSubscription:
         self._check_usable()
-        index = len(self._subscriptions)
-        if index >= self.capacity:
+        index = next((at for at in range(self.capacity) if at not in self._used), None)
+        if index is None:
             raise StoreFull(
                 f"{self._path}: made for {self.capacity} subscriptions, and {sub_id!r} is one "
                 "more: make a new store with subscriptions="
@@ -182,6 +184,7 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
             found.save()  # now one of the two slots is whole at any time
         except StoreFull:
             del self._subscriptions[sub_id]
+            self._used.remove(index)
             raise
         return found
 
@@ -229,8 +232,10 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         """Sync, unmap and unlock; twice is the same as once."""
         if self._closed:
             return
-        self.sync()
-        self._closed = True
-        self._let_go("the store is closed")
-        self._region.close()
-        self._file.close()
+        try:
+            self.sync()
+        finally:  # whoever has to mend the disk opens the store in another process
+            self._closed = True
+            self._let_go("the store is closed")
+            self._region.close()
+            self._file.close()

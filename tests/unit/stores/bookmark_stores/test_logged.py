@@ -1,18 +1,22 @@
 from __future__ import annotations
 
+import errno
 import os
+import random
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typing_extensions import override
 
+from haclient_stores.bookmark_stores import record_file
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
 from haclient_stores.bookmark_stores.record_file import GROW_BYTES
 from haclient_stores.disk.files import PAGE_BYTES, RealDisk
-from haclient_stores.errors import StoreCorrupt, StoreFull, StoreLocked, UsageError
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked, UsageError
 from simulation.disk import SimulatedDisk
 from support.disks import WatchedDisk
 
@@ -378,7 +382,7 @@ def test_a_file_that_was_cut_off_behind_its_last_sync_is_corrupt(path: Path, cut
     store.close()
     with path.open("r+b") as file:
         file.truncate(cut)
-    with pytest.raises(StoreCorrupt, match="were synced, and are not there") as caught:
+    with pytest.raises(StoreCorrupt, match="was synced up to byte") as caught:
         LoggedBookmarkStore(path)
     assert caught.value.offset == cut // 16 * 16
 
@@ -396,3 +400,112 @@ def test_records_whose_header_a_loss_of_power_has_taken_mean_nothing_later_eithe
     again = LoggedBookmarkStore(path, disk=disk.after_kill())
     assert not again.subscriptions
     assert not again.is_discarded("s", "1|1|")
+
+
+@pytest.mark.row("BS14")
+def test_a_value_of_zero_is_not_the_end_of_the_log(path: Path) -> None:
+    """An explicit start behind sequence 0 of a publisher, and then a kill."""
+    store = LoggedBookmarkStore(path)
+    log = store.subscription("s")
+    log.begin(acked=False, start="7|0|")
+    for number in log.log_batch([f"7|{n}|" for n in range(1, 1001)]):
+        log.discard(number)
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    again = LoggedBookmarkStore(copy)
+    assert str(again.most_recent("s")) == "7|1000|"
+    assert all(again.is_discarded("s", f"7|{n}|") for n in range(1, 1001))
+    again.close()
+    store.close()
+
+
+class InterruptedDisk(SimulatedDisk):
+    """Something happens once, when a file of some name is about to grow."""
+
+    def __init__(self, suffix: str) -> None:
+        super().__init__()
+        self.suffix = suffix
+        self.happens: Callable[[], object] | None = None
+
+    @override
+    def check(self, operation: str, path: Path) -> None:
+        super().check(operation, path)
+        happens = self.happens
+        if happens is not None and operation == "allocate" and path.name.endswith(self.suffix):
+            self.happens = None
+            happens()
+
+
+@pytest.mark.row("BS16")
+@pytest.mark.parametrize("count", [100, 4900])
+def test_what_is_synced_while_prune_copies_stays_synced(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(record_file, "GROW_BYTES", record_file.BLOCK_BYTES)
+    disk = InterruptedDisk(".prune")
+    store = LoggedBookmarkStore(Path("/disk/s.bm"), disk=disk)
+    log = store.subscription("s")
+    log.log_batch([f"1|{n}|" for n in range(1, 10_001)])
+    grown = 0
+
+    def discard_and_sync() -> None:
+        nonlocal grown
+        grown += 1
+        if grown == 1:
+            disk.happens = discard_and_sync  # the first time is before the state is copied
+            return
+        for number in range(5001, 5001 + count):
+            log.discard(number)
+        store.sync()
+
+    disk.happens = discard_and_sync
+    store.prune()
+    assert grown == 2
+    for seed in range(10):
+        lost = disk.after_power_loss(random.Random(seed))
+        again = LoggedBookmarkStore(Path("/disk/s.bm"), disk=lost)
+        known = [again.is_discarded("s", f"1|{n}|") for n in range(5001, 5001 + count)]
+        assert all(known), f"{known.count(False)} of {count} synced discards are lost"
+
+
+@pytest.mark.row("BS14")
+@pytest.mark.parametrize("server", [False, True])
+def test_a_text_that_a_kill_has_torn_is_not_glued_to_the_next(path: Path, *, server: bool) -> None:
+    text = "subscription-1 at west:9007"
+
+    def write(store: LoggedBookmarkStore) -> None:
+        if server:
+            store.subscription("s").entered(text)
+        else:
+            store.subscription(text)
+
+    store = LoggedBookmarkStore(path)
+    store.subscription("s")
+    before = store._log.file.end
+    write(store)
+    assert store._log.file.end > before + 32
+    torn = bytearray(path.read_bytes())
+    torn[before + 32 :] = bytes(len(torn) - before - 32)  # two of its records were written
+    path.with_name("torn").write_bytes(torn)
+    store.close()
+    store = LoggedBookmarkStore(path.with_name("torn"))
+    write(store)
+    store.close()
+    for _ in range(2):
+        store = LoggedBookmarkStore(path.with_name("torn"))
+        assert [*store.subscriptions] == (["s"] if server else ["s", text])
+        assert store.subscription("s").standing.server == (text if server else "")
+        store.close()
+
+
+@pytest.mark.row("BS21")
+def test_a_store_whose_last_sync_fails_lets_go_of_its_lock() -> None:
+    disk = SimulatedDisk()
+    store = LoggedBookmarkStore(Path("/disk/s.bm"), disk=disk)
+    store.log("s", "1|1|")
+    disk.arm("fsync", errno.EIO)
+    with pytest.raises(StoreError, match="fsync"):
+        store.close()
+    again = LoggedBookmarkStore(Path("/disk/s.bm"), disk=disk)
+    assert again.oldest_undiscarded("s") == 1
+    again.close()

@@ -151,7 +151,7 @@ def test_an_address_that_was_cut_off_by_a_crash_does_not_get_into_the_next(
 ) -> None:
     log = restarting.again()
     log.begin(acked=False, start="0")
-    log._log.file.put(*next(server_records(log._index, "a.example.com:9007")))
+    log._log.file.put(*next(server_records(log.index, "a.example.com:9007")))
     log = restarting.again()
     log.begin(acked=False, start=None)
     log.entered("b:1")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore, newest_slot
 from haclient_stores.bookmark_stores.ring_subscription import Slot
-from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from simulation.disk import SimulatedDisk
 
 pytestmark = pytest.mark.row("BS15")
@@ -210,3 +211,38 @@ def test_slots_whose_header_a_loss_of_power_has_taken_mean_nothing_later_either(
     again = RingBookmarkStore(path, disk=disk.after_kill())
     assert set(again.subscriptions) == {"t"}
     assert not again.is_discarded("t", "1|4|")
+
+
+def test_a_new_subscription_takes_a_free_place_and_nobody_elses(path: Path) -> None:
+    store = RingBookmarkStore(path, subscriptions=3)
+    for name in ("a", "b", "c"):
+        store.discard(name, store.log(name, "7|5|"))
+    store.close()
+    data = bytearray(path.read_bytes())
+    data[PAGE * 3 : PAGE * 5] = bytes(2 * PAGE)  # a loss of power has taken what b had
+    path.write_bytes(data)
+    store = RingBookmarkStore(path)
+    store.discard("d", store.log("d", "7|9|"))
+    with pytest.raises(StoreFull):
+        store.subscription("e")
+    store.close()
+    store = RingBookmarkStore(path)
+    assert {name: str(store.most_recent(name)) for name in store.subscriptions} == {
+        "a": "7|5|",
+        "c": "7|5|",
+        "d": "7|9|",
+    }
+    store.close()
+
+
+@pytest.mark.row("BS21")
+def test_a_store_whose_last_sync_fails_lets_go_of_its_lock() -> None:
+    disk = SimulatedDisk()
+    store = RingBookmarkStore(Path("/disk/s.ring"), disk=disk)
+    store.discard("s", store.log("s", "1|1|"))
+    disk.arm("fsync", errno.EIO)
+    with pytest.raises(StoreError, match="fsync"):
+        store.close()
+    again = RingBookmarkStore(Path("/disk/s.ring"), disk=disk)
+    assert str(again.most_recent("s")) == "1|1|"
+    again.close()
