@@ -16,13 +16,14 @@ from haclient_fake_server.config import BrokerConfig, FsyncPolicy
 from haclient_fake_server.engine.broker import Effects, Engine
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.kill_points import KillPoint, KillPoints
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.destinations import DestinationStatus
-    from haclient_fake_server.journal.confirmed import ConfirmedPosition
+    from haclient_fake_server.journal.confirmed_position import ConfirmedPosition
 
 __all__ = ["Hub", "SessionLike"]
 
@@ -55,7 +56,9 @@ class Hub:
         config: What it is.
         journal: Its journal, open.
         now_us: The wall clock in microseconds; from here on trio's clock is the only one.
-        notes: Where it is written down how far the log is safe everywhere, if it is to be.
+        confirmed_position: Where it is written down how far the log is safe on all synchronous
+            destinations; `None` without destinations.
+        kill_points: Where a test may end the process.
     """
 
     def __init__(
@@ -64,11 +67,15 @@ class Hub:
         journal: MemoryJournal | JournalFiles,
         *,
         now_us: int,
-        notes: ConfirmedPosition | None = None,
+        confirmed_position: ConfirmedPosition | None = None,
+        kill_points: KillPoints | None = None,
     ) -> None:
         self._config = config
-        self._notes = notes
+        self._confirmed = confirmed_position
         self._journal = journal
+        self._files = journal if isinstance(journal, JournalFiles) else None
+        self._points = kill_points or KillPoints()
+        self._rolled = trio.Event()
         self._sessions: dict[int, SessionLike] = {}
         self._earlier = trio.Event()
         self._planned = float("inf")
@@ -78,9 +85,9 @@ class Hub:
             journal,
             now=trio.current_time(),
             now_us=now_us,
-            confirmed=None if notes is None else notes.position,
+            confirmed=None if confirmed_position is None else confirmed_position.position,
         )
-        self._note(self._engine.confirmed)
+        self._write_confirmed(self._engine.confirmed)
 
     def next_number(self) -> int:
         """A number for a new connection."""
@@ -145,12 +152,25 @@ class Hub:
         """Force the journal to the disk now and then, as policy `interval` asks; never returns."""
         while True:
             await trio.sleep(self._config.flush_interval_s)
-            if isinstance(self._journal, JournalFiles) and self._journal.dirty:
-                await trio.to_thread.run_sync(self._journal.sync)
+            if self._files is not None and self._files.dirty:
+                await trio.to_thread.run_sync(self._files.sync)
 
-    def _note(self, confirmed: int) -> None:
-        if self._notes is not None:
-            self._notes.write(confirmed)
+    async def keep_sealed(self) -> None:
+        """Seal segments that are full, in a thread, since their syncs take long; never returns.
+
+        Raises:
+            StoreError: The disk failed. The broker stops then, as after any failed sync.
+        """
+        while self._files is not None:
+            await self._rolled.wait()
+            self._rolled = trio.Event()
+            while self._files.has_unsealed:
+                await trio.to_thread.run_sync(self._files.seal)
+
+    def _write_confirmed(self, position: int) -> None:
+        if self._confirmed is not None:
+            self._confirmed.write(position)
+            self._points.reach(KillPoint.AFTER_CONFIRMED)
 
     def _apply(self, effects: Effects) -> None:
         for number, data in effects.early:
@@ -170,11 +190,16 @@ class Hub:
     def _write(self, effects: Effects) -> None:
         """Everything that has to be on disk before anybody is told."""
         if effects.block is not None:
+            self._points.reach(KillPoint.BEFORE_WRITE)
             self._journal.append(effects.block)
-            if self._config.fsync is FsyncPolicy.BATCH and isinstance(self._journal, JournalFiles):
-                self._journal.sync()
+            if self._files is not None:
+                if self._config.fsync is FsyncPolicy.BATCH:
+                    self._files.sync()
+                if self._files.has_unsealed:
+                    self._rolled.set()
+            self._points.reach(KillPoint.AFTER_WRITE)
         if effects.confirmed is not None:
-            self._note(effects.confirmed)
+            self._write_confirmed(effects.confirmed)
         for severity, text in effects.events:
             _log.log(severity, "%s: %s", self._config.name, text)
 

@@ -12,6 +12,7 @@ nothing that was acknowledged.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -25,8 +26,9 @@ from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.hub import Hub
-from haclient_fake_server.journal.confirmed import ConfirmedPosition
+from haclient_fake_server.journal.confirmed_position import ConfirmedPosition
 from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.kill_points import KillPoints
 from haclient_fake_server.listening import Listener, listen
 from haclient_fake_server.redialling import Dial, dial_destination, keep_connected
 from haclient_fake_server.sessions import Session
@@ -46,6 +48,8 @@ class BrokerServer:
         disk: Where the journal is; the real file system unless a test says otherwise.
         wall_clock_us: Microseconds since 1970, asked once at the start.
         dial: How to reach a destination of replication.
+        start_id: A random number of 64 bits, asked once at the start: see `LogStart`.
+        kill_points: Where a test may end the process.
     """
 
     def __init__(
@@ -55,9 +59,13 @@ class BrokerServer:
         disk: Disk | None = None,
         wall_clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         dial: Dial = dial_destination,
+        start_id: Callable[[], int] = lambda: secrets.randbits(64),
+        kill_points: KillPoints | None = None,
     ) -> None:
         self._dial = dial
-        self._notes: ConfirmedPosition | None = None
+        self._start_id = start_id
+        self._points = kill_points or KillPoints()
+        self._confirmed: ConfirmedPosition | None = None
         self._config = config
         self._wall_clock_us = wall_clock_us
         self._disk = disk or RealDisk()
@@ -84,15 +92,20 @@ class BrokerServer:
         try:
             for uri in self._config.listen:
                 self._listeners.append(listen(uri, self.attach))
-            self._notes = self._open_notes()
+            self._confirmed = self._open_confirmed()
             self._hub = Hub(
-                self._config, self._journal, now_us=self._wall_clock_us(), notes=self._notes
+                self._config,
+                self._journal,
+                now_us=self._wall_clock_us(),
+                confirmed_position=self._confirmed,
+                kill_points=self._points,
             )
         except BaseException:
             self._close()
             raise
         self._nursery = await self._nurseries.__aenter__()
         self._nursery.start_soon(self._hub.keep_time)
+        self._nursery.start_soon(self._hub.keep_sealed)
         if self._config.fsync is FsyncPolicy.INTERVAL:
             self._nursery.start_soon(self._hub.keep_synced)
         for listener in self._listeners:
@@ -174,7 +187,7 @@ class BrokerServer:
     async def _replicate(self, to: ReplicateTo) -> None:
         await keep_connected(to, hub=self._entered(), config=self._config, dial=self._dial)
 
-    def _open_notes(self) -> ConfirmedPosition | None:
+    def _open_confirmed(self) -> ConfirmedPosition | None:
         config = self._config
         if config.data_dir is None or not any(to.mode == "sync" for to in config.replicate_to):
             return None
@@ -183,21 +196,23 @@ class BrokerServer:
     def _open_journal(self) -> JournalFiles | MemoryJournal:
         config = self._config
         if config.data_dir is None or not config.log_topics:
-            return MemoryJournal()
+            return MemoryJournal(self._start_id())
         return JournalFiles(
             config.data_dir,
             self._disk,
             segment_bytes=config.segment_bytes,
             instance_id=publisher_id(config.name),
+            start_id=self._start_id(),
+            kill_points=self._points,
         )
 
     def _close(self) -> None:
         for listener in self._listeners:
             listener.close()
+        if self._confirmed is not None:
+            self._confirmed.close()
         if isinstance(self._journal, JournalFiles):
-            self._journal.close()
-        if self._notes is not None:
-            self._notes.close()
+            self._journal.close()  # last: it holds the lock of the directory
 
 
 async def serve(

@@ -13,7 +13,7 @@ import pytest
 
 from haclient_fake_server.engine.journal import Block
 from haclient_fake_server.journal.files import JournalFiles
-from haclient_fake_server.journal.format import Record, encode_block, encode_record
+from haclient_fake_server.journal.format import Record, encode_record
 from haclient_stores.errors import StoreError
 from support.recording import Event, Killed, Note, RecordingDisk, Synced, failing_sync, power_cuts
 
@@ -29,8 +29,7 @@ def opened(disk: RecordingDisk) -> JournalFiles:
 def append(journal: JournalFiles) -> None:
     at = journal.next_position
     data = encode_record(Record(at, 7, at, 1000 * at, 1, payload=b"x" * 5000))
-    encoded = encode_block(data, count=1, first_position=at)
-    journal.append(Block(encoded, at, at + 1, 1000 * at, 1000 * at, {7: (at, at)}))
+    journal.append(Block(data, 1, at, at + 1, 1000 * at, 1000 * at, {7: (at, at)}))
 
 
 def work(disk: RecordingDisk) -> JournalFiles:
@@ -91,19 +90,21 @@ def test_a_broker_that_starts_after_a_kill_vouches_for_what_is_on_the_disk(count
 
 
 @pytest.mark.row("TL7")
-@pytest.mark.parametrize("blocks", [1, 3])  # sync, and the sync when a segment is sealed
+@pytest.mark.parametrize("blocks", [1, 4])  # sync, and the sync when a segment is sealed
 def test_after_a_failed_sync_a_journal_vouches_for_nothing_more(blocks: int) -> None:
     disk = RecordingDisk([])
     journal = opened(disk)
     for _ in range(blocks):
-        journal.sync()
         append(journal)
-    again = journal.sync if blocks == 1 else lambda: append(journal)
+    assert journal.has_unsealed == (blocks > 1)
+    again = journal.sync if blocks == 1 else journal.seal
     with failing_sync(disk):
         again()
     with pytest.raises(StoreError, match="a sync has failed"):
         again()
     with pytest.raises(StoreError, match="a sync has failed"):
         journal.sync()
+    with pytest.raises(StoreError, match="a sync has failed"):
+        append(journal)
     journal.close()
     the_next_broker_works_and_the_power_fails(disk)

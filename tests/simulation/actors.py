@@ -19,6 +19,7 @@ from haclient.chooser import DefaultServerChooser
 from haclient.delay import ExponentialDelayStrategy
 from haclient.errors import CommandError, DisconnectedError, TimedOut
 from haclient.ha import HAClient
+from haclient.protocol.identity import publisher_id
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo, SowTopic
 from haclient_fake_server.server import BrokerServer
 from haclient_stores.interfaces import BookmarkStore, PublishStore
@@ -140,7 +141,13 @@ class Broker(Program):
 
     @override
     async def run(self, life: Life) -> None:
-        server = BrokerServer(self._config, disk=life.disk, wall_clock_us=self._clock_us)
+        start_id = publisher_id(f"{self._config.name}, process {life.number}")
+        server = BrokerServer(
+            self._config,
+            disk=life.disk,
+            wall_clock_us=self._clock_us,
+            start_id=lambda: start_id,
+        )
         async with server:
             self.server = server
             await trio.sleep_forever()

@@ -14,7 +14,6 @@ from haclient_fake_server.journal.format import (
     Record,
     RecordCommand,
     RecordFlag,
-    encode_block,
     encode_record,
     read_records,
 )
@@ -137,9 +136,8 @@ class BatchBuilder:
         if not self._records:
             return None
         block = Block(
-            encode_block(
-                b"".join(self._parts), count=self._records, first_position=self._first_position
-            ),
+            b"".join(self._parts),
+            self._records,
             self._first_position,
             self.position,
             self.now_us,

@@ -25,8 +25,10 @@ from haclient_fake_server.journal.format import (
     BLOCK_LENGTH_AT,
     INDEX_STRIDE_BYTES,
     RECORD_HEADER,
+    LogStart,
     Record,
     Stride,
+    encode_block,
     read_records,
 )
 
@@ -47,7 +49,8 @@ class Block:
     """What one batch wants written.
 
     Attributes:
-        data: The encoded block, header included.
+        records: Its records, encoded one behind the other.
+        count: How many they are.
         first_position: Position of its first data record, or of the next one when it has none.
         next_position: The position that follows it.
         first_us: Time of its first record.
@@ -58,7 +61,8 @@ class Block:
         marks: Its marks, `(publisher id, sequence, flags)`.
     """
 
-    data: bytes
+    records: bytes
+    count: int
     first_position: int
     next_position: int
     first_us: int
@@ -88,6 +92,11 @@ class JournalReader(Protocol):
     @abstractmethod
     def next_position(self) -> int:
         """The position that the next data record will get."""
+
+    @property
+    @abstractmethod
+    def log_starts(self) -> tuple[LogStart, ...]:
+        """The most recent starts of this log, the youngest last, which is that of this broker."""
 
     @abstractmethod
     def summary(self) -> bytes:
@@ -229,17 +238,29 @@ def first_at_or_after(data: bytes, timestamp_us: int) -> int | None:
 
 
 class MemoryJournal(JournalReader):
-    """A journal that dies with the process: for tests, and for brokers without a directory."""
+    """A journal that dies with the process: for tests, and for brokers without a directory.
 
-    def __init__(self) -> None:
+    Args:
+        start_id: A random number of 64 bits: each start of such a broker begins another log.
+    """
+
+    def __init__(self, start_id: int = 0) -> None:
+        self._start = LogStart(start_id, 1)
         self._data = bytearray()
         self._index = BlockIndex()
         self._next_position = 1
 
     def append(self, block: Block) -> None:
         """Keep a block."""
-        self._index.add(block, len(self._data))
-        self._data += block.data
+        offset = len(self._data)
+        self._index.add(block, offset)
+        self._data += encode_block(
+            block.records,
+            count=block.count,
+            first_position=block.first_position,
+            segment=1,
+            offset=offset,
+        )
         self._next_position = block.next_position
 
     @property
@@ -251,6 +272,11 @@ class MemoryJournal(JournalReader):
     @override
     def next_position(self) -> int:
         return self._next_position
+
+    @property
+    @override
+    def log_starts(self) -> tuple[LogStart, ...]:
+        return (self._start,)
 
     @override
     def summary(self) -> bytes:

@@ -93,9 +93,16 @@ def _confirm(state: State, connection: Connection, message: Message) -> None:
         "bm": publisher.bookmark(state.confirmed_of(publisher)),
         "client_name": connection.name,
         "version": state.settings.version,
+        "log_starts": _log_starts(state),
     }
     reason = "authentication disabled" if state.settings.users is None else ""
     state.send(connection, ack("processed", message.command_id, reason=reason, more=more))
+
+
+def _log_starts(state: State) -> str:
+    """Which log this is: `<id hex>@<first position>` of its last starts, the oldest first."""
+    starts = state.journal.log_starts
+    return ",".join(f"{start.id:016x}@{start.first_position}" for start in starts)
 
 
 def _refuse(

@@ -56,7 +56,7 @@ def _take(state: State, found: Scan) -> None:
     for record in found.special:
         if record.command == RecordCommand.TOPIC:
             _define(state, record)
-        else:
+        elif record.command == RecordCommand.MARK:
             assigned = bool(record.flags & RecordFlag.ASSIGNED)
             publishers.restore(record.publisher_id, record.sequence, assigned=assigned)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     Record,
-    RecordCommand,
     RecordFlag,
     read_records,
 )
@@ -27,7 +26,7 @@ class Scan:
     Attributes:
         publishers: By publisher id, the lowest and highest sequence of its data records.
         assigned: Those of them whose sequences an instance assigned.
-        special: The definitions and marks, whole.
+        special: The records without a position (definitions, marks, starts), whole.
         last_position: The highest position, 0 when there is none.
         last: Publisher and sequence of the record there.
         first_us: Time of the first record.
@@ -57,7 +56,7 @@ def scan(data: bytes, start: int, end: int) -> Scan:
     while offset < end:
         fields = unpack(data, offset)
         after = offset + fields[0]
-        if fields[2] == RecordCommand.TOPIC or fields[2] == RecordCommand.MARK:
+        if not fields[4]:
             result.special += read_records(data, offset, after)
         else:
             publisher, sequence = fields[5], fields[6]

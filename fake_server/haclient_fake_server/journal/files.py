@@ -1,26 +1,25 @@
-"""The journal on disk: segment files, their recovery and their manifests (TL1, TL5, TL12, TL16).
+"""The journal on disk, open for appending: segment files and their manifests.
 
 Blocks are written with one system call each into a preallocated segment. When the next block does
-not fit, the segment is sealed, its manifest written, and the next one begun with a block that
-repeats all topic definitions and all publishers' highest sequences: each segment reads alone.
+not fit, the next segment is begun with a prologue, the block that repeats what each segment needs
+to read alone. The full segment waits until `seal` has synced it and written its manifest, which a
+thread does: a sync can take seconds.
 
-At start the last segment is read block by block. A torn tail, which a killed process leaves at
-most once and only there, is cut (overwritten with zeros) with a warning. A damaged block that
-whole blocks follow, a damaged sealed segment, or a segment that is missing in the middle means
-that acknowledged messages would be lost silently: the broker refuses to start and says where.
+When the journal is opened, everything that is not sealed is written again and synced before a start
+is appended: the kernel takes for written what a failed sync has left (see
+`haclient_stores.disk.rewriting`). For the same reason nothing is appended, synced or sealed after
+such an error: the next start does that.
 
-What was read at start is vouched for from then on, so the last segment and its name are synced
-first. Its bytes are written again before: the kernel takes for written what a failed sync has left
-(see `haclient_stores.disk.rewriting`). For the same reason nothing is synced or sealed after such
-an error: the next start does that.
+`append` and all that reads belong to the event loop's thread. `sync` and `seal` may run in others;
+they touch only what is no longer, or not only, the loop's: `_unsealed`, `_durable` and a lock.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Mapping
-from itertools import pairwise
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -35,30 +34,34 @@ from haclient_fake_server.engine.journal import (
     first_at_or_after,
     whole_blocks,
 )
-from haclient_fake_server.engine.scanning import scan
 from haclient_fake_server.journal.format import (
     BLOCK_HEADER_BYTES,
+    NOT_DURABLE,
     SEGMENT_HEADER_BYTES,
-    JournalFormatError,
+    Durable,
+    LogStart,
     Manifest,
     SegmentHeader,
-    find_whole_block,
+    encode_block,
+    encode_start,
     manifest_name,
-    read_blocks,
     segment_name,
-    segment_number,
 )
-from haclient_fake_server.journal.segments import Knowledge, Segment, summarise
-from haclient_stores.disk.files import Disk
+from haclient_fake_server.journal.segments import Segment, recover_segments
+from haclient_fake_server.kill_points import KillPoint, KillPoints
+from haclient_stores.disk.files import Disk, File
 from haclient_stores.disk.rewriting import write_again
-from haclient_stores.errors import StoreCorrupt, StoreError
+from haclient_stores.errors import StoreError
 
-__all__ = ["JournalFiles"]
+__all__ = ["MAX_OPEN_SEGMENTS", "JournalFiles"]
 
 LOCK_NAME: Final = "journal.lock"
+
+MAX_OPEN_SEGMENTS: Final = 8
+"""Sealed segments that are open for reading; a journal may have more of them than a process may
+have files."""
+
 _OF_A_STORE: Final = "control"
-_ZEROS: Final = bytes(1024 * 1024)
-_log = logging.getLogger(__name__)
 
 
 class JournalFiles(JournalReader):
@@ -67,25 +70,39 @@ class JournalFiles(JournalReader):
     Args:
         directory: Where they are; created when missing. Held by a lock while open.
         disk: The file system.
-        segment_bytes: Size of new segments.
+        segment_bytes: Size of new segments; a longer block, or a long prologue, gets a longer one.
         instance_id: The broker's; written into new segments.
+        start_id: A random number of 64 bits, another one for each start.
+        kill_points: Where a test may end the process.
 
     Raises:
         StoreLocked: Another broker has the directory.
-        StoreCorrupt: A segment is missing or damaged (TL12, TL16).
+        StoreCorrupt: A segment is missing or damaged.
         StoreFull: There is no room for the first segment.
-        StoreError: The directory is a client's publish store.
+        StoreError: The directory is a client's publish store, or a newer version has written it.
     """
 
     def __init__(
-        self, directory: Path, disk: Disk, *, segment_bytes: int, instance_id: int
+        self,
+        directory: Path,
+        disk: Disk,
+        *,
+        segment_bytes: int,
+        instance_id: int,
+        start_id: int = 0,
+        kill_points: KillPoints | None = None,
     ) -> None:
         self._directory = directory
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._instance_id = instance_id
-        self._known = Knowledge()
+        self._points = kill_points or KillPoints()
         self._segments: dict[int, Segment] = {}
+        self._live: Segment
+        self._open_segments = OrderedDict[int, Segment]()  # the one that was read last is last
+        self._unsealed = deque[Segment]()  # full ones, the oldest first
+        self._durable = NOT_DURABLE
+        self._unsynced_names = False
         self._dirty = False
         self._syncing = threading.Lock()  # an error is told to one of two syncs only
         self._sync_failed = False
@@ -96,15 +113,12 @@ class JournalFiles(JournalReader):
             )
         self._lock = disk.open_locked(directory / LOCK_NAME)
         try:
-            self._open_all()
-            if self._segments:
-                self._bring_to_disk(self._segments[max(self._segments)])
-            else:
-                self._begin(1, first_position=1, now_us=0, room=0)
+            self._segments, self._prologue = recover_segments(directory, disk)
+            self._bring_to_disk()
+            self._append_start(start_id)
         except BaseException:
             self._close_files()
             raise
-        self._live = self._segments[max(self._segments)]
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -113,21 +127,15 @@ class JournalFiles(JournalReader):
 
         Raises:
             StoreFull: There is no room for another segment.
-            StoreError: The disk failed.
+            StoreError: The disk failed, now or in an earlier sync: only the next start may go on.
         """
+        self._write(
+            block.records, block.count, first_position=block.first_position, now_us=block.first_us
+        )
         live = self._live
-        if live.end + len(block.data) > live.capacity_bytes:
-            live = self._roll(block)
-        live.file.pwrite(block.data, live.end)
-        self._known.take(block)
-        live.index.add(block, live.end)
-        manifest = live.manifest
-        manifest.data_bytes += len(block.data)
-        manifest.next_position = block.next_position
-        manifest.first_us = manifest.first_us or block.first_us
-        manifest.last_us = block.last_us
-        for topic_id, message_type, topic in block.definitions:
-            manifest.topics[topic_id] = (message_type, topic)
+        size = BLOCK_HEADER_BYTES + len(block.records)
+        self._prologue.take(block)
+        live.add(block, live.end, live.end + size)
         self._dirty = True
 
     def sync(self) -> None:
@@ -137,175 +145,209 @@ class JournalFiles(JournalReader):
             StoreError: The disk failed, now or in an earlier sync: only the next start may go on.
         """
         self._dirty = False
-        self._sync(self._live)
+        live = self._live
+        place = Durable(live.number, live.end)  # a thread syncs at least what is there now
+        with self._syncing:
+            for segment in (*self._unsealed, live):
+                self._sync_segment(segment)
+            self._sync_names()
+            self._durable = max(self._durable, place)
 
     @property
     def dirty(self) -> bool:
         """Whether something was written since the last `sync`."""
         return self._dirty
 
-    def close(self) -> None:
-        """Leave a manifest of the live segment behind and let go of the directory."""
-        self._write_manifest(self._live)
-        self._close_files()
+    @property
+    def has_unsealed(self) -> bool:
+        """Whether a full segment waits for `seal`."""
+        return bool(self._unsealed)
 
-    def _sync(self, segment: Segment) -> None:
+    def seal(self) -> None:
+        """Sync the oldest full segment and write its manifest, if there is one.
+
+        May run in a thread while blocks are appended.
+
+        Raises:
+            StoreError: The disk failed, now or in an earlier sync: only the next start may go on.
+        """
+        if not self._unsealed:
+            return
+        segment = self._unsealed[0]
+        self._points.reach(KillPoint.BEFORE_SEAL)
         with self._syncing:
-            if self._sync_failed:
-                raise StoreError(f"{segment.file.path}: a sync has failed: start the broker again")
-            try:
-                segment.file.fsync()
-            except BaseException:
-                self._sync_failed = True
-                raise
+            self._sync_segment(segment)
+            self._sync_names()
+            self._durable = max(self._durable, Durable(segment.number, segment.end))
+        self._points.reach(KillPoint.BEFORE_MANIFEST)
+        segment.manifest.sealed = True
+        self._write_manifest(segment)
+        segment.manifest.topics.clear()  # they were for the manifest only
+        self._unsealed.popleft()  # from here on the loop may close its file
+        self._points.reach(KillPoint.AFTER_MANIFEST)
 
-    def _roll(self, block: Block) -> Segment:
-        old = self._live
-        self._sync(old)  # nobody reads a sealed segment again: its manifest must not be ahead
-        old.manifest.sealed = True
-        self._write_manifest(old)
-        number = old.manifest.number + 1
-        self._live = self._begin(
-            number,
-            first_position=block.first_position,
-            now_us=block.first_us,
-            room=len(block.data),
+    def close(self) -> None:
+        """Seal what is full, leave a manifest of the live segment behind, and close all files.
+
+        Raises:
+            StoreError: The disk failed.
+        """
+        try:
+            while self._unsealed and not self._sync_failed:
+                self.seal()
+            self._live.manifest.topics.update(self._prologue.topics)
+            self._write_manifest(self._live)
+        finally:
+            self._close_files()
+
+    def _write(self, records: bytes, count: int, *, first_position: int, now_us: int) -> None:
+        if self._sync_failed:
+            raise self._failed()
+        live = self._live
+        if live.end + BLOCK_HEADER_BYTES + len(records) > live.capacity_bytes:
+            live = self._roll(first_position, now_us, room=BLOCK_HEADER_BYTES + len(records))
+        data = encode_block(
+            records,
+            count=count,
+            first_position=first_position,
+            segment=live.number,
+            offset=live.end,
+            durable=self._durable,
         )
+        file = self._file(live)
+        if self._points.is_due(KillPoint.IN_WRITE):
+            file.pwrite(data[: len(data) // 2], live.end)
+        self._points.reach(KillPoint.IN_WRITE)
+        file.pwrite(data, live.end)
+
+    def _append_start(self, start_id: int) -> None:
+        """Write down who appends from here on, before anything is."""
+        live = self._live
+        now_us = live.manifest.last_us
+        start = LogStart(start_id, self.next_position, self._disk.boot_id())
+        records = encode_start(start, now_us=now_us)
+        self._write(records, 1, first_position=self.next_position, now_us=now_us)
+        self._prologue.take_start(start)
+        self._live.manifest.data_bytes += BLOCK_HEADER_BYTES + len(records)
+        self.sync()
+
+    def _sync_segment(self, segment: Segment) -> None:
+        """Sync a file, unless that was done; the caller holds the lock.
+
+        A segment that is sealed meanwhile was synced under the same lock, so its file, which the
+        loop may close by now, is not touched.
+        """
+        if self._sync_failed:
+            raise self._failed()
+        if segment.file is not None and self._durable < Durable(segment.number, segment.end):
+            self._try(segment.file.fsync)
+
+    def _sync_names(self) -> None:
+        if self._unsynced_names:
+            self._unsynced_names = False  # before: a segment that is begun meanwhile is not covered
+            self._try(partial(self._disk.fsync_dir, self._directory))
+
+    def _try(self, sync: Callable[[], None]) -> None:
+        try:
+            sync()
+        except BaseException:  # also a Killed of a test: what follows must not count as synced
+            self._sync_failed = True
+            raise
+
+    def _failed(self) -> StoreError:
+        return StoreError(f"{self._directory}: a sync has failed: start the broker again")
+
+    def _roll(self, position: int, now_us: int, *, room: int) -> Segment:
+        self._points.reach(KillPoint.BEFORE_ROLL)
+        old = self._live
+        self._live = self._begin(old.number + 1, position=position, now_us=now_us, room=room)
+        old.manifest.topics.update(self._prologue.topics)
+        self._unsealed.append(old)
+        self._points.reach(KillPoint.AFTER_ROLL)
         return self._live
 
-    def _begin(self, number: int, *, first_position: int, now_us: int, room: int) -> Segment:
-        """Create a segment. It gets its name only when it is whole: a kill leaves none or all."""
-        summary = self._known.encode(position=first_position, now_us=now_us)
-        header = SegmentHeader(number, first_position, now_us, self._instance_id).encode()
-        size = max(self._segment_bytes, len(header) + len(summary) + room)
+    def _begin(
+        self, number: int, *, position: int, now_us: int, room: int, sync: bool = False
+    ) -> Segment:
+        """Create a segment. It gets its name only when it is whole: a kill leaves none or all.
+
+        Unless it is synced before, a loss of power may leave it in pieces, with nothing in it that
+        was vouched for: see `recover_segments`.
+        """
+        header = SegmentHeader(number, position, now_us, self._instance_id).encode()
+        prologue = self._prologue.encode(
+            Durable(number, len(header)), position=position, now_us=now_us, durable=self._durable
+        )
+        end = len(header) + len(prologue)
+        # Half of a segment is for blocks at least, or else a long prologue were all there is.
+        size = max(self._segment_bytes, end + max(room, self._segment_bytes // 2))
         path = self._directory / segment_name(number)
         temporary = path.with_name(path.name + ".new")
         self._disk.remove(temporary)
         file = self._disk.open(temporary, create=True)
         try:
             file.allocate(size)
-            file.pwrite(header + summary, 0)
-            file.fsync()
+            file.pwrite(header + prologue, 0)
+            if sync:
+                self._try(file.fsync)
         finally:
             file.close()
         self._disk.rename(temporary, path)
-        self._disk.fsync_dir(self._directory)
-        end = len(header) + len(summary)
-        manifest = Manifest(number, first_position, first_position, end)
-        manifest.topics.update(self._known.topics)
-        segment = Segment(manifest, self._disk.open(path), BlockIndex(manifest.index), size)
+        self._unsynced_names = True
+        manifest = Manifest(number, position, position, end, last_us=now_us)
+        segment = Segment(manifest, BlockIndex(manifest.index), size)
         self._segments[number] = segment
+        self._file(segment)
         return segment
 
+    def _bring_to_disk(self) -> None:
+        """Sync what an earlier process may have left in the kernel only, and go on there."""
+        for segment in self._segments.values():
+            if not segment.manifest.sealed:
+                self._unsealed.append(segment)
+                write_again(self._file(segment), 0, segment.end)
+        self._unsynced_names = True
+        if self._unsealed and self._unsealed[-1].number == max(self._segments):
+            self._live = self._unsealed.pop()
+        else:
+            numbers = [*self._segments]
+            last = self._segments[numbers[-1]].manifest if numbers else Manifest(0, 1, 1)
+            number, position = last.number + 1, last.next_position
+            self._live = self._begin(
+                number, position=position, now_us=last.last_us, room=0, sync=True
+            )
+        self.sync()
+        while self._unsealed:
+            self._unsealed[0].manifest.topics.update(self._prologue.topics)
+            self.seal()
+
     def _write_manifest(self, segment: Segment) -> None:
-        path = self._directory / manifest_name(segment.manifest.number)
+        path = self._directory / manifest_name(segment.number)
         self._disk.replace(path, segment.manifest.to_json().encode("ascii"))
+
+    def _file(self, segment: Segment) -> File:
+        """A segment's file, opened again if need be; sealed ones that nobody reads are closed.
+
+        For the loop's thread only.
+        """
+        files, number = self._open_segments, segment.number
+        if segment.file is None:
+            segment.file = self._disk.open(self._directory / segment_name(number))
+        files[number] = segment
+        files.move_to_end(number)
+        if len(files) > MAX_OPEN_SEGMENTS:
+            idle = next((each for each in files.values() if each.manifest.sealed), segment)
+            if idle is not segment and idle.file is not None:
+                del files[idle.number]
+                idle.file.close()
+                idle.file = None
+        return segment.file
 
     def _close_files(self) -> None:
         for segment in self._segments.values():
-            segment.file.close()
+            if segment.file is not None:
+                segment.file.close()
         self._lock.close()
-
-    # --- opening -------------------------------------------------------------------------------
-
-    def _open_all(self) -> None:
-        names = self._disk.listdir(self._directory)
-        numbers = sorted(number for name in names if (number := segment_number(name)) is not None)
-        for wanted, found in zip(
-            range(numbers[0], 1 + numbers[-1]) if numbers else (), numbers, strict=False
-        ):
-            if wanted != found:
-                raise StoreCorrupt(
-                    self._directory / segment_name(wanted),
-                    0,
-                    f"this segment is missing, {segment_name(found)} is there: bring it back",
-                )
-        for number in numbers:
-            self._segments[number] = self._open_segment(number, last=number == numbers[-1])
-        self._check_chain()
-
-    def _check_chain(self) -> None:
-        segments = list(self._segments.values())
-        for before, after in pairwise(segments):
-            if before.manifest.next_position != after.manifest.first_position:
-                raise StoreCorrupt(
-                    after.file.path,
-                    0,
-                    f"it begins at position {after.manifest.first_position}, "
-                    f"the one before ends before {before.manifest.next_position}",
-                )
-
-    def _open_segment(self, number: int, *, last: bool) -> Segment:
-        path = self._directory / segment_name(number)
-        file = self._disk.open(path)
-        size = file.size()
-        try:
-            header = SegmentHeader.decode(file.pread(SEGMENT_HEADER_BYTES, 0))
-        except JournalFormatError as error:
-            file.close()
-            raise StoreCorrupt(path, error.offset, error.what) from error
-        manifest = None if last else self._read_manifest(number)
-        if manifest is not None:
-            return Segment(manifest, file, BlockIndex(manifest.index), size)
-        manifest = Manifest(number, header.first_position, header.first_position)
-        segment = Segment(manifest, file, BlockIndex(manifest.index), size)
-        self._scan(segment, last=last)
-        return segment
-
-    def _read_manifest(self, number: int) -> Manifest | None:
-        path = self._directory / manifest_name(number)
-        if not self._disk.exists(path):
-            return None
-        file = self._disk.open(path, writable=False)
-        try:
-            manifest = Manifest.from_json(file.pread(file.size(), 0).decode("utf-8"))
-        except (JournalFormatError, UnicodeDecodeError) as error:
-            _log.warning("%s is unreadable and is built anew: %s", path, error)
-            return None
-        finally:
-            file.close()
-        return manifest if manifest.sealed and manifest.number == number else None
-
-    def _scan(self, segment: Segment, *, last: bool) -> None:
-        """Read a segment block by block: its index, its topics, and where it ends."""
-        data = segment.file.pread(segment.capacity_bytes, 0)
-        manifest = segment.manifest
-        try:
-            for found in read_blocks(data, SEGMENT_HEADER_BYTES):
-                block = summarise(manifest, scan(data, found.start, found.end))
-                segment.index.add(block, found.offset)
-                self._known.take(block)
-                for topic_id, message_type, topic in block.definitions:
-                    manifest.topics[topic_id] = (message_type, topic)
-                manifest.next_position = block.next_position
-                manifest.first_us = manifest.first_us or block.first_us
-                manifest.last_us = block.last_us
-                manifest.data_bytes = found.end
-        except JournalFormatError as error:
-            self._cut(segment, data, error, last=last)
-        if not last:
-            manifest.sealed = True
-            self._write_manifest(segment)
-
-    def _cut(self, segment: Segment, data: bytes, error: JournalFormatError, *, last: bool) -> None:
-        """Cut a torn tail (TL16), unless it is no tail."""
-        if not last:
-            raise StoreCorrupt(segment.file.path, error.offset, error.what) from error
-        whole = find_whole_block(data, segment.end)
-        if whole is not None:
-            what = f"{error.what}, and a whole block follows at {whole}"
-            raise StoreCorrupt(segment.file.path, error.offset, what) from error
-        _log.warning("%s: a torn block at byte %d is cut", segment.file.path, segment.end)
-        for offset in range(segment.end, segment.capacity_bytes, len(_ZEROS)):
-            rest = segment.capacity_bytes - offset
-            if data[offset : offset + len(_ZEROS)].strip(b"\0"):
-                segment.file.pwrite(_ZEROS[:rest], offset)
-
-    def _bring_to_disk(self, segment: Segment) -> None:
-        """Bring to the disk itself what an earlier process may have left in the kernel only."""
-        write_again(segment.file, 0, segment.end)
-        self._sync(segment)
-        self._disk.fsync_dir(self._directory)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -319,15 +361,26 @@ class JournalFiles(JournalReader):
     def next_position(self) -> int:
         return self._live.manifest.next_position
 
+    @property
+    @override
+    def log_starts(self) -> tuple[LogStart, ...]:
+        return tuple(self._prologue.starts)
+
     @override
     def summary(self) -> bytes:
-        now_us = self._live.manifest.last_us
-        return self._known.encode(position=self.next_position, now_us=now_us)
+        live = self._live
+        place = Durable(live.number, live.end)
+        return self._prologue.encode(
+            place,
+            position=self.next_position,
+            now_us=live.manifest.last_us,
+            durable=self._durable,
+        )
 
     @override
     def seek(self, position: int) -> Cursor:
         if position >= self.next_position:
-            return Cursor(self._live.manifest.number, self._live.end)
+            return Cursor(self._live.number, self._live.end)
         for number, segment in reversed(self._segments.items()):
             if segment.manifest.first_position <= position:
                 stride = segment.index.stride_of_position(position)
@@ -350,12 +403,12 @@ class JournalFiles(JournalReader):
 
     def _read_blocks(self, segment: Segment, offset: int, max_bytes: int) -> tuple[bytes, Cursor]:
         count = max(max_bytes, BLOCK_HEADER_BYTES)
-        data = segment.file.pread(min(count, segment.end - offset), offset)
+        data = self._file(segment).pread(min(count, segment.end - offset), offset)
         usable = whole_blocks(data)
         if usable < 0:
-            data = segment.file.pread(-usable, offset)
+            data = self._file(segment).pread(-usable, offset)
             usable = len(data)
-        return data[:usable], Cursor(segment.manifest.number, offset + usable)
+        return data[:usable], Cursor(segment.number, offset + usable)
 
     @override
     def find(self, publisher_id: int, sequence: int) -> int | None:
@@ -391,4 +444,4 @@ class JournalFiles(JournalReader):
 
     def _stride(self, segment: Segment, number: int) -> bytes:
         start, end = segment.index.span(number, segment.end)
-        return segment.file.pread(end - start, start)
+        return self._file(segment).pread(end - start, start)

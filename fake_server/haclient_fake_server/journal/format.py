@@ -1,10 +1,10 @@
-"""The journal's record format: frozen, and readable without a broker (design 8, TL1, TL16, TL17).
+"""The journal's record format, readable without a broker.
 
 A journal is a run of segment files `journal.00000001`, `journal.00000002` ... Each is::
 
     segment header (64 bytes) | block | block | ... | zeros up to the preallocated size
 
-A block is what one batch of the broker wrote with one system call: a header of 32 bytes with two
+A block is what one batch of the broker wrote with one system call: a header of 56 bytes with two
 checksums, then whole records. A record is a header of 48 bytes, then key, correlation id,
 expiration and payload, in this order, each as long as the header says. All integers are
 little-endian; all times are microseconds since 1970, UTC.
@@ -12,15 +12,19 @@ little-endian; all times are microseconds since 1970, UTC.
 The rules that a reader may rely on:
 
 * Positions of data records rise by one, from 1, through all segments; a record without a position
-  of its own (a topic's definition, a publisher's mark) carries 0.
-* The first block of a segment repeats all topic definitions and publisher marks known so far, so
-  that each segment reads alone and the oldest ones can be removed.
+  of its own (a topic's definition, a publisher's mark, the start of a broker) carries 0.
+* The first block of a segment, its prologue, repeats all topic definitions and publisher marks
+  known so far and the most recent starts, so that each segment reads alone and the oldest ones can
+  be removed.
 * Times never fall from one record to the next; sequences of one publisher never fall.
-* A block that starts with zeros is the end of what was written. A block whose checksum is wrong is
-  a torn tail when no later block is whole, and corruption otherwise.
+* A block carries its place, segment number and offset, and follows the block before it in the file
+  and in positions. What is not whole, or not in its place, is not part of the log.
+* A block also says how far the log was known to be on the disk when the block was written. That
+  tells damage from what a loss of power may take: see `Durable`.
 
-This module holds pure functions over bytes and imports nothing of the project. Its numbers never
-change: a new layout gets a new `FORMAT_VERSION` and a new magic.
+This module holds pure functions over bytes and imports nothing of the project. A new layout gets a
+new `FORMAT_VERSION`, and a segment is of one version from its first byte to its last. Where the
+header of a segment, or a manifest, has a newer one, `NewerVersionError` is raised.
 """
 
 from __future__ import annotations
@@ -42,12 +46,18 @@ __all__ = [
     "BLOCK_MAGIC",
     "FORMAT_VERSION",
     "INDEX_STRIDE_BYTES",
+    "NOT_DURABLE",
     "RECORD_HEADER",
     "RECORD_HEADER_BYTES",
     "SEGMENT_HEADER_BYTES",
+    "TIMESTAMP",
+    "TIMESTAMP_AT",
     "BlockHeader",
+    "Durable",
     "JournalFormatError",
+    "LogStart",
     "Manifest",
+    "NewerVersionError",
     "Record",
     "RecordCommand",
     "RecordFlag",
@@ -55,13 +65,15 @@ __all__ = [
     "Stride",
     "encode_block",
     "encode_record",
-    "find_whole_block",
+    "encode_start",
     "manifest_name",
     "read_block_header",
     "read_blocks",
     "read_records",
+    "read_start",
     "segment_name",
     "segment_number",
+    "whole_blocks_after",
 ]
 
 FORMAT_VERSION: Final = 1
@@ -72,10 +84,11 @@ microseconds, topic id, key length, correlation id length."""
 RECORD_HEADER_BYTES: Final = 48
 
 BLOCK_MAGIC: Final = b"HAJB"
-BLOCK_HEADER: Final = struct.Struct("<4sHHIIIQI")
+BLOCK_HEADER: Final = struct.Struct("<4sHHIIIQQIIQI")
 """magic, version, flags, record count, bytes after this header, their crc32, first position,
-crc32 of the 28 bytes before it."""
-BLOCK_HEADER_BYTES: Final = 32
+offset of this block, number of its segment, number and offset of `Durable`, crc32 of the 52 bytes
+before it."""
+BLOCK_HEADER_BYTES: Final = 56
 BLOCK_LENGTH: Final = struct.Struct("<I")
 BLOCK_LENGTH_AT: Final = 12
 """The bytes after this header alone: a log of small blocks is walked along them."""
@@ -88,8 +101,13 @@ INDEX_STRIDE_BYTES: Final = 256 * 1024
 """One entry of the sparse index covers at least this much of a segment: a look-up then scans
 little more than 1 ms worth of records."""
 
+TIMESTAMP: Final = struct.Struct("<q")
+TIMESTAMP_AT: Final = 32
+"""Where the time is in a record header."""
+
 EXPIRATION: Final = struct.Struct("<I")
-_CRC_AT: Final = BLOCK_HEADER_BYTES - 4
+_CRC: Final = struct.Struct("<I")
+_CRC_AT: Final = BLOCK_HEADER_BYTES - _CRC.size
 _NAME: Final = re.compile(r"journal\.(\d{8,})")
 
 
@@ -104,6 +122,8 @@ class RecordCommand(enum.IntEnum):
     """Records were deleted: the payload is the comma-separated list of their keys."""
     MARK = 3
     """The highest sequence seen of a publisher, where no message carries it. No position."""
+    START = 4
+    """A broker has opened the log: see `LogStart`. No position."""
 
 
 class RecordFlag(enum.IntFlag):
@@ -131,8 +151,45 @@ class JournalFormatError(ValueError):
         self.what = what
 
 
+class NewerVersionError(JournalFormatError):
+    """The bytes say that a newer version of this software has written them."""
+
+
+class Durable(NamedTuple):
+    """A place in the log; every block that ends at or before it was synced.
+
+    A loss of power takes nothing before the place that any later block names, so a block that is
+    missing there is damage. What is missing behind all such places may have been in the operating
+    system's cache only.
+    """
+
+    segment: int
+    offset: int
+
+
+NOT_DURABLE: Final = Durable(0, 0)
+"""Nothing was synced yet."""
+
+
+class LogStart(NamedTuple):
+    """A broker has opened the log for appending.
+
+    Two logs that began as copies of each other differ in the starts that follow, so the starts tell
+    whether a log is the one that somebody knew.
+
+    Attributes:
+        id: A random number of 64 bits.
+        first_position: The first position that this broker has given to a record, or will give.
+        boot_id: The machine's boot, as `Disk.boot_id` says it.
+    """
+
+    id: int
+    first_position: int
+    boot_id: bytes = bytes(16)
+
+
 class Record(NamedTuple):
-    """One record, taken apart. `position` is 0 for definitions and marks."""
+    """One record, taken apart. `position` is 0 for definitions, marks and starts."""
 
     position: int
     publisher_id: int
@@ -148,7 +205,7 @@ class Record(NamedTuple):
 
     @property
     def bookmark(self) -> str:
-        """The bookmark of this record on the wire (protocol 7.1)."""
+        """The bookmark of this record on the wire."""
         return f"{self.publisher_id}|{self.sequence}|"
 
 
@@ -160,6 +217,7 @@ class BlockHeader(NamedTuple):
     length: int
     checksum: int
     first_position: int
+    durable: Durable = NOT_DURABLE
 
     @property
     def start(self) -> int:
@@ -193,13 +251,14 @@ class SegmentHeader:
         start = (SEGMENT_MAGIC, FORMAT_VERSION, SEGMENT_HEADER_BYTES, 0)
         fields = (self.number, self.first_position, self.created_us, self.instance_id)
         packed = _SEGMENT_HEADER.pack(*start, *fields, bytes(12), 0)
-        return packed[:-4] + struct.pack("<I", zlib.crc32(packed[:-4]))
+        return packed[: -_CRC.size] + _CRC.pack(zlib.crc32(packed[: -_CRC.size]))
 
     @classmethod
     def decode(cls, data: bytes) -> SegmentHeader:
         """Read a header back.
 
         Raises:
+            NewerVersionError: A newer version has written it.
             JournalFormatError: The bytes are too few, of another format, or damaged.
         """
         if len(data) < SEGMENT_HEADER_BYTES:
@@ -208,9 +267,9 @@ class SegmentHeader:
         fields = _SEGMENT_HEADER.unpack(head)
         if fields[0] != SEGMENT_MAGIC:
             raise JournalFormatError(0, "not a journal segment: the magic is missing")
-        if fields[1] != FORMAT_VERSION:
-            raise JournalFormatError(8, f"journal version {fields[1]}, this reads {FORMAT_VERSION}")
-        if zlib.crc32(head[:-4]) != fields[9]:
+        if fields[1] > FORMAT_VERSION:
+            raise NewerVersionError(8, _newer("journal", fields[1]))
+        if zlib.crc32(head[: -_CRC.size]) != fields[9]:
             raise JournalFormatError(0, "the checksum of the segment header is wrong")
         return cls(fields[4], fields[5], fields[6], fields[7])
 
@@ -257,8 +316,25 @@ def encode_record(record: Record) -> bytes:
     return b"".join((header, record.key, record.correlation_id, expiration, record.payload))
 
 
-def encode_block(records: bytes, *, count: int, first_position: int) -> bytes:
-    """A block: its header and `records`, which are `count` whole records."""
+def encode_block(
+    records: bytes,
+    *,
+    count: int,
+    first_position: int,
+    segment: int,
+    offset: int,
+    durable: Durable = NOT_DURABLE,
+) -> bytes:
+    """A block: its header and `records`, which are `count` whole records.
+
+    Args:
+        records: What it holds.
+        count: How many they are.
+        first_position: Position of the first data record, or of the next one.
+        segment: Number of the segment that it is written to.
+        offset: Where in the segment.
+        durable: How far the log is known to be on the disk.
+    """
     header = BLOCK_HEADER.pack(
         BLOCK_MAGIC,
         FORMAT_VERSION,
@@ -267,41 +343,68 @@ def encode_block(records: bytes, *, count: int, first_position: int) -> bytes:
         len(records),
         zlib.crc32(records),
         first_position,
+        offset,
+        segment,
+        *durable,
         0,
     )[:_CRC_AT]
-    return header + struct.pack("<I", zlib.crc32(header)) + records
+    return b"".join((header, _CRC.pack(zlib.crc32(header)), records))
 
 
-def read_block_header(data: bytes | memoryview, offset: int) -> BlockHeader | None:
-    """The block header at `offset`; `None` where the written part of a segment ends.
+def encode_start(start: LogStart, *, now_us: int) -> bytes:
+    """The record of a start."""
+    return encode_record(
+        Record(
+            0,
+            start.id,
+            start.first_position,
+            now_us,
+            0,
+            RecordCommand.START,
+            payload=start.boot_id,
+        )
+    )
+
+
+def read_start(record: Record) -> LogStart:
+    """What a record of command `START` says."""
+    return LogStart(record.publisher_id, record.sequence, record.payload)
+
+
+def read_block_header(data: bytes | memoryview, offset: int, *, segment: int) -> BlockHeader | None:
+    """The block header at `offset` of a segment; `None` when there are only zeros.
 
     Raises:
-        JournalFormatError: The bytes are neither zeros nor a whole block header.
+        JournalFormatError: The bytes are neither zeros nor a whole block header of this place.
     """
     head = bytes(data[offset : offset + BLOCK_HEADER_BYTES])
     if not head.strip(b"\0"):
         return None
     if len(head) < BLOCK_HEADER_BYTES:
         raise JournalFormatError(offset, "a block header is cut short")
-    magic, version, _, count, length, checksum, position, header_checksum = BLOCK_HEADER.unpack(
-        head
-    )
-    if magic != BLOCK_MAGIC:
+    magic, version, _, *fields, own = BLOCK_HEADER.unpack(head)
+    count, length, checksum, position, at, number, *durable = fields
+    if (magic, version) != (BLOCK_MAGIC, FORMAT_VERSION):
         raise JournalFormatError(offset, "no block starts here")
-    if zlib.crc32(head[:_CRC_AT]) != header_checksum:
+    if zlib.crc32(head[:_CRC_AT]) != own:
         raise JournalFormatError(offset, "the checksum of a block header is wrong")
-    if version != FORMAT_VERSION:
-        raise JournalFormatError(offset, f"block version {version}, this reads {FORMAT_VERSION}")
-    return BlockHeader(offset, count, length, checksum, position)
+    if (number, at) != (segment, offset):
+        what = f"this block belongs to byte {at} of segment {number}"
+        raise JournalFormatError(offset, what)
+    return BlockHeader(offset, count, length, checksum, position, Durable(*durable))
 
 
-def read_blocks(data: bytes | memoryview, offset: int = 0) -> Iterator[BlockHeader]:
-    """All blocks from `offset` on, each verified by both checksums, until the written part ends.
+def read_blocks(
+    data: bytes | memoryview, offset: int = 0, *, segment: int
+) -> Iterator[BlockHeader]:
+    """All blocks of a segment from `offset` on, each verified by both checksums.
+
+    Ends where zeros begin, or at the end of `data`.
 
     Raises:
-        JournalFormatError: A block is torn or damaged; `find_whole_block` tells which.
+        JournalFormatError: A block is not whole, or not in its place.
     """
-    while (block := read_block_header(data, offset)) is not None:
+    while (block := read_block_header(data, offset, segment=segment)) is not None:
         body = data[block.start : block.end]
         if len(body) < block.length:
             raise JournalFormatError(offset, "a block is cut short")
@@ -311,17 +414,27 @@ def read_blocks(data: bytes | memoryview, offset: int = 0) -> Iterator[BlockHead
         offset = block.end
 
 
-def find_whole_block(data: bytes, after: int) -> int | None:
-    """Offset of the first whole block that starts after `after`: proof of damage in the middle."""
-    at = data.find(BLOCK_MAGIC, after + 1)
+def whole_blocks_after(data: bytes, offset: int, *, segment: int) -> Iterator[BlockHeader]:
+    """The whole blocks of a segment at or after `offset` that are where they belong.
+
+    This is for looking behind the end of a log: there may be anything between them.
+    """
+    at = data.find(BLOCK_MAGIC, offset)
     while at >= 0:
         try:
-            if next(read_blocks(data, at), None) is not None:
-                return at
+            block = next(read_blocks(data, at, segment=segment), None)
         except JournalFormatError:
-            pass  # the four letters of the magic inside a payload, or another damaged block
-        at = data.find(BLOCK_MAGIC, at + 1)
-    return None
+            block = None  # the letters of the magic in a payload, or another damaged block
+        if block is not None:
+            yield block
+        at = data.find(BLOCK_MAGIC, at + 1 if block is None else block.end)
+
+
+def _newer(what: str, version: int) -> str:
+    return (
+        f"{what} version {version}, but this version of haclient reads up to {FORMAT_VERSION}: "
+        "use the newer one"
+    )
 
 
 def read_records(data: bytes, start: int, end: int) -> Iterator[Record]:
@@ -428,18 +541,21 @@ class Manifest:
         """Read a manifest back.
 
         Raises:
-            JournalFormatError: The text is not a manifest of this version.
+            NewerVersionError: A newer version has written it.
+            JournalFormatError: The text is not a manifest.
         """
         try:
             fields = cast("dict[str, Any]", json.loads(text))
-            version = fields.pop("format")
+            version: int = fields.pop("format")
+            if version > FORMAT_VERSION:  # its fields may be others
+                raise NewerVersionError(0, _newer("manifest", version))
             topics = {int(number): tuple(names) for number, names in fields.pop("topics").items()}
             index = [_stride(**entry) for entry in fields.pop("index")]
             manifest = cls(topics=topics, index=index, **fields)
+        except JournalFormatError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise JournalFormatError(0, f"not a journal manifest: {error}") from error
-        if version != FORMAT_VERSION:
-            raise JournalFormatError(0, f"manifest version {version}, this reads {FORMAT_VERSION}")
         return manifest
 
 

@@ -1,45 +1,128 @@
-"""What the journal's shell knows of its segments, and what every segment repeats."""
+"""The segments of a journal, and how they are read back at start.
+
+A journal is one sequence of blocks that runs through all segments. A segment that is sealed was
+synced as a whole and has a manifest that says so. The segments behind the last sealed one, usually
+a single one, are read block by block when the journal is opened.
+
+**Where the log ends.** It ends before the first block that is not whole, not in its place, or does
+not join the block before it. What follows the end decides what that means:
+
+* Nothing but bytes that are no whole block: a process was killed while it wrote. They are cut.
+* Whole blocks, and the machine has started again since the journal was written: a loss of power has
+  kept a later page and lost an earlier one. Nothing there was synced, so it is cut, too.
+* Whole blocks of which one names a `Durable` place behind the end, or a later sealed segment: bytes
+  that were synced are damaged. The broker refuses to start and says where.
+* Whole blocks, and the machine has not started again: the page cache has lost nothing, so this is
+  damage as well.
+
+**What is cut is cleared.** Segments that begin behind the end are removed, the rest of the last one
+is overwritten with zeros, and both are synced before anything is appended. Otherwise a later block
+that ends where an old one begins would bring the old one back.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Block, BlockIndex
-from haclient_fake_server.engine.scanning import Scan
+from haclient_fake_server.engine.scanning import Scan, scan
 from haclient_fake_server.journal.format import (
+    SEGMENT_HEADER_BYTES,
+    TIMESTAMP,
+    TIMESTAMP_AT,
+    Durable,
+    JournalFormatError,
+    LogStart,
     Manifest,
+    NewerVersionError,
     Record,
     RecordCommand,
     RecordFlag,
+    SegmentHeader,
     encode_block,
     encode_record,
+    encode_start,
+    manifest_name,
+    read_blocks,
+    read_start,
+    segment_name,
+    segment_number,
+    whole_blocks_after,
 )
-from haclient_stores.disk.files import File
+from haclient_stores.disk.files import Disk, File
+from haclient_stores.errors import StoreCorrupt, StoreError
 
-__all__ = ["Knowledge", "Segment", "summarise"]
+__all__ = [
+    "MAX_LOG_STARTS",
+    "Recovered",
+    "Segment",
+    "SegmentPrologue",
+    "block_from_scan",
+    "recover_segments",
+]
+
+MAX_LOG_STARTS: Final = 16
+"""How many starts a prologue repeats: who has been away for more of them reads from a time."""
+
+_ZEROS: Final = bytes(2**20)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Segment:
-    """One file of the journal and what is known of it."""
+    """One file of the journal and what is known of it.
+
+    Attributes:
+        manifest: What it holds.
+        index: The sparse index, the same object as the manifest's.
+        capacity_bytes: The size of the file.
+        file: Open while it is written, or was read lately.
+    """
 
     manifest: Manifest
-    file: File
     index: BlockIndex
     capacity_bytes: int
+    file: File | None = None
 
     @property
     def end(self) -> int:
         """Offset of the first byte that was not written."""
         return self.manifest.data_bytes
 
+    @property
+    def number(self) -> int:
+        """The number in its name."""
+        return self.manifest.number
+
+    def add(self, block: Block, offset: int, end: int) -> None:
+        """Take in a block that is between two offsets."""
+        manifest = self.manifest
+        self.index.add(block, offset)
+        manifest.data_bytes = end
+        manifest.next_position = block.next_position
+        manifest.first_us = manifest.first_us or block.first_us
+        manifest.last_us = block.last_us
+
 
 @dataclass(slots=True)
-class Knowledge:
-    """What every segment repeats: definitions, and marks as `(highest sequence, flags)`."""
+class SegmentPrologue:
+    """What every segment repeats in its first block.
+
+    Attributes:
+        topics: By topic id, message type and topic.
+        marks: By publisher id, the highest sequence and its flags.
+        starts: The most recent starts of the log, the youngest last.
+    """
 
     topics: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
     marks: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    starts: list[LogStart] = field(default_factory=list[LogStart])
+    _definitions: bytearray = field(default_factory=bytearray)  # encoded once: there may be many
+    _offsets: list[int] = field(default_factory=list[int])
 
     def take(self, block: Block) -> None:
         """Learn from a block that is written now, or was read back."""
@@ -49,43 +132,320 @@ class Knowledge:
         for publisher_id, sequence, flags in block.marks:
             self._mark(publisher_id, sequence, flags)
         for topic_id, message_type, topic in block.definitions:
-            self.topics[topic_id] = (message_type, topic)
+            self._define(topic_id, message_type, topic)
+
+    def take_start(self, start: LogStart) -> None:
+        """Learn of a start, now or from a block that was read back."""
+        if start not in self.starts:
+            self.starts = [*self.starts, start][-MAX_LOG_STARTS:]
+
+    def encode_records(self, *, now_us: int) -> tuple[bytes, int]:
+        """The records that begin a segment, and how many they are."""
+        definitions = bytearray(self._definitions)
+        for offset in self._offsets:  # times never fall from record to record
+            TIMESTAMP.pack_into(definitions, offset + TIMESTAMP_AT, now_us)
+        parts: list[bytes | bytearray] = [
+            encode_start(start, now_us=now_us) for start in self.starts
+        ]
+        parts.append(definitions)
+        parts += [
+            encode_record(Record(0, publisher_id, sequence, now_us, 0, RecordCommand.MARK, flags))
+            for publisher_id, (sequence, flags) in self.marks.items()
+        ]
+        count = len(self.starts) + len(self._offsets) + len(self.marks)
+        return b"".join(parts), count
+
+    def encode(self, place: Durable, *, position: int, now_us: int, durable: Durable) -> bytes:
+        """The block that begins a segment; empty when there is nothing to repeat."""
+        records, count = self.encode_records(now_us=now_us)
+        if not count:
+            return b""
+        return encode_block(
+            records,
+            count=count,
+            first_position=position,
+            segment=place.segment,
+            offset=place.offset,
+            durable=durable,
+        )
 
     def _mark(self, publisher_id: int, sequence: int, flags: int) -> None:
         if sequence >= self.marks.get(publisher_id, (0, 0))[0]:
             self.marks[publisher_id] = (sequence, flags)
 
-    def encode(self, *, position: int, now_us: int) -> bytes:
-        """The block that begins a segment; empty when there is nothing to repeat."""
-        records = [
-            Record(
-                0,
-                0,
-                0,
-                now_us,
-                topic_id,
-                RecordCommand.TOPIC,
-                key=_bytes(message_type),
-                payload=_bytes(topic),
-            )
-            for topic_id, (message_type, topic) in self.topics.items()
-        ]
-        records += [
-            Record(0, publisher_id, sequence, now_us, 0, RecordCommand.MARK, flags)
-            for publisher_id, (sequence, flags) in self.marks.items()
-        ]
-        if not records:
-            return b""
-        data = b"".join(map(encode_record, records))
-        return encode_block(data, count=len(records), first_position=position)
+    def _define(self, topic_id: int, message_type: str, topic: str) -> None:
+        if topic_id in self.topics:
+            return
+        self.topics[topic_id] = (message_type, topic)
+        self._offsets.append(len(self._definitions))
+        command = RecordCommand.TOPIC
+        self._definitions += encode_record(
+            Record(0, 0, 0, 0, topic_id, command, key=_bytes(message_type), payload=_bytes(topic))
+        )
 
 
-def summarise(manifest: Manifest, found: Scan) -> Block:
-    """What index and knowledge want of a block that was read back."""
+class Recovered(NamedTuple):
+    """What was found at start.
+
+    Attributes:
+        segments: By number; those that are not sealed are open for writing.
+        prologue: What is known at the end of the log.
+    """
+
+    segments: dict[int, Segment]
+    prologue: SegmentPrologue
+
+
+def recover_segments(directory: Path, disk: Disk) -> Recovered:
+    """Find the end of the log in a locked directory, and clear what lies behind it.
+
+    Raises:
+        StoreCorrupt: A segment is missing or damaged.
+        StoreError: A newer version has written the journal, or the disk failed.
+    """
+    recovery = _Recovery(directory, disk)
+    try:
+        recovery.run()
+    except BaseException:
+        for segment in recovery.segments.values():
+            if segment.file is not None:
+                segment.file.close()
+        raise
+    return Recovered(recovery.segments, recovery.prologue)
+
+
+class _End(NamedTuple):
+    """Where the log ends although something follows."""
+
+    segment: Segment
+    what: str
+
+
+class _Recovery:
+    """One pass through all segments, from the oldest to the youngest."""
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self._directory = directory
+        self._disk = disk
+        self.segments: dict[int, Segment] = {}
+        self.prologue = SegmentPrologue()
+
+    def run(self) -> None:
+        numbers = self._numbers()
+        for number in numbers:
+            end = self._open(number)
+            if end is not None:
+                self._cut(end, [later for later in numbers if later > end.segment.number])
+                break
+        if self.segments:
+            last = self.segments[max(self.segments)]
+            if last.manifest.sealed:  # marks and starts are in no manifest
+                self._learn(last)
+
+    def _numbers(self) -> list[int]:
+        names = self._disk.listdir(self._directory)
+        numbers = sorted(number for name in names if (number := segment_number(name)) is not None)
+        for wanted, found in zip(
+            range(numbers[0], 1 + numbers[-1]) if numbers else (), numbers, strict=False
+        ):
+            if wanted != found:
+                raise StoreCorrupt(
+                    self._path(wanted),
+                    0,
+                    f"this segment is missing, {segment_name(found)} is there: bring it back",
+                )
+        return numbers
+
+    def _open(self, number: int) -> _End | None:
+        """Open one segment; the end of the log, if it is before the end of what is there."""
+        before = self.segments.get(number - 1)
+        file = self._disk.open(self._path(number))
+        try:
+            try:
+                header = self._header(number, file)
+            except JournalFormatError as error:
+                if before is None or self._same_boot(before):
+                    raise StoreCorrupt(file.path, error.offset, error.what) from error
+                return _End(before, f"the next segment is unreadable: {error.what}")
+            manifest = self._manifest(number)
+            if before is not None and before.manifest.next_position != header.first_position:
+                what = (
+                    f"it begins at position {header.first_position}, the one before ends before "
+                    f"{before.manifest.next_position}"
+                )
+                if before.manifest.sealed:
+                    raise StoreCorrupt(file.path, 0, what)
+                return _End(before, f"in the next segment: {what}")
+            if manifest is not None:
+                segment = Segment(manifest, BlockIndex(manifest.index), file.size())
+                self.segments[number] = segment
+                return None
+            manifest = Manifest(number, header.first_position, header.first_position)
+            segment = Segment(manifest, BlockIndex(manifest.index), file.size(), file)
+            end = self._scan(segment)
+            if segment.end == SEGMENT_HEADER_BYTES and number > 1:
+                what = "does not begin with a whole block"
+                if before is None:
+                    raise StoreCorrupt(file.path, segment.end, f"it {what}")
+                return _End(before, f"the next segment {what}")
+            self.segments[number] = segment
+        finally:
+            if number not in self.segments or self.segments[number].file is None:
+                file.close()
+        return end
+
+    def _header(self, number: int, file: File) -> SegmentHeader:
+        try:
+            header = SegmentHeader.decode(file.pread(SEGMENT_HEADER_BYTES, 0))
+        except NewerVersionError as error:
+            raise StoreError(f"{file.path}: {error.what}") from error
+        if header.number != number:
+            what = f"this is segment {header.number}: name it {segment_name(header.number)}"
+            raise StoreCorrupt(file.path, 0, what)
+        return header
+
+    def _manifest(self, number: int) -> Manifest | None:
+        """The manifest of a sealed segment, if there is one that can be read."""
+        path = self._directory / manifest_name(number)
+        if not self._disk.exists(path):
+            return None
+        file = self._disk.open(path, writable=False)
+        try:
+            manifest = Manifest.from_json(file.pread(file.size(), 0).decode("utf-8"))
+        except NewerVersionError as error:
+            raise StoreError(f"{path}: {error.what}") from error
+        except (JournalFormatError, UnicodeDecodeError) as error:
+            _log.warning("%s is unreadable and is built anew: %s", path, error)
+            return None
+        finally:
+            file.close()
+        manifest.topics.clear()  # each segment's would be all topics once more
+        return manifest if manifest.sealed and manifest.number == number else None
+
+    def _scan(self, segment: Segment) -> _End | None:
+        """Read a segment block by block: its index, its topics, and where it ends."""
+        data = self._data(segment)
+        try:
+            for block, offset, end in self._blocks(segment, data):
+                segment.add(block, offset, end)
+        except JournalFormatError as error:
+            return _End(segment, error.what)
+        if any(_written_parts(data, segment.end)):
+            return _End(segment, "zeros where a block should be")
+        return None
+
+    def _blocks(self, segment: Segment, data: bytes) -> Iterator[tuple[Block, int, int]]:
+        """The blocks that join each other, learnt from, with their offsets."""
+        position = segment.manifest.first_position
+        for found in read_blocks(data, SEGMENT_HEADER_BYTES, segment=segment.number):
+            if found.first_position != position:
+                what = f"a block of position {found.first_position} follows one before {position}"
+                raise JournalFormatError(found.offset, what)
+            scanned = scan(data, found.start, found.end)
+            block = block_from_scan(position, scanned)
+            position = block.next_position
+            self.prologue.take(block)
+            for start in _starts_of(scanned.special):
+                self.prologue.take_start(start)
+            yield block, found.offset, found.end
+
+    def _learn(self, segment: Segment) -> None:
+        """Read a sealed segment for the prologue of the next one."""
+        try:
+            for _ in self._blocks(segment, self._data(segment)):
+                pass
+        except JournalFormatError as error:
+            raise StoreCorrupt(self._path(segment.number), error.offset, error.what) from error
+
+    def _same_boot(self, segment: Segment) -> bool:
+        """Whether the machine has run on since the log was written up to the end of a segment."""
+        if segment.manifest.sealed:
+            self._learn(segment)
+        boot_id = self._disk.boot_id()
+        starts = self.prologue.starts
+        return bool(starts) and boot_id.strip(b"\0") != b"" and starts[-1].boot_id == boot_id
+
+    def _cut(self, end: _End, later: list[int]) -> None:
+        """Clear what follows the end of the log, unless it shows that the log is damaged."""
+        segment = end.segment
+        self._check_loss(end, later)
+        path = self._path(segment.number)
+        _log.warning("%s: cut at byte %d: %s", path, segment.end, end.what)
+        for number in reversed(later):  # a kill in between leaves no gap in the names
+            self._disk.remove(self._path(number))
+        if later:
+            self._disk.fsync_dir(self._directory)
+        if segment.file is None:  # sealed: full of what was synced
+            return
+        data = self._data(segment)
+        for begin, end_of_part in _written_parts(data, segment.end):
+            segment.file.pwrite(_ZEROS[: end_of_part - begin], begin)
+        segment.file.fsync()
+
+    def _check_loss(self, end: _End, later: list[int]) -> None:
+        """Refuse to cut what a loss of power or a kill cannot have left so.
+
+        Raises:
+            StoreCorrupt: It is damage.
+        """
+        segment, place = end.segment, Durable(end.segment.number, end.segment.end)
+        proof = ""
+        data = self._data(segment)
+        for block in whole_blocks_after(data, segment.end, segment=segment.number):
+            proof = proof or f"a whole block follows at {block.offset}"
+            if block.durable > place:
+                raise self._corrupt(end, f"{proof}, and this was synced")
+        for number in later:
+            if self._manifest(number) is not None:
+                raise self._corrupt(end, f"{segment_name(number)} follows and is sealed")
+            file = self._disk.open(self._path(number), writable=False)
+            try:
+                data = file.pread(file.size(), 0)
+            finally:
+                file.close()
+            for block in whole_blocks_after(data, SEGMENT_HEADER_BYTES, segment=number):
+                proof = proof or f"a whole block follows in {segment_name(number)}"
+                if block.durable > place:
+                    raise self._corrupt(end, f"{proof}, and this was synced")
+        if proof and self._same_boot(segment):
+            raise self._corrupt(end, proof)
+
+    def _corrupt(self, end: _End, proof: str) -> StoreCorrupt:
+        path = self._path(end.segment.number)
+        return StoreCorrupt(path, end.segment.end, f"{end.what}, and {proof}")
+
+    def _data(self, segment: Segment) -> bytes:
+        if segment.file is not None:
+            return segment.file.pread(segment.capacity_bytes, 0)
+        file = self._disk.open(self._path(segment.number), writable=False)
+        try:
+            return file.pread(segment.end, 0)
+        finally:
+            file.close()
+
+    def _path(self, number: int) -> Path:
+        return self._directory / segment_name(number)
+
+
+def _written_parts(data: bytes, start: int) -> Iterator[tuple[int, int]]:
+    """The parts behind `start`, of at most 1 MiB, that are not zeros throughout."""
+    for begin in range(start, len(data), len(_ZEROS)):
+        end = min(begin + len(_ZEROS), len(data))
+        if data[begin:end] != _ZEROS[: end - begin]:
+            yield begin, end
+
+
+def _starts_of(special: Iterable[Record]) -> Iterator[LogStart]:
+    return (read_start(each) for each in special if each.command == RecordCommand.START)
+
+
+def block_from_scan(position: int, found: Scan) -> Block:
+    """What index and prologue want of a block that was read back."""
     return Block(
         b"",
-        manifest.next_position,
-        max(manifest.next_position, found.last_position + 1),
+        0,
+        position,
+        max(position, found.last_position + 1),
         found.first_us,
         found.last_us,
         found.publishers,

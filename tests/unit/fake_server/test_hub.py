@@ -14,7 +14,7 @@ from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine import replication_wire as wire
 from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.hub import Hub, SessionLike
-from haclient_fake_server.journal.confirmed import ConfirmedPosition
+from haclient_fake_server.journal.confirmed_position import ConfirmedPosition
 from haclient_stores.disk.files import RealDisk
 from haclient_stores.errors import StoreFull
 from support.engine import decode
@@ -214,7 +214,7 @@ async def test_how_far_all_is_safe_is_written_down_before_anybody_is_told(
     )
     diary: list[str] = []
     journal = Journal(diary)
-    hub = Hub(config, journal, now_us=1, notes=Notes(tmp_path, diary))
+    hub = Hub(config, journal, now_us=1, confirmed_position=Notes(tmp_path, diary))
     link, writer = Session(hub.next_number(), diary), Session(hub.next_number(), diary)
     hub.dialled(link, "tcp://west:1")
     hub.accepted(writer, peer="test")
@@ -241,6 +241,6 @@ async def test_how_far_all_is_safe_is_written_down_before_anybody_is_told(
         "east: replication to tcp://west:1: synchronous again",
         "east: replication to tcp://west:1: disconnected",
     ]
-    again = Hub(config, journal, now_us=1, notes=Notes(tmp_path, diary))
+    again = Hub(config, journal, now_us=1, confirmed_position=Notes(tmp_path, diary))
     assert diary[-1] == "confirmed 1"
     assert again.destinations[0].acknowledged == 0

@@ -6,9 +6,8 @@ import pytest
 
 from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, BatchBuilder, Extras
 from haclient_fake_server.engine.identity import Publisher
-from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.routes import Route
-from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
+from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag, read_records
 
 
 def builder() -> BatchBuilder:
@@ -38,7 +37,8 @@ def test_a_block_knows_its_span_its_publishers_and_its_definitions() -> None:
     assert block.publishers == {1: (10, 30), 2: (20, 20)}
     assert block.definitions == ((3, "json", "orders"),)
     assert block.assigned == frozenset()
-    assert [record.position for record in records_of(block.data)] == [0, 5, 6, 7]
+    records = read_records(block.records, 0, len(block.records))
+    assert [record.position for record in records] == [0, 5, 6, 7]
     assert (a.noted, a.batch_low) == (30, 0)
 
 
@@ -65,7 +65,7 @@ def test_everything_a_publish_may_carry_is_in_its_record() -> None:
     batch.append(route(), Publisher(1), 1, body=b"body", extras=extras)
     block = batch.build()
     assert block is not None
-    record = list(records_of(block.data))[1]
+    record = list(read_records(block.records, 0, len(block.records)))[1]
     assert record == Record(5, 1, 1, 77, 3, 1, RecordFlag.USER_KEY, b"key", b"corr", 60, b"body")
 
 
@@ -87,7 +87,7 @@ def test_a_mark_has_no_position() -> None:
     block = batch.build()
     assert block is not None
     assert (block.first_position, block.next_position, block.marks) == (5, 5, ((4, 9, 0),))
-    (record,) = records_of(block.data)
+    (record,) = read_records(block.records, 0, len(block.records))
     assert (record.command, record.sequence, record.position) == (RecordCommand.MARK, 9, 0)
     assert publisher.noted == 9
 

@@ -25,10 +25,11 @@ def block(position: int, count: int = 1, size: int = 10) -> Block:
         Record(number, 7, 10 * number, 1000 * number, 1, payload=b"x" * size)
         for number in range(position, position + count)
     ]
-    data = encode_block(b"".join(map(encode_record, records)), count=count, first_position=position)
+    data = b"".join(map(encode_record, records))
     first, last = records[0], records[-1]
     return Block(
         data,
+        count,
         position,
         position + count,
         first.timestamp_us,
@@ -63,13 +64,7 @@ def test_a_payload_that_looks_like_a_message_is_not_taken_for_it() -> None:
     for position, payload in enumerate(payloads, start=1):
         data = encode_record(Record(position, 7, 10 * position, 1000, 1, payload=payload))
         ends = {7: (0, 40)}
-        journal.append(
-            Block(
-                encode_block(data, count=1, first_position=position),
-                *(position, position + 1, 1000, 1000),
-                ends,
-            )
-        )
+        journal.append(Block(data, 1, *(position, position + 1, 1000, 1000), ends))
     assert journal.find(7, 30) == 3
     assert journal.find(7, 40) == 4
     assert journal.find(7, 31) is None
@@ -107,7 +102,8 @@ def test_a_read_gives_at_least_one_block(journal: MemoryJournal, max_bytes: int)
 
 
 def test_what_is_whole_of_a_chunk() -> None:
-    one = block(1).data
+    records = block(1).records
+    one = encode_block(records, count=1, first_position=1, segment=1, offset=0)
     assert whole_blocks(b"") == 0
     assert whole_blocks(one) == len(one)
     assert whole_blocks(one + one[:-1]) == len(one)

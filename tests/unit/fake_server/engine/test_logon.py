@@ -19,8 +19,8 @@ def test_the_ack_says_what_the_published_sample_says() -> None:
     peer.send(**logon())
     assert peer.take_bytes()[4:] == (
         b'{"c":"ack","cid":"0","s":0,"bm":"7094790850998930143|0|","client_name":"pubber",'
-        b'"version":"5.3.5.0.reference","a":"processed","status":"success",'
-        b'"reason":"authentication disabled"}'
+        b'"version":"5.3.5.0.reference","log_starts":"0000000000000000@1",'
+        b'"a":"processed","status":"success","reason":"authentication disabled"}'
     )
 
 

@@ -13,11 +13,15 @@ from hypothesis import strategies as st
 from haclient_fake_server.journal.format import (
     BLOCK_HEADER,
     BLOCK_HEADER_BYTES,
+    NOT_DURABLE,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
+    Durable,
     JournalFormatError,
+    LogStart,
     Manifest,
+    NewerVersionError,
     Record,
     RecordCommand,
     RecordFlag,
@@ -25,13 +29,15 @@ from haclient_fake_server.journal.format import (
     Stride,
     encode_block,
     encode_record,
-    find_whole_block,
+    encode_start,
     manifest_name,
     read_block_header,
     read_blocks,
     read_records,
+    read_start,
     segment_name,
     segment_number,
+    whole_blocks_after,
 )
 
 RECORD = Record(
@@ -63,21 +69,25 @@ records = st.builds(
 )
 
 
-def block_of(*items: Record, first_position: int = 1) -> bytes:
+def block_of(*items: Record, first_position: int = 1, offset: int = 0) -> bytes:
     return encode_block(
-        b"".join(map(encode_record, items)), count=len(items), first_position=first_position
+        b"".join(map(encode_record, items)),
+        count=len(items),
+        first_position=first_position,
+        segment=2,
+        offset=offset,
     )
 
 
 def decode_block(data: bytes, offset: int = 0) -> list[Record]:
-    (block,) = list(read_blocks(data, offset))
+    (block,) = list(read_blocks(data, offset, segment=2))
     return list(read_records(data, block.start, block.end))
 
 
 @pytest.mark.row("TL1")
 def test_the_sizes_of_the_headers_are_frozen() -> None:
     assert RECORD_HEADER.size == RECORD_HEADER_BYTES == 48
-    assert BLOCK_HEADER.size == BLOCK_HEADER_BYTES == 32
+    assert BLOCK_HEADER.size == BLOCK_HEADER_BYTES == 56
     assert len(SegmentHeader(1, 1, 0, 0).encode()) == SEGMENT_HEADER_BYTES == 64
 
 
@@ -100,8 +110,23 @@ def test_every_byte_of_a_record_is_where_the_readme_says() -> None:
 def test_every_byte_of_a_block_header_is_where_the_readme_says() -> None:
     body = encode_record(RECORD)
     head = struct.pack("<4sHHIIIQ", b"HAJB", 1, 0, 1, len(body), zlib.crc32(body), 7)
+    head += struct.pack("<QIIQ", 640, 3, 2, 4096)  # offset and segment; segment and offset synced
     expected = head + struct.pack("<I", zlib.crc32(head)) + body
-    assert encode_block(body, count=1, first_position=7) == expected
+    place = Durable(2, 4096)
+    found = encode_block(body, count=1, first_position=7, segment=3, offset=640, durable=place)
+    assert found == expected
+    block = read_block_header(bytes(640) + expected, 640, segment=3)
+    assert block is not None
+    assert (block.first_position, block.durable) == (7, place)
+    assert block_of(RECORD)[40:52] == struct.pack("<IQ", *NOT_DURABLE)
+
+
+def test_a_start_is_a_record_without_a_position() -> None:
+    start = LogStart(2**64 - 1, 17, b"the boot id ....")
+    data = encode_start(start, now_us=5)
+    (record,) = read_records(data, 0, len(data))
+    assert (record.position, record.command, record.timestamp_us) == (0, RecordCommand.START, 5)
+    assert read_start(record) == start
 
 
 @given(st.lists(records, min_size=1, max_size=5))
@@ -115,8 +140,17 @@ def test_a_record_knows_its_bookmark() -> None:
 
 def test_zeros_end_the_written_part() -> None:
     data = block_of(RECORD) + bytes(100)
-    assert len(list(read_blocks(data))) == 1
-    assert read_block_header(data, len(data)) is None
+    assert len(list(read_blocks(data, segment=2))) == 1
+    assert read_block_header(data, len(data), segment=2) is None
+
+
+@pytest.mark.row("TL16")
+@pytest.mark.parametrize(("segment", "offset"), [(1, 0), (3, 0), (2, 8)])
+def test_a_block_that_is_not_in_its_place_is_no_block(segment: int, offset: int) -> None:
+    data = bytes(offset) + block_of(RECORD)
+    with pytest.raises(JournalFormatError, match="belongs to byte 0 of segment 2"):
+        read_block_header(data, offset, segment=segment)
+    assert not list(whole_blocks_after(data, 0, segment=segment))
 
 
 @pytest.mark.row("TL16")
@@ -125,11 +159,11 @@ def test_a_block_cut_at_any_byte_is_never_read_as_whole(data: st.DataObject) -> 
     whole = block_of(RECORD)
     cut = whole[: data.draw(st.integers(1, len(whole) - 1))]
     with pytest.raises(JournalFormatError):
-        list(read_blocks(cut))
+        list(read_blocks(cut, segment=2))
     padded = cut + bytes(len(whole) - len(cut))
     if padded != whole:
         with pytest.raises(JournalFormatError):
-            list(read_blocks(padded))
+            list(read_blocks(padded, segment=2))
 
 
 @pytest.mark.row("TL16")
@@ -139,23 +173,36 @@ def test_a_changed_byte_never_goes_unnoticed(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(damaged) - 1))
     damaged[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(JournalFormatError):
-        list(read_blocks(bytes(damaged)))
+        list(read_blocks(bytes(damaged), segment=2))
 
 
-def test_a_block_of_a_later_version_is_refused_by_name() -> None:
-    head = struct.pack("<4sHHIIIQ", b"HAJB", 9, 0, 0, 0, 0, 1)
-    with pytest.raises(JournalFormatError, match="block version 9"):
-        read_block_header(head + struct.pack("<I", zlib.crc32(head)), 0)
+@pytest.mark.parametrize("version", [0, 2])
+def test_a_block_of_another_version_than_its_segment_is_no_block(version: int) -> None:
+    head = struct.pack("<4sHHIIIQQIIQ", b"HAJB", version, 0, 0, 0, 0, 1, 0, 2, 0, 0)
+    with pytest.raises(JournalFormatError, match="no block starts here"):
+        read_block_header(head + struct.pack("<I", zlib.crc32(head)), 0, segment=2)
+
+
+def test_a_newer_version_is_told_from_damage() -> None:
+    header = SegmentHeader(1, 1, 0, 0).encode()
+    with pytest.raises(NewerVersionError, match=r"journal version 2, but .* reads up to 1"):
+        SegmentHeader.decode(header[:8] + b"\x02\x00" + header[10:])
+    with pytest.raises(NewerVersionError, match=r"manifest version 2, but .* reads up to 1"):
+        Manifest.from_json('{"format": 2, "something": "else"}')
 
 
 def test_a_whole_block_after_a_damaged_one_is_found() -> None:
     first = bytearray(block_of(RECORD))
-    first[40] ^= 1
+    first[60] ^= 1
     decoy = Record(1, 1, 1, 1, 1, payload=b"HAJB and no block")
-    second = block_of(decoy)
-    data = bytes(first) + b"HAJB" + bytes(40) + second
-    assert find_whole_block(data, 0) == data.index(second)
-    assert find_whole_block(bytes(first) + bytes(100), 0) is None
+    between = b"HAJB" + bytes(40)
+    offset = len(first) + len(between)
+    second = block_of(decoy, offset=offset)
+    third = block_of(RECORD, offset=offset + len(second) + 7)
+    data = bytes(first) + between + second + bytes(7) + third
+    found = [block.offset for block in whole_blocks_after(data, 0, segment=2)]
+    assert found == [offset, offset + len(second) + 7]
+    assert not list(whole_blocks_after(bytes(first) + bytes(100), 0, segment=2))
 
 
 def test_lengths_that_do_not_add_up_are_refused() -> None:
@@ -176,7 +223,7 @@ def test_a_segment_header_is_read_back() -> None:
     [
         (lambda data: data[:63], "64 bytes"),
         (lambda data: b"X" + data[1:], "magic"),
-        (lambda data: data[:8] + b"\x07\x00" + data[10:], "version 7"),
+        (lambda data: data[:8] + b"\x07\x00" + data[10:], "journal version 7, but .* up to 1"),
         (lambda data: data[:30] + b"\xff" + data[31:], "checksum"),
     ],
 )

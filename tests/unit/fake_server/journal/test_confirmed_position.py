@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient_fake_server.journal.confirmed import FILE_NAME, ConfirmedPosition
+from haclient_fake_server.journal.confirmed_position import FILE_NAME, ConfirmedPosition
 from haclient_stores.disk.files import RealDisk
 
 

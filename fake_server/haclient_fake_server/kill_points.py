@@ -1,0 +1,72 @@
+"""Named points at which a broker can be killed, for tests of what a kill leaves behind.
+
+A process that has been told to die at a point sends itself SIGKILL there: nothing is flushed, no
+`finally` runs. `haclient_fake_server.testing` tells it so by a line on its standard input.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import signal
+from collections.abc import Callable
+
+__all__ = ["KillPoint", "KillPoints"]
+
+
+class KillPoint(enum.StrEnum):
+    """Where a broker can die, in the order in which a batch comes by."""
+
+    BEFORE_WRITE = "before_write"
+    """A batch is decided; nothing of it is in the journal, and nobody has been told."""
+    IN_WRITE = "in_write"
+    """Half of the block is in the journal."""
+    AFTER_WRITE = "after_write"
+    """The block is in the journal; nobody has been told."""
+    AFTER_CONFIRMED = "after_confirmed"
+    """It is written down how far all synchronous destinations are; no ack that this releases was
+    sent."""
+    AFTER_SEND = "after_send"
+    """Acks or messages were handed to the kernel."""
+    BEFORE_ROLL = "before_roll"
+    """The next block needs a new segment, and there is none."""
+    AFTER_ROLL = "after_roll"
+    """The new segment has its name and its prologue; the block is not written."""
+    BEFORE_SEAL = "before_seal"
+    """A full segment is about to be synced, in a thread."""
+    BEFORE_MANIFEST = "before_manifest"
+    """A full segment was synced; its manifest is not written."""
+    AFTER_MANIFEST = "after_manifest"
+    """The manifest of a full segment is written."""
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KillPoints:
+    """The points of one broker; none is armed unless a test says so.
+
+    Args:
+        kill: Ends the process at once.
+    """
+
+    def __init__(self, kill: Callable[[], None] = _kill) -> None:
+        self._kill = kill
+        self._passes: dict[KillPoint, int] = {}
+
+    def arm(self, point: KillPoint, *, passes: int = 0) -> None:
+        """Die when the point is reached for the next time, after so many passes."""
+        self._passes[point] = passes
+
+    def is_due(self, point: KillPoint) -> bool:
+        """Whether `reach` would kill now."""
+        return self._passes.get(point) == 0
+
+    def reach(self, point: KillPoint) -> None:
+        """A point is reached."""
+        passes = self._passes.get(point)
+        if passes == 0:
+            self._kill()
+        elif passes:
+            self._passes[point] = passes - 1
