@@ -45,8 +45,10 @@ def read_users(path: Path) -> dict[str, str]:
     users: dict[str, str] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: the user file cannot be read as text") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"--user-file {path}: it is not a text file in UTF-8") from error
+    except OSError as error:
+        raise UsageError(f"--user-file {path}: {error.strerror}") from error
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith("#"):
             continue

@@ -30,6 +30,7 @@ from haclient.errors import (
 )
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.protocol.uri import Uri
 from haclient.stores import BookmarkStore, PublishStore
 from haclient.transport.ha_core import OnPublishGap
 
@@ -105,8 +106,8 @@ class _Sweep(ServerChooser):
         self._ring.report_failure(error, info)
         if isinstance(error, AuthenticationError | NameInUse):
             self.refused = error
-        if not self.is_connected:
-            self._failures.append((info["uri"], error))
+        if not self.is_connected or self.refused is not None:
+            self._failures.append((Uri.parse(info["uri"]).safe, error))
 
     @override
     def error(self) -> str:
@@ -117,12 +118,19 @@ class _Sweep(ServerChooser):
             for uri, failure in self._failures
         )
 
+    def _with_server(self, error: Exception) -> Exception:
+        """The error, with a note that says which server answered so."""
+        uri = next((uri for uri, failure in self._failures if failure is error), "")
+        if uri and uri not in str(error):
+            error.add_note(f"server {uri}")
+        return error
+
     def verdict(self, error: ReconnectGaveUp) -> Exception:
         """What the user is told: one server's own error as it is; of several, each of them."""
         if self.refused is not None:
-            return self.refused
+            return self._with_server(self.refused)
         if not self.is_connected and len(self._failures) == 1:
-            return self._failures[0][1]
+            return self._with_server(self._failures[0][1])
         return error
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "default_client_name",
     "filter_option",
     "json_option",
+    "not_empty",
     "server_option",
     "timeout_option",
     "topic_option",
@@ -57,9 +58,11 @@ POSITIVE_SECONDS = PositiveNumber()
 
 
 def _parse_servers(
-    _context: click.Context, _option: click.Parameter, value: str
+    _context: click.Context, _option: click.Parameter, value: str | None
 ) -> tuple[str, ...]:
     """Server URIs separated by commas."""
+    if value is None:
+        raise click.UsageError("no server: give --server URI[,URI...] or set AMPS_URI")
     servers = tuple(part.strip() for part in value.split(",") if part.strip())
     if not servers:
         raise click.BadParameter("no server is named")
@@ -71,6 +74,13 @@ def _parse_servers(
     return servers
 
 
+def not_empty(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    """Refuse an empty name: mostly a shell variable that is not set."""
+    if value is not None and not value.strip():
+        raise click.BadParameter("it is empty")
+    return value
+
+
 def server_option(command: Decorated) -> Decorated:
     """`--server`: where to connect to; the environment's AMPS_URI by default."""
     return click.option(
@@ -79,7 +89,6 @@ def server_option(command: Decorated) -> Decorated:
         metavar="URI[,URI...]",
         callback=_parse_servers,
         envvar="AMPS_URI",
-        required=True,
         help="Servers to try in this order, such as tcp://host:9007/amps/json. Default: $AMPS_URI.",
     )(command)
 
@@ -107,6 +116,7 @@ def client_name_option(command: Decorated) -> Decorated:
     """`--client-name`: who we are to the server."""
     return click.option(
         "--client-name",
+        callback=not_empty,
         help="The client name. Default: the owner of the store, else host and process id.",
     )(command)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import fcntl
 import os
 import select
 import stat
@@ -32,6 +33,8 @@ __all__ = [
     "Progress",
     "as_json_line",
     "as_line",
+    "both_on_terminal",
+    "check_open",
     "print_result",
     "progress_bar",
 ]
@@ -51,6 +54,12 @@ class OutputWriter:
     """Writes whole records to a file descriptor without blocking the event loop."""
 
     def __init__(self, fd: int) -> None:
+        """Take a descriptor to write to.
+
+        Raises:
+            OSError: It is closed. The reader would wait for what can never be written.
+        """
+        check_open(fd, "standard output")
         self._fd = fd
         self._waits = not stat.S_ISREG(os.fstat(fd).st_mode)
         self._poll = select.poll()
@@ -97,7 +106,18 @@ class OutputWriter:
         except OSError as error:
             if error.errno in {errno.EPIPE, errno.ECONNRESET}:
                 raise OutputClosed from error
-            raise
+            raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def check_open(fd: int, name: str) -> None:
+    """Check that a standard stream can be used; `entry` opens a missing one the wrong way round.
+
+    Raises:
+        OSError: The process was started without it (`<&-`, `>&-`).
+    """
+    wrong_way = os.O_WRONLY if fd == 0 else os.O_RDONLY
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == wrong_way:
+        raise OSError(errno.EBADF, "it is closed", name)
 
 
 def print_result(text: str, *, aside: bool = False) -> None:
@@ -111,12 +131,14 @@ def print_result(text: str, *, aside: bool = False) -> None:
         OSError: There is none, and the text was all that the command is for.
     """
     if sys.stdout is None and not aside:  # pyright: ignore[reportUnnecessaryComparison]  # see entry
-        raise OSError(errno.EBADF, os.strerror(errno.EBADF), "standard output")
+        raise OSError(errno.EBADF, "it is closed", "standard output")
     try:
         click.echo(text)
     except BrokenPipeError:
         with Path(os.devnull).open("wb") as nowhere:  # where the interpreter's last flush may go
             os.dup2(nowhere.fileno(), STDOUT)
+    except OSError as error:  # such as a full disk
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def as_line(message: Message) -> bytes:
@@ -159,6 +181,11 @@ class Progress:
     report: Callable[[str], None] = _ignore
 
 
+def both_on_terminal() -> bool:
+    """Whether results and progress appear on a terminal: then on the same one, mostly."""
+    return sys.stdout is not None and sys.stdout.isatty() and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison]  # see entry
+
+
 @contextmanager
 def progress_bar(what: str, total: int | None) -> Generator[Progress]:
     """A bar that is drawn only when stderr is a terminal."""
@@ -176,7 +203,9 @@ def progress_bar(what: str, total: int | None) -> Generator[Progress]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    # Standard output is left alone: rich would send what is printed there to the console.
+    with Bar(*columns, console=console, transient=True, redirect_stdout=False) as bar:
         task = bar.add_task(what, total=total)
         yield Progress(
             update=lambda done: bar.update(task, completed=done),

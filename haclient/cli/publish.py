@@ -25,7 +25,7 @@ from haclient.cli.options import (
     topic_option,
     with_request,
 )
-from haclient.cli.output import print_result, progress_bar
+from haclient.cli.output import check_open, print_result, progress_bar
 from haclient.cli.publish_ledger import NOTE, Plan, PublishLedger, Source
 from haclient.cli.termination import ExitCode, Interrupted, print_error, run_until_signal
 from haclient.client import Client
@@ -53,6 +53,12 @@ __all__ = [
     "read_ledger",
     "stopped",
 ]
+
+_FLUSH_TIMEOUT_S: Final = 30.0
+"""How long the server may take to persist the rest, when the command line does not say."""
+
+_NAMED_FAILURES: Final = 5
+"""How many refused lines are named; a wrong topic or key mostly has all of them refused."""
 
 _EMPTY_SCAN: Final = Scan(size=0, digest="", lines=0, prefix_digest="", prefix_is_open=False)
 
@@ -116,7 +122,8 @@ class PublishRun:
     scan: Scan = _EMPTY_SCAN
     ledger: PublishLedger = field(default_factory=PublishLedger)
     was_connected: bool = False
-    first_failure: str = ""
+    base: int = 0
+    failures: list[str] = field(default_factory=list)
 
     @property
     def source(self) -> Source | None:
@@ -126,10 +133,22 @@ class PublishRun:
             return None
         return Source(str(path.resolve()), self.request.topic, self.delimiter)
 
-    def failed_write(self, _message: Message, reason: str) -> None:
-        """The server refused one message (PS6)."""
+    def failed_write(self, message: Message, reason: str) -> None:
+        """Count a message that the server refused, and note which line it was."""
         self.summary.failed += 1
-        self.first_failure = self.first_failure or reason
+        line = (message.sequence or 0) - self.base
+        if line > 0:  # line k has the sequence base + k; what is below was stored by an earlier run
+            self.summary.published -= 1
+        if len(self.failures) < _NAMED_FAILURES:
+            where = f"line {line}" if line > 0 else "a message of an earlier run"
+            self.failures.append(f"{where}: {reason or 'no reason given'}")
+
+    def refusal(self) -> PublishFailed:
+        """The error that names the refused lines."""
+        failed, what = self.summary.failed, "; ".join(self.failures)
+        more = f"; and {failed - _NAMED_FAILURES} more" if failed > _NAMED_FAILURES else ""
+        count = "1 message" if failed == 1 else f"{failed} messages"
+        return PublishFailed(f"the server refused {count}: {what}{more}")
 
     def note(self, ledger: PublishLedger) -> None:
         """Remember the ledger; it is on disk before anything relies on it."""
@@ -218,10 +237,6 @@ def lost_connection(run: PublishRun) -> DisconnectedError:
     return DisconnectedError(f"{what}{left} of them are not known to be persisted")
 
 
-_FLUSH_TIMEOUT_S: Final = 30.0
-"""How long the server may take to persist the rest, when the command line does not say."""
-
-
 def _open_store(request: PublishRequest) -> FilePublishStore | MemoryPublishStore:
     return MemoryPublishStore() if request.store is None else FilePublishStore(request.store)
 
@@ -241,6 +256,7 @@ async def _publish_all(run: PublishRun) -> None:
     async with open_client(connection) as client:
         run.was_connected = True
         plan = make_plan(run)
+        run.base = plan.base
         run.summary.skipped = plan.skip
         if plan.warning:
             print_error(plan.warning, kind="note")
@@ -271,9 +287,7 @@ async def _work(run: PublishRun) -> int:
         msgspec.json.encode(summary).decode() if as_json else summary.as_text(), aside=True
     )
     if summary.failed:
-        raise PublishFailed(
-            f"the server refused {summary.failed} messages, the first with: {run.first_failure}"
-        )
+        raise run.refusal()
     return ExitCode.OK
 
 
@@ -287,9 +301,11 @@ def stopped(run: PublishRun, _number: int) -> int:
 
 def _check(request: PublishRequest) -> None:
     path = request.path
-    if path is not None and not path.exists():
+    if path is None:
+        check_open(0, "standard input")
+    elif not path.exists():
         raise UsageError(f"{path}: there is no such file")
-    if path is not None and path.is_dir():
+    elif path.is_dir():
         raise UsageError(f"{path}: a directory is not a file")
     if request.from_start and (path is None or request.store is None):
         raise UsageError("--from-start only means something with --file and --store")

@@ -41,13 +41,12 @@ class _Request:
     as_json: bool
 
 
-async def _print_records(request: _Request) -> None:
+async def _print_records(request: _Request, output: OutputWriter) -> None:
     connection = Connection(
         servers=request.servers,
         name=request.client_name or default_client_name(),
         timeout_s=request.timeout or CONNECT_TIMEOUT_S,
     )
-    output = OutputWriter(STDOUT)
     form = as_json_line if request.as_json else as_line
     async with (
         open_client(connection) as client,
@@ -63,10 +62,10 @@ async def _print_records(request: _Request) -> None:
             await output.write(form(record))
 
 
-async def _query(request: _Request) -> int:
+async def _query(request: _Request, output: OutputWriter) -> int:
     try:
         with trio.fail_after(request.timeout or float("inf")):
-            await _print_records(request)
+            await _print_records(request, output)
     except OutputClosed:  # `| head` has seen enough
         return ExitCode.OK
     except trio.TooSlowError:
@@ -100,4 +99,5 @@ def stopped(_number: int) -> int:
 @with_request(_Request)
 def sow(request: _Request) -> int:
     """Print the records of a SOW topic, one per line."""
-    return run_until_signal(lambda: _query(request), stopped)
+    output = OutputWriter(STDOUT)
+    return run_until_signal(lambda: _query(request, output), stopped)

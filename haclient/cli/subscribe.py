@@ -28,6 +28,7 @@ from haclient.cli.options import (
     default_client_name,
     filter_option,
     json_option,
+    not_empty,
     server_option,
     timeout_option,
     topic_option,
@@ -54,6 +55,11 @@ _REPLAY_LIMIT_S: Final = 60.0
 
 _WORDS: Final[dict[str, StartPoint]] = {"epoch": EPOCH, "now": NOW, "recent": MOST_RECENT}
 
+_FORMS: Final = (
+    "epoch, now, recent, a bookmark such as 7|42|, a time such as 20261120T093000Z, "
+    "or a range such as [20261120T093000Z:20261120T100000Z)"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribeRequest:
@@ -79,7 +85,12 @@ class SubscribeRequest:
         """
         if self.bookmark is None:
             return MOST_RECENT if self.store is not None else None
-        start = _WORDS.get(self.bookmark.lower()) or parse_bookmark(self.bookmark)
+        start = _WORDS.get(self.bookmark.lower())
+        if start is None:
+            try:
+                start = parse_bookmark(self.bookmark)
+            except UsageError as error:
+                raise UsageError(f"--bookmark {self.bookmark}: wanted {_FORMS}") from error
         if start is MOST_RECENT and self.store is None:
             raise UsageError("--bookmark recent needs --store: it goes on where that store stopped")
         return start
@@ -149,14 +160,13 @@ def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
     )
 
 
-async def print_messages(run: SubscribeRun, messages: MessageStream) -> None:
+async def print_messages(run: SubscribeRun, messages: MessageStream, output: OutputWriter) -> None:
     """Print, then discard, until there are enough messages or none came for the idle limit.
 
     Raises:
         TimedOut: The replay is not complete and stands still.
         HAClientError: The subscription ended with an error.
     """
-    output = OutputWriter(STDOUT)
     run.connected_at = run.last_message_at = trio.current_time()
     async with open_nursery() as nursery:
         nursery.start_soon(run.note_caught_up, messages)
@@ -215,7 +225,7 @@ async def _print_batch(run: SubscribeRun, output: OutputWriter, batch: list[Mess
             await trio.lowlevel.checkpoint()
 
 
-async def _work(run: SubscribeRun) -> int:
+async def _work(run: SubscribeRun, output: OutputWriter) -> int:
     request = run.request
     owner = "" if run.store is None else run.store.client_name
     give_up_after_s = request.timeout or GIVE_UP_AFTER_S
@@ -230,7 +240,7 @@ async def _work(run: SubscribeRun) -> int:
         async with open_client(connection) as client, _messages(client, run) as messages:
             run.was_connected = True
             client.add_state_listener(run.on_state)
-            await print_messages(run, messages)
+            await print_messages(run, messages, output)
     except OutputClosed:  # nobody reads any more (`| head`): what was not printed is not discarded
         return ExitCode.OK
     except ReconnectGaveUp as error:
@@ -264,7 +274,9 @@ def stopped(run: SubscribeRun, number: int) -> int:
     help="Replay from: epoch, now, recent, a bookmark, a timestamp or a range. "
     "Default: recent with --store, else no replay.",
 )
-@click.option("--sub-id", help="The subscription id. Default: made of the topic.")
+@click.option(
+    "--sub-id", callback=not_empty, help="The subscription id. Default: made of the topic."
+)
 @click.option(
     "--store",
     type=click.Path(path_type=Path),
@@ -277,8 +289,8 @@ def stopped(run: SubscribeRun, number: int) -> int:
 @with_request(SubscribeRequest)
 def subscribe(request: SubscribeRequest) -> int:
     """Print messages as they come, one per line."""
-    start = request.start
+    start, output = request.start, OutputWriter(STDOUT)  # mistakes come before any file is made
     store = None if request.store is None else LoggedBookmarkStore(request.store)
     with closing(store) if store is not None else nullcontext():
         run = SubscribeRun(request, start, store)
-        return run_until_signal(partial(_work, run), partial(stopped, run))
+        return run_until_signal(partial(_work, run, output), partial(stopped, run))

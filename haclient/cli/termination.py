@@ -103,9 +103,12 @@ def one_line(error: BaseException) -> str:
             text = error.format_message()
         case OSError(strerror=str(reason), filename=str(name)):
             text = f"{name}: {reason}"
+        case OSError(strerror=str(reason)):
+            text = reason
         case _:
             text = str(error)
-    return " ".join(text.split()) or type(error).__name__
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    return " ".join(f"{text or type(error).__name__}{notes}".split())
 
 
 def print_error(text: str, *, kind: str = "error") -> None:
@@ -118,7 +121,10 @@ def print_error(text: str, *, kind: str = "error") -> None:
 
 
 async def _watch(scope: trio.CancelScope, seen: list[int], task_status: trio.TaskStatus) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has it ignored
+        numbers.append(signal.SIGHUP)
+    with trio.open_signal_receiver(*numbers) as signals:
         task_status.started()
         async for number in signals:
             seen.append(number)

@@ -48,7 +48,7 @@ def assert_one_line(result: Result, code: int, *words: str) -> None:
 
 
 USAGE = {
-    "no server": (["subscribe", "--topic", "t"], "--server"),
+    "no server": (["subscribe", "--topic", "t"], "AMPS_URI"),
     "no topic": (["subscribe", "--server", CLOSED], "--topic"),
     "unknown command": (["frobnicate"], "frobnicate"),
     "unknown option": (["ping", "--server", CLOSED, "--frobnicate"], "--frobnicate"),
@@ -62,7 +62,12 @@ USAGE = {
     ),
     "nonsense bookmark": (
         ["subscribe", "--server", CLOSED, "--topic", "t", "--bookmark", "yesterday"],
-        "yesterday",
+        "--bookmark yesterday: wanted epoch, now, recent, a bookmark",
+    ),
+    "empty client name": (["ping", "--server", CLOSED, "--client-name", ""], "--client-name"),
+    "empty sub id": (
+        ["subscribe", "--server", CLOSED, "--topic", "t", "--sub-id", " "],
+        "--sub-id",
     ),
     "negative count": (["subscribe", "--server", CLOSED, "--topic", "t", "-n", "-1"], "-n"),
     "timeout of zero": (["ping", "--server", CLOSED, "--timeout", "0"], "--timeout"),
@@ -83,7 +88,10 @@ USAGE = {
     "broker on nonsense": (["broker", "run", "--listen", "nonsense"], "nonsense"),
     "broker with a bad regex": (["broker", "run", "--log-topic", "("], "--log-topic"),
     "broker with a bad sow": (["broker", "run", "--sow", "orders"], "--sow"),
-    "broker without its user file": (["broker", "run", "--user-file", "/no/users"], "/no/users"),
+    "broker without its user file": (
+        ["broker", "run", "--user-file", "/no/users"],
+        "--user-file /no/users: No such file",
+    ),
 }
 
 
@@ -118,7 +126,7 @@ def test_several_servers_that_refuse_are_all_named() -> None:
 @pytest.mark.parametrize("password", ["wrong", ""])
 def test_a_wrong_password_is_refused_and_never_shown(broker: BrokerProcess, password: str) -> None:
     result = haclient("ping", "--server", with_user(broker.uri, "alice", password))
-    assert_one_line(result, 1)
+    assert_one_line(result, 1, broker.uri.removeprefix("tcp://"))
     assert "wrong" not in result.err
     assert "se:cret" not in result.err
 
@@ -421,3 +429,52 @@ def test_a_missing_standard_stream_is_never_taken_for_a_store(
     assert haclient("store", "verify", bookmarks, messages).code == 0
     again = haclient("subscribe", *common, "--store", bookmarks, "--timeout", "1")
     assert again.out == ("one\ntwo\n" if number == 1 else ""), again.err
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("command", ["subscribe", "sow"])
+def test_a_closed_output_is_told_before_anything_is_waited_for(
+    command: str, tmp_path: Path
+) -> None:
+    store = ("--store", tmp_path / "store") if command == "subscribe" else ()
+    words = (command, "--server", CLOSED, "--topic", "t", *store)
+    result = haclient(*words, before_exec=lambda: os.close(1))
+    assert_one_line(result, 1, "standard output: it is closed")
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.row("CLI9")
+def test_a_closed_input_is_told(tmp_path: Path) -> None:
+    words = ("publish", "--server", CLOSED, "--topic", "t", "--store", tmp_path / "store")
+    result = haclient(*words, stdin=b"", before_exec=lambda: os.close(0))
+    assert_one_line(result, 1, "standard input: it is closed")
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("command", ["ping", "publish", "subscribe"])
+def test_a_full_disk_behind_the_output_is_told(alice: str, command: str) -> None:
+    rest = () if command == "ping" else ("--topic", "logged full")
+    more = ("--bookmark", "epoch") if command == "subscribe" else ()
+
+    def fill() -> None:
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+
+    if command == "subscribe":
+        assert haclient("publish", "--server", alice, *rest, stdin=b"row\n").code == 0
+    result = haclient(command, "--server", alice, *rest, *more, stdin=b"row\n", before_exec=fill)
+    assert_one_line(result, 1, "standard output: No space left on device")
+
+
+@pytest.mark.row("CLI9")
+def test_refused_lines_are_named_and_not_counted_as_published(alice: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    file.write_text('{"id": 1}\n{"no": "key"}\n{"id": 2}\nnot json\n')
+    words = ("publish", "--server", alice, "--topic", "people", "--file", file)
+    result = haclient(*words)
+    assert result.code == 1
+    assert result.out.startswith("published 2 messages to people in ")
+    assert result.out.endswith(", 2 refused by the server\n")
+    error = result.err.splitlines()[-1]
+    assert error.startswith("haclient: error: the server refused 2 messages: line 2: ")
+    assert "; line 4: " in error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import select
 import signal
 import time
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from support.documents import blocks
 from support.process import LIMIT_S, haclient, start_haclient
 
+README = Path(__file__).parents[2] / "README.md"
 KEYS = [
     "published",
     "delivered",
@@ -43,6 +46,20 @@ def test_everything_is_killed_and_nothing_lost_or_doubled(tmp_path: Path) -> Non
     assert verdict["failovers"] >= 2
     assert verdict["restarts"] >= 1
     assert list(tmp_path.iterdir()) == []
+
+
+def shape(text: str) -> list[str]:
+    """The lines without their numbers."""
+    return [re.sub(r"\d+(\.\d+)?", "N", line) for line in text.splitlines()]
+
+
+@pytest.mark.row("CLI9")
+def test_a_pipe_gets_the_lines_of_the_readme() -> None:
+    result = haclient("demo", "--messages", "1000")
+    assert result.code == 0, result.err
+    assert result.err == ""
+    shown = next(b.text for b in blocks(README.read_text()) if b.language == "text")
+    assert shape(result.out) == shape(shown)
 
 
 def eventually(condition: Callable[[], bool], what: str) -> None:
@@ -75,11 +92,20 @@ STAGES: dict[str, Callable[[Path], bool]] = {
 }
 
 
+def take_hangups() -> None:
+    """A test run under nohup hands down that SIGHUP is ignored."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.row("CLI9")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["int", "term", "hup"]
+)
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_signal_leaves_no_process_and_no_file(tmp_path: Path, number: int, stage: str) -> None:
-    with start_haclient("demo", environment={"TMPDIR": str(tmp_path)}) as demo:
+    with start_haclient(
+        "demo", environment={"TMPDIR": str(tmp_path)}, before_exec=take_hangups
+    ) as demo:
         eventually(lambda: STAGES[stage](tmp_path), stage)
         assert demo.stop(number) == 130
         assert demo.err == "haclient: error: interrupted: there is no verdict\n"

@@ -37,7 +37,7 @@ from haclient.cli.demo.schedule import KILLS, MIN_MESSAGES, Kill, Pace, due_at
 from haclient.cli.demo.trace import MAX_NUMBER, Mark, Step, TraceReader
 from haclient.cli.demo.verdict import Measures, Verdict, judge
 from haclient.cli.options import json_option, with_request
-from haclient.cli.output import Progress, print_result, progress_bar
+from haclient.cli.output import Progress, both_on_terminal, print_result, progress_bar
 from haclient.cli.termination import ExitCode, Interrupted, run_until_signal
 from haclient.transport.exceptions import open_nursery
 
@@ -306,11 +306,13 @@ class _Request:
 
 
 async def _work(request: _Request) -> int:
-    with progress_bar("messages arrived", request.messages) as progress:
-        verdict = await run_demo(request.messages, progress)
-    print_result(
-        msgspec.json.encode(verdict).decode() if request.as_json else verdict.as_text(), aside=True
-    )
+    print_line = partial(print_result, aside=True)
+    with progress_bar("messages arrived", request.messages) as bar:
+        # The events are part of the result, in a file or pipe too. On a terminal with a bar, only
+        # the bar itself can print above it.
+        report = bar.report if request.as_json or both_on_terminal() else print_line
+        verdict = await run_demo(request.messages, Progress(bar.update, report))
+    print_line(msgspec.json.encode(verdict).decode() if request.as_json else verdict.as_text())
     return ExitCode.OK if verdict.good else ExitCode.FAILURE
 
 

@@ -48,4 +48,4 @@ def test_results_without_a_standard_output_are_a_failure(
     store.close()
     done = haclient(*command, path, before_exec=lambda: os.close(1))
     assert done.code == 1
-    assert done.err == "haclient: error: standard output: Bad file descriptor\n"
+    assert done.err == "haclient: error: standard output: it is closed\n"

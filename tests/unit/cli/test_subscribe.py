@@ -7,13 +7,14 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
 
 from haclient.cli.app import run
+from haclient.cli.output import OutputWriter
 from haclient.cli.subscribe import SubscribeRequest, SubscribeRun, print_messages, stopped
 from haclient.cli.termination import Interrupted
 from haclient.errors import TimedOut, UsageError
@@ -74,7 +75,14 @@ def test_recent_is_what_a_store_is_for() -> None:
 
 
 @pytest.mark.row("CLI9")
-@pytest.mark.parametrize(("bookmark", "told"), [("recent", "--store"), ("yesterday", "yesterday")])
+@pytest.mark.parametrize(
+    ("bookmark", "told"),
+    [
+        ("recent", "--store"),
+        ("yesterday", "yesterday"),
+        ("never", "epoch, now, recent, a bookmark"),
+    ],
+)
 def test_a_bookmark_that_means_nothing_is_a_mistake(bookmark: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         _ = request(bookmark=bookmark).start
@@ -197,21 +205,24 @@ def test_without_a_bookmark_the_end_of_the_connection_is_the_end(tmp_path: Path)
 
 
 @pytest.fixture
-def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], bytes]]:
-    """What was printed so far."""
-    path = tmp_path / "printed"
-    with path.open("wb") as file:
-        monkeypatch.setattr("haclient.cli.subscribe.STDOUT", file.fileno())
-        yield path.read_bytes
+def output(tmp_path: Path) -> Iterator[int]:
+    """The descriptor of a file that messages are printed to."""
+    with (tmp_path / "printed").open("w+b") as file:
+        yield file.fileno()
 
 
 class Subscription:
     """A subscription with an idle limit of 0.3 s and a stream that the test fills."""
 
-    def __init__(self, *, bookmark: str | None = "epoch") -> None:
+    def __init__(self, fd: int, *, bookmark: str | None = "epoch") -> None:
+        self.fd = fd
         asked = request(bookmark=bookmark, timeout=0.3)
         self.delivery = Delivery()
         self.run = SubscribeRun(asked, asked.start, None)
+
+    @property
+    def printed(self) -> bytes:
+        return os.pread(self.fd, 1 << 20, 0)
 
     def deliver(self, body: bytes) -> None:
         self.delivery.put([Message(data=body)], len(body))
@@ -229,14 +240,15 @@ class Subscription:
             self.delivery.end()
 
         async with MessageStream(self.delivery, open_=opened, close=closed) as messages:
-            await print_messages(self.run, messages)
+            output = OutputWriter(self.fd)
+            await print_messages(self.run, messages, output)
         return trio.current_time() - self.run.last_message_at
 
 
 @pytest.mark.row("CLI2", "CLI3")
-@pytest.mark.usefixtures("autojump_clock", "printed")
-async def test_a_replay_that_begins_late_is_no_idle_time(printed: Callable[[], bytes]) -> None:
-    subscription = Subscription()
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_replay_that_begins_late_is_no_idle_time(output: int) -> None:
+    subscription = Subscription(output)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(subscription.print)
         await trio.sleep(5)
@@ -244,38 +256,36 @@ async def test_a_replay_that_begins_late_is_no_idle_time(printed: Callable[[], b
             subscription.deliver(b"%d" % number)
             await trio.sleep(0.5)
         subscription.catch_up()
-    assert printed().split() == [b"%d" % number for number in range(50)]
+    assert subscription.printed.split() == [b"%d" % number for number in range(50)]
 
 
-@pytest.mark.usefixtures("autojump_clock", "printed")
-async def test_the_idle_clock_starts_when_the_replay_is_complete(
-    printed: Callable[[], bytes],
-) -> None:
-    subscription = Subscription()
+@pytest.mark.usefixtures("autojump_clock")
+async def test_the_idle_clock_starts_when_the_replay_is_complete(output: int) -> None:
+    subscription = Subscription(output)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(subscription.print)
         await trio.sleep(1.15)
         subscription.catch_up()
         await trio.sleep(0.29)
         subscription.deliver(b"live")
-    assert printed() == b"live\n"
+    assert subscription.printed == b"live\n"
     assert subscription.run.last_message_at + 0.3 == pytest.approx(trio.current_time())
 
 
-@pytest.mark.usefixtures("autojump_clock", "printed")
-async def test_a_replay_that_stands_still_times_out() -> None:
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_replay_that_stands_still_times_out(output: int) -> None:
     with pytest.raises(TimedOut, match="sent nothing of it for 60 s"):
-        await Subscription().print()
+        await Subscription(output).print()
 
 
-@pytest.mark.usefixtures("autojump_clock", "printed")
-async def test_a_plain_subscription_is_idle_from_the_beginning() -> None:
-    assert await Subscription(bookmark=None).print() == pytest.approx(0.3)
+@pytest.mark.usefixtures("autojump_clock")
+async def test_a_plain_subscription_is_idle_from_the_beginning(output: int) -> None:
+    assert await Subscription(output, bookmark=None).print() == pytest.approx(0.3)
 
 
-@pytest.mark.usefixtures("autojump_clock", "printed")
-async def test_the_time_without_a_connection_is_no_idle_time(printed: Callable[[], bytes]) -> None:
-    subscription = Subscription()
+@pytest.mark.usefixtures("autojump_clock")
+async def test_the_time_without_a_connection_is_no_idle_time(output: int) -> None:
+    subscription = Subscription(output)
     subscription.catch_up()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(subscription.print)
@@ -285,7 +295,7 @@ async def test_the_time_without_a_connection_is_no_idle_time(printed: Callable[[
         subscription.run.on_state(ConnectionState.RESUBSCRIBED)
         await trio.sleep(0.25)
         subscription.deliver(b"missed")
-    assert printed() == b"missed\n"
+    assert subscription.printed == b"missed\n"
 
 
 @pytest.mark.row("CLI9")

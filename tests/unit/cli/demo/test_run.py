@@ -95,8 +95,9 @@ def traced(
     """A trace in the place of a run: what is wrong with it, the trace, and the exit code."""
     name, trace, code = request.param
 
-    async def run_demo(messages: int, _progress: Progress) -> Verdict:
+    async def run_demo(messages: int, progress: Progress) -> Verdict:
         assert messages == 1234
+        progress.report("killed broker east")
         return judge(3, [trace], Measures(failover_ms=[4.0, 6.0], restarts=1, seconds=1.0))
 
     monkeypatch.setattr("haclient.cli.demo.run.run_demo", run_demo)
@@ -122,7 +123,10 @@ def test_the_verdict_is_told_in_words(
 ) -> None:
     _, _, code = traced
     assert run(["demo", "--messages", "1234"]) == code
-    assert capfd.readouterr().out.count("NOT GOOD") == code
+    out, err = capfd.readouterr()
+    assert out.splitlines()[0] == "killed broker east"
+    assert out.count("NOT GOOD") == code
+    assert err == ""
 
 
 @pytest.mark.parametrize("messages", ["0", "999", "-1", "many"])
