@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.errors import HAClientError
+from haclient.errors import HAClientError, UsageError
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
@@ -266,10 +266,42 @@ class Client(PublishingClient):
         filter: str = "",  # noqa: A002  # the protocol's word
         options: str | Options = "",
         sub_id: str = "",
+        resumes: bool = False,
     ) -> MessageStream:
-        """The stream form of `subscribe`: `async with client.stream("orders") as messages`."""
+        """The stream form of `subscribe`: `async with client.stream("orders") as messages`.
+
+        When the connection is lost, messages may be missing from there on. On a `Client` the
+        stream then ends, and `end_reason` says why. On an `HAClient` it raises
+        `DisconnectedError`, or goes on with the next connection if `resumes` says so.
+
+        Args:
+            topic: A literal topic or a regular expression.
+            filter: Content filter.
+            options: Options of the subscription.
+            sub_id: Its id; one is chosen where it is empty.
+            resumes: Whether an `HAClient` subscribes again after each lost connection;
+                `messages.gaps` then counts where messages may be missing.
+
+        Returns:
+            The stream. Enter it with `async with`; that sends the command.
+
+        Raises:
+            UsageError: `resumes`, and this client does not reconnect by itself.
+        """
         command = Command("subscribe", topic=topic, filter=filter, options=options, sub_id=sub_id)
-        return self._subscriber.stream(command)
+        return self._subscriber.stream(command, resumes=self._checked(resumes=resumes))
+
+    def _checked(self, *, resumes: bool) -> bool:
+        """The same.
+
+        Raises:
+            UsageError: It is true, and this client does not reconnect by itself.
+        """
+        if resumes and not self._core.settings.lasting:
+            raise UsageError(
+                "resumes=True needs an HAClient: a Client does not reconnect by itself"
+            )
+        return resumes
 
     async def bookmark_subscribe(  # noqa: PLR0913  # the parts of one command
         self,
@@ -357,8 +389,25 @@ class Client(PublishingClient):
         batch_size: int = 10,
         options: str | Options = "",
         sub_id: str = "",
+        resumes: bool = False,
     ) -> MessageStream:
-        """Query, then follow: nothing lost or doubled between the two (CC15)."""
+        """Query, then follow: nothing lost or doubled between the two.
+
+        Args:
+            topic: A literal topic or a regular expression.
+            filter: Content filter of both.
+            batch_size: Records in one frame.
+            options: Options of the command.
+            sub_id: The id of the subscription; one is chosen where it is empty.
+            resumes: Whether an `HAClient` sends the command again after each lost connection: the
+                stream then has all records anew, and `messages.gaps` counts how often.
+
+        Returns:
+            The stream. Enter it with `async with`; that sends the command.
+
+        Raises:
+            UsageError: `resumes`, and this client does not reconnect by itself.
+        """
         command = Command(
             "sow_and_subscribe",
             topic=topic,
@@ -367,7 +416,7 @@ class Client(PublishingClient):
             options=options,
             sub_id=sub_id,
         )
-        return self._subscriber.stream(command)
+        return self._subscriber.stream(command, resumes=self._checked(resumes=resumes))
 
     async def sow_and_subscribe(  # noqa: PLR0913  # the parts of one command
         self,

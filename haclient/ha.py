@@ -51,7 +51,8 @@ class HAClient(Client):
 
     Entering the block connects and logs on; leaving it drains and stops. While there is no
     connection, `publish` with a store goes on and everything else waits. Handlers and bookmark
-    streams continue after a fail-over; plain streams and queries end with their connection (MS2).
+    streams continue after a fail-over. Plain streams and queries raise `DisconnectedError` when
+    their connection is lost; a plain stream with `resumes=True` goes on after a gap.
 
     Any mix of stores will do (HA10). Without a publish store nothing is kept: `publish` raises when
     there is no connection, and what was on its way is lost. Without a bookmark store nothing is

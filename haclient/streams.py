@@ -22,10 +22,15 @@ __all__ = ["Batches", "MessageStream"]
 class MessageStream:
     """The messages of one command, in order.
 
-    It ends when the query is complete, when it is closed, or with the connection (MS1). A stream
-    that has ended stays ended (MS2). When the connection is lost, what had arrived is still handed
-    out; then a query raises the error, since its result is incomplete, while a subscription ends
-    and tells why in `end_reason`.
+    It ends when the query is complete, when it is closed, or with the connection. A stream that has
+    ended stays ended. When the connection is lost, what had arrived is still delivered; then
+
+    * a query raises the error, since its result is incomplete;
+    * a plain stream of a `Client` ends and says why in `end_reason`; one of an `HAClient` raises
+      `DisconnectedError`, or goes on with the next connection if it was made with `resumes=True`;
+    * a bookmark stream of an `HAClient` goes on, and nothing is missing.
+
+    When the server ends the subscription by an error, the stream raises it.
 
     Use it as a context manager; leaving the block unsubscribes (MS8). To iterate over one that
     nobody has opened is a `UsageError`::
@@ -130,6 +135,15 @@ class MessageStream:
     async def wait_caught_up(self) -> None:
         """Wait for `caught_up`; another task has to take the messages meanwhile."""
         await self._delivery.caught_up.wait()
+
+    @property
+    def gaps(self) -> int:
+        """How often messages may be missing before the one that was taken last.
+
+        It rises when the first message after a lost connection is taken. Only a plain stream with
+        `resumes=True` has gaps: a bookmark stream resumes without one.
+        """
+        return self._delivery.gaps
 
     @property
     def ended(self) -> bool:

@@ -78,11 +78,10 @@ class Subscriber:
             for subscription in closing:
                 self._core.closed(subscription)
                 self._release(subscription, delivery.first_number)
-            try:
-                await self._leave(closing)
-            except (TimedOut, UsageError) as error:
-                # The server was told. Its answer stands behind what another full stream holds.
-                _logger.warning("a stream was closed without an answer: %s", error)
+            # Nobody needs the answer: it may be late, or stand behind what a full stream holds. A
+            # later subscription with the same id waits for it before its command is sent.
+            self._core.commander.leave([one for one in closing if self._is_active(one)])
+            await trio.lowlevel.checkpoint()  # the writer sends it now
 
         return MessageStream(
             delivery,
@@ -117,6 +116,9 @@ class Subscriber:
             finally:
                 self._served.remove(subscription.sub_id)
             self._release(subscription)
+            refused = delivery.failed
+            if refused is not None and not self._core.drops(subscription.sub_id, refused):
+                raise refused  # nobody else would ever hear that it is over
 
         self._served.append(subscription.sub_id)
         self._core.running().start_soon(serve_until_ended)
@@ -252,10 +254,12 @@ class Subscriber:
     async def _leave(
         self, subscriptions: list[Subscription], *, timeout: float | None = TIMEOUT_S
     ) -> None:
-        router = self._core.session.router
-        active = [one for one in subscriptions if router.get(one.sub_id) is one]
+        active = [one for one in subscriptions if self._is_active(one)]
         if active:
             await self._core.commander.unsubscribe(active, timeout=timeout)
+
+    def _is_active(self, subscription: Subscription) -> bool:
+        return self._core.session.router.get(subscription.sub_id) is subscription
 
 
 def _timeout(command: Command) -> float:

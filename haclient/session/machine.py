@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from haclient.errors import HAClientError, ProtocolError, UsageError
+from haclient.errors import HAClientError, ProtocolError, UsageError, command_error
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand, PendingCommands
 from haclient.session.logon import MAX_SEQUENCE
@@ -32,7 +32,8 @@ class Received:
     """What one chunk of messages asks the shell to do.
 
     Attributes:
-        deliveries: Batches and markers in the order of arrival.
+        deliveries: Batches, markers and errors that end a subscription, in the order of arrival.
+        ended: The subscriptions that the server has ended by an error, with that error.
         persisted: The highest publish sequence acknowledged in this chunk, 0 when none was.
         failed: Failure acks for single publishes, in order.
         duplicates: Messages that the bookmark stores have seen before.
@@ -46,6 +47,7 @@ class Received:
         "beat",
         "deliveries",
         "duplicates",
+        "ended",
         "failed",
         "farewell",
         "fault",
@@ -54,7 +56,8 @@ class Received:
     )
 
     def __init__(self) -> None:
-        self.deliveries: list[tuple[Subscription, list[Message] | Marker]] = []
+        self.deliveries: list[tuple[Subscription, list[Message] | Marker | HAClientError]] = []
+        self.ended: list[tuple[Subscription, HAClientError]] = []
         self.persisted = 0
         self.failed: list[Message] = []
         self.duplicates: list[Message] = []
@@ -194,8 +197,23 @@ class Session:
             out.farewell = ack.reason  # a last word before the server closes (ID7)
         subscription = self.router.of_ack(ack.command_id, ack.query_id, ack.sub_id)
         if subscription is not None:
-            self._subscription_ack(subscription, ack, out)
+            own = ack.command_id in {"", subscription.command_id}
+            is_pending = ack.command_id in self.pending
+            if ack.status == "failure" and own and not is_pending:
+                self._refused(subscription, ack, out)
+            elif own or not is_pending:  # else it answers a command about the subscription
+                self._subscription_ack(subscription, ack, out)
         self.pending.on_ack(ack)
+
+    def _refused(self, subscription: Subscription, ack: Message, out: Received) -> None:
+        """A failure ack has come after the command was accepted: nothing will follow."""
+        error = command_error(f"subscription {subscription.sub_id!r}", ack.reason)
+        self.router.remove(subscription)
+        if ack.ack_type in subscription.user_acks:
+            ack.sub_id = subscription.sub_id
+            out.deliveries.append((subscription, [ack]))
+        out.ended.append((subscription, error))
+        out.deliveries.append((subscription, error))
 
     @staticmethod
     def _publish_ack(ack: Message, out: Received) -> None:

@@ -12,7 +12,7 @@ import enum
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from haclient.errors import SubIdInUse
+from haclient.errors import HAClientError, SubIdInUse
 from haclient.protocol.messages import Message, MessageOwner
 from haclient.session.resuming import Whereabouts
 from haclient_stores.interfaces import SubscriptionLog
@@ -26,6 +26,7 @@ class Marker(enum.Enum):
     """What stands between messages in a subscription's queue."""
 
     CAUGHT_UP = enum.auto()  # the query or the replay is complete: what follows is live
+    GAP = enum.auto()  # the connection was lost here: messages may be missing
     ENDED = enum.auto()  # nothing follows
 
 
@@ -45,6 +46,9 @@ class Sink(Protocol):
 
     def mark(self, marker: Marker) -> None:
         """A point in the order of messages."""
+
+    def fail(self, error: HAClientError) -> None:
+        """The server has ended the subscription by an error, after it had accepted it."""
 
 
 class Subscription:

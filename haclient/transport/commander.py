@@ -10,6 +10,7 @@ is told to stop as well.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias
@@ -35,6 +36,8 @@ __all__ = ["Commander", "Fields", "drop_queued", "lost_error"]
 
 Fields: TypeAlias = dict[str, str | int]
 """A command's header by wire name."""
+
+_logger = logging.getLogger(__name__)
 
 _QUERIES: Final = frozenset({"sow", "sow_and_subscribe", "sow_and_delta_subscribe"})
 _LASTING: Final = frozenset(
@@ -287,6 +290,14 @@ class Commander:
         store = self.bookmark_store
         if store is None:
             fields["bm"] = str(EPOCH) if recent else bookmark
+            if recent:
+                _logger.warning(
+                    "subscription %s on %s: without a bookmark store MOST_RECENT begins at the "
+                    "start of the log each time, and discard() does nothing: give the client a "
+                    "bookmark_store, or bookmark=EPOCH if that is what you want",
+                    fields.get("sub_id") or fields["cid"],
+                    fields.get("t"),
+                )
             return None, None
         acked = fields["c"] == "subscribe"  # nothing else gets persisted acks (protocol 3.7)
         if acked:
@@ -339,12 +350,11 @@ class Commander:
         self, subscriptions: list[Subscription], *, timeout: float | None
     ) -> None:
         """End these at the server; late messages for them are dropped (CC17)."""
-        for one in subscriptions:
-            self.session.router.remove(one)
         connection = self.connection
-        if not subscriptions or connection is None or not self.logged_on:
+        leaving = self.leave(subscriptions)
+        if leaving is None or connection is None:
             return
-        pending, left = self._leave(subscriptions, connection)
+        pending, left = leaving
         connection.refuse_deadlock(pending.what)
         pending.waiter = trio.lowlevel.current_task()
         with trio.move_on_after(float("inf") if timeout is None else timeout):
@@ -355,6 +365,15 @@ class Commander:
             raise pending.error
         if pending.ack is None:
             raise TimedOut(f"{pending.what}: the server did not answer within {timeout:g} s")
+
+    def leave(self, subscriptions: list[Subscription]) -> tuple[PendingCommand, trio.Event] | None:
+        """End these at the server without waiting; what to wait for, None if nothing was sent."""
+        for one in subscriptions:
+            self.session.router.remove(one)
+        connection = self.connection
+        if not subscriptions or connection is None or not self.logged_on:
+            return None
+        return self._leave(subscriptions, connection)
 
     def _leave(
         self, subscriptions: list[Subscription], connection: Connection
@@ -388,6 +407,7 @@ class Commander:
         pending = PendingCommand(command_id, what, awaited="processed", wake=wake)
         self.session.pending.add(pending)
         connection.writer.send(encode_frame(fields))
+        connection.writer.flush()  # nothing is gained by gathering: the caller stops here
         return pending, left
 
     async def _until_left(self, ids: list[str], what: str, *, timeout: float | None) -> None:

@@ -261,6 +261,8 @@ class Connection:
         for subscription, batch in received.deliveries:
             if isinstance(batch, Marker):
                 subscription.sink.mark(batch)
+            elif isinstance(batch, HAClientError):
+                subscription.sink.fail(batch)
             else:
                 subscription.sink.put(batch, size * len(batch) // count)
                 if (sink := _queue(subscription)) is not None and sink.full:

@@ -261,6 +261,10 @@ class Core:
     def closed(self, subscription: Subscription) -> None:
         """A subscription was ended on purpose."""
 
+    def drops(self, sub_id: str, error: HAClientError) -> bool:  # noqa: ARG002  # for HACore
+        """Whether a handler's subscription that the server has ended may end with a log line."""
+        return False
+
     async def disconnect(self) -> None:
         """Close the connection; what the stores keep stays kept. The client may connect again."""
         self.thread.check("disconnect")
@@ -449,6 +453,9 @@ class Core:
             message = self.publisher.refused(ack)
             _logger.warning("publish %d was refused: %s", message.sequence, ack.reason)
             self.events.tell("failed_write", message, ack.reason)
+        for subscription, error in received.ended:
+            _logger.error("client %s: the server has ended %s", self.name, error)
+            self.closed(subscription)
         if received.persisted:
             self.publisher.acknowledged(received.persisted)
         for message in received.duplicates:

@@ -49,7 +49,9 @@ class Delivery(Sink):
         "caught_up",
         "end_reason",
         "ended",
+        "failed",
         "first_number",
+        "gaps",
         "held_bytes",
     )
 
@@ -65,6 +67,8 @@ class Delivery(Sink):
         self.caught_up = trio.Event()
         self.ended = False
         self.end_reason: HAClientError | None = None
+        self.failed: HAClientError | None = None
+        self.gaps = 0
         self._may_raise = raises
         self._raises = False
 
@@ -94,6 +98,11 @@ class Delivery(Sink):
             self.end_reason = reason
             self._raises = raises and self._may_raise
         self.mark(Marker.ENDED)
+
+    @override
+    def fail(self, error: HAClientError) -> None:
+        self.failed = error
+        self.end(error, raises=True)
 
     def drop(self) -> int:
         """Forget what was not handed out; the bookmark number of the first of it, 0 if none."""
@@ -160,6 +169,8 @@ class Delivery(Sink):
             match batch:
                 case Marker.CAUGHT_UP:
                     self.caught_up.set()
+                case Marker.GAP:
+                    self.gaps += 1
                 case Marker.ENDED:
                     self._end()
                     return None

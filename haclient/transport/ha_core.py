@@ -41,7 +41,7 @@ from haclient.protocol.uri import Uri
 from haclient.session.recovery import Recovery, RecoveryPlan
 from haclient.session.resuming import Refusals, resuming_options
 from haclient.session.states import ConnectionState
-from haclient.session.subscriptions import Phase, Subscription
+from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.commander import Fields, drop_queued
 from haclient.transport.connection import Connection
@@ -200,6 +200,11 @@ class HACore(Core):
             self._ha.manager.remove(subscription.sub_id)
 
     @override
+    def drops(self, sub_id: str, error: HAClientError) -> bool:
+        policy = self._ha.on_resubscribe_failure
+        return (policy(sub_id, error) if callable(policy) else policy) == "drop"
+
+    @override
     def _lost(self, reason: HAClientError) -> None:
         # At once: who has to wait for the next connection must not take this one for it.
         if self._live.is_set() and self._gave_up is None:
@@ -213,7 +218,13 @@ class HACore(Core):
             subscription.phase = Phase.LOST  # whoever opens it does so anew, with the same queue
             drop_queued(subscription)
         elif self._gave_up is None and lasts:
-            drop_queued(subscription)
+            if subscription.log is None and not subscription.query_id:
+                subscription.sink.mark(Marker.GAP)  # what has arrived does not come again
+            else:
+                drop_queued(subscription)
+                subscription.sink.mark(Marker.GAP)
+        elif self._gave_up is None and not subscription.finite:
+            _fail(subscription, _plain_stream_lost(subscription, reason))
         else:
             super()._end(subscription, reason)
 
@@ -436,6 +447,16 @@ class HACore(Core):
                 raise UsageError(
                     f"on_resubscribe_failure has to answer 'fail', 'retry' or 'drop', not {word!r}"
                 )
+
+
+def _plain_stream_lost(subscription: Subscription, reason: HAClientError) -> HAClientError:
+    error = DisconnectedError(
+        f"the stream {subscription.sub_id!r} ended with its connection, and messages may be "
+        f"missing from here on: {reason}: open it again, open it with resumes=True to go on after "
+        "a gap, or use a bookmark_stream to miss nothing"
+    )
+    error.__cause__ = reason
+    return error
 
 
 def _fail(subscription: Subscription, error: HAClientError) -> None:

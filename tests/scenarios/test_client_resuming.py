@@ -274,12 +274,14 @@ async def test_a_refused_start_forgets_nothing(server: Server) -> None:
     store = MemoryBookmarkStore()
     async with Client("sub", bookmark_store=store) as client:
         peer = await server.log_on(client)
-        async with answering(peer), client.bookmark_stream("orders", sub_id="s") as stream:
-            await peer.publish("s", b"1", b"2", bm="7|1|")
-            for _ in range(2):
-                (await anext(stream)).discard()
-            await peer.ack(None, "persisted", sub_id="s", bm="7|2|")
-            await wait_all_tasks_blocked()
+        async with answering(peer):
+            async with client.bookmark_stream("orders", sub_id="s") as stream:
+                await peer.publish("s", b"1", b"2", bm="7|1|")
+                for _ in range(2):
+                    (await anext(stream)).discard()
+                await peer.ack(None, "persisted", sub_id="s", bm="7|2|")
+                await wait_all_tasks_blocked()
+            await wait_all_tasks_blocked()  # until the unsubscribe is answered
         refused = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH, filter="/a >")
 
         async def refuse() -> None:

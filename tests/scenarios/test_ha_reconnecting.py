@@ -9,18 +9,21 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.chooser import DefaultServerChooser
+from haclient.client import Client
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import (
     AuthenticationError,
     DisconnectedError,
     HAClientError,
     NameInUse,
+    NotEntitled,
     ReconnectGaveUp,
     UsageError,
 )
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.states import ConnectionState
+from haclient.transport.ha_core import OnResubscribeFailure
 from haclient_stores.bookmark import EPOCH, Timestamp
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
@@ -291,18 +294,103 @@ async def test_a_query_with_a_subscription_runs_again_as_a_whole(server: Server)
 
 
 @pytest.mark.row("MS2")
-async def test_a_plain_stream_ends_with_its_connection(server: Server) -> None:
+async def test_a_plain_stream_raises_when_its_connection_is_lost(server: Server) -> None:
     client = HAClient("ha", servers=[server.uri], heartbeat=None)
     async with entered(client, partial(live, server)) as peer:
-        stream = client.stream("orders")
+        stream = client.stream("orders", sub_id="s")
         async with answering(peer):
             await stream.open()
+            await peer.publish("s", b"a")
+            await wait_all_tasks_blocked()
         await lose(peer)
-        assert [message async for message in stream] == []
+        assert (await anext(stream)).data == b"a"
+        with pytest.raises(DisconnectedError, match="open it again, open it with resumes=True"):
+            await anext(stream)
         assert isinstance(stream.end_reason, DisconnectedError)
         again = await live(server)
         async with answering(again):
             await client.flush(timeout=1)
+
+
+@pytest.mark.row("MS3", "SM2")
+async def test_a_plain_stream_that_resumes_goes_on_and_marks_the_gap(server: Server) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+    async with entered(client, partial(live, server)) as peer:
+        stream = client.stream("orders", sub_id="s", filter="/a > 1", resumes=True)
+        async with answering(peer):
+            await stream.open()
+            await peer.publish("s", b"a", b"b")
+            await wait_all_tasks_blocked()
+        await lose(peer)
+
+        async def serve() -> None:
+            again = await live(server)
+            await again.ack(await again.expect("subscribe", sub_id="s", filter="/a > 1"))
+            await again.publish("s", b"c")
+
+        found: list[tuple[bytes, int]] = []
+
+        async def read() -> None:
+            while len(found) < 3:
+                found.append(((await anext(stream)).data, stream.gaps))
+
+        await together(read, serve)
+        assert found == [(b"a", 0), (b"b", 0), (b"c", 1)]
+
+
+@pytest.mark.row("MS3", "SM3")
+async def test_a_query_that_resumes_comes_as_a_whole_again(server: Server) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+
+    async def serve(peer: Peer, *bodies: bytes) -> None:
+        await peer.records(await peer.answer("sow_and_subscribe"), *bodies)
+
+    async with entered(client, partial(live, server)) as peer:
+        stream = client.sow_and_stream("orders", sub_id="s", resumes=True)
+        await together(stream.open, lambda: serve(peer, b"1", b"2"))
+        first = await anext(stream)
+        await wait_all_tasks_blocked()
+        await lose(peer)
+        await serve(await live(server), b"1", b"3")
+        rest = [(await anext(stream)).data for _ in range(2)]
+        assert (first.data, rest, stream.gaps) == (b"1", [b"1", b"3"], 1)
+
+
+async def test_resuming_needs_a_client_that_reconnects() -> None:
+    for stream in (Client("c").stream, Client("c").sow_and_stream):
+        with pytest.raises(UsageError, match="resumes=True needs an HAClient"):
+            stream("orders", resumes=True)
+
+
+@pytest.mark.row("SM8", "CC37")
+@pytest.mark.parametrize("policy", ["fail", "drop"])
+async def test_a_handlers_subscription_that_the_server_ends_is_not_entered_again(
+    server: Server, policy: OnResubscribeFailure, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, on_resubscribe_failure=policy, exit_timeout=0
+    )
+
+    async def run() -> None:
+        async with entered(client, partial(live, server)) as peer:
+            _, sent = await together(
+                lambda: client.subscribe("orders", handler=print, sub_id="s"),
+                lambda: peer.answer("subscribe"),
+            )
+            await peer.ack(sent, status="failure", reason="not entitled")
+            await wait_all_tasks_blocked()
+            await lose(peer)
+            again = await live(server)
+            async with answering(again):
+                await client.flush()
+            assert [message.command for message in again.heard] == ["logon", "flush"]
+
+    if policy == "fail":
+        with pytest.raises(NotEntitled):
+            await run()
+    else:
+        await run()
+    assert "the server has ended subscription 's': not entitled" in caplog.text
 
 
 async def test_a_command_waits_until_there_is_a_connection(server: Server) -> None:

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from haclient.errors import DisconnectedError, ProtocolError, StoreFull, UsageError
+from haclient.errors import (
+    DisconnectedError,
+    HAClientError,
+    NotEntitled,
+    ProtocolError,
+    StoreFull,
+    UsageError,
+)
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
 from haclient.session.machine import Received, Session
@@ -26,6 +33,10 @@ class NoSink(Sink):
 
     @override
     def mark(self, marker: Marker) -> None:
+        raise AssertionError
+
+    @override
+    def fail(self, error: HAClientError) -> None:
         raise AssertionError
 
 
@@ -65,10 +76,10 @@ def ack(kind: str, **fields: str | int) -> Message:
     return found
 
 
-def told(received: Received) -> list[tuple[str, list[bytes] | Marker]]:
+def told(received: Received) -> list[tuple[str, list[bytes] | Marker | HAClientError]]:
     """Deliveries as sub ids with bodies or markers."""
     return [
-        (one.sub_id, what if isinstance(what, Marker) else [each.data for each in what])
+        (one.sub_id, [each.data for each in what] if isinstance(what, list) else what)
         for one, what in received.deliveries
     ]
 
@@ -101,9 +112,7 @@ def test_a_message_shows_the_id_of_the_subscription_that_got_it(session: Session
     enter(session, "2")
     received = session.receive([message("1,2", b"a")])
     assert [
-        (one.sub_id, each[0].sub_id)
-        for one, each in received.deliveries
-        if not isinstance(each, Marker)
+        (one.sub_id, each[0].sub_id) for one, each in received.deliveries if isinstance(each, list)
     ] == [
         ("2", "2"),
         ("1", "1"),
@@ -117,7 +126,7 @@ def test_two_receivers_of_one_message_get_values_of_their_own(session: Session) 
     enter(session, "2", log=two.subscription("2"))
     two.subscription("2").log("7|1|")
     received = session.receive([message("1,2", b"a", "7|2|")])
-    first, second = (each[0] for _, each in received.deliveries if not isinstance(each, Marker))
+    first, second = (each[0] for _, each in received.deliveries if isinstance(each, list))
     assert first is not second
     assert {(m.sub_id, m.number) for m in (first, second)} == {("1", 1), ("2", 2)}
 
@@ -143,11 +152,41 @@ def test_every_message_is_logged_and_numbered_before_anybody_sees_it(session: Se
     enter(session, "1", log=log)
     received = session.receive([message("1", b"a", "7|1|"), message("1", b"b", "7|2|")])
     ((_, batch),) = received.deliveries
-    assert not isinstance(batch, Marker)
+    assert isinstance(batch, list)
     assert [each.number for each in batch] == [1, 2]
     assert log.undiscarded_count == 2
     batch[0].discard()
     assert log.oldest_undiscarded == 2
+
+
+@pytest.mark.row("CC37")
+@pytest.mark.parametrize("ids", [{"command_id": "7"}, {"sub_id": "1"}], ids=["command", "sub id"])
+def test_a_failure_ack_after_the_command_was_accepted_ends_the_subscription(
+    session: Session, ids: dict[str, str]
+) -> None:
+    one = enter(session, "1", command_id="7")
+    received = session.receive(
+        [message("1", b"a"), ack("completed", status="failure", reason="not entitled", **ids)]
+    )
+    ((_, first), (ended, error)) = received.deliveries
+    assert isinstance(first, list)
+    assert ended is one
+    assert isinstance(error, NotEntitled)
+    assert received.ended == [(one, error)]
+    assert session.router.all() == []
+
+
+@pytest.mark.parametrize("status", ["success", "failure"])
+def test_the_answer_to_a_command_about_a_subscription_is_not_the_subscriptions(
+    session: Session, status: str
+) -> None:
+    one = enter(session, "1", command_id="7", acks=("processed",))
+    pending = PendingCommand("8", "pause", awaited="processed", wake=lambda: None)
+    session.pending.add(pending)
+    received = session.receive([ack("processed", command_id="8", sub_id="1", status=status)])
+    assert (received.deliveries, received.ended) == ([], [])
+    assert session.router.all() == [one]
+    assert (pending.error is None) == (status == "success")
 
 
 def test_the_last_bookmark_and_the_end_of_a_replay_are_noted(session: Session) -> None:
@@ -157,8 +196,6 @@ def test_the_last_bookmark_and_the_end_of_a_replay_are_noted(session: Session) -
     assert (place.last, place.complete) == ("7|2|", False)
     session.receive([message("1", b"a", "7|1|")])
     assert place.last == "7|1|", "known or new: it is the order of this server"
-    session.receive([ack("completed", command_id="7", status="failure")])
-    assert not place.complete
     session.receive([ack("completed", command_id="7", status="success")])
     assert place.complete
 
@@ -234,7 +271,7 @@ def test_however_it_is_cut_nothing_is_lost_or_reordered(
     while rest:
         count = data.draw(st.integers(1, len(rest)))
         for sub_id, batch in told(session.receive(rest[:count])):
-            assert not isinstance(batch, Marker)
+            assert isinstance(batch, list)
             got[sub_id] += batch
         rest = rest[count:]
     assert got == {i: [body for ids, body in stream if i in ids] for i in "123"}
@@ -299,7 +336,7 @@ def test_acks_that_the_user_asked_for_are_messages_too(session: Session) -> None
         [ack("processed", command_id="5"), ack("stats", command_id="5", records_deleted=3)]
     )
     ((_, batch), (_, end)) = received.deliveries
-    assert not isinstance(batch, Marker)
+    assert isinstance(batch, list)
     assert (batch[0].records_deleted, batch[0].sub_id, end) == (3, "1", Marker.ENDED)
 
 

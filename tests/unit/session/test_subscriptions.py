@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from typing_extensions import override
 
-from haclient.errors import SubIdInUse
+from haclient.errors import HAClientError, SubIdInUse
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker, Router, Sink, Subscription
 
@@ -15,6 +15,10 @@ class NoSink(Sink):
 
     @override
     def mark(self, marker: Marker) -> None:
+        raise AssertionError
+
+    @override
+    def fail(self, error: HAClientError) -> None:
         raise AssertionError
 
 

@@ -186,3 +186,19 @@ def test_a_lost_command_says_which_it_was_and_a_connection_says_why() -> None:
     error = lost_error(pending, reason)
     assert str(error) == "flush: not confirmed: the peer closed it"
     assert error.__cause__ is reason
+
+
+@pytest.mark.row("BS8")
+@pytest.mark.parametrize(("bookmark", "warnings"), [("recent", 1), ("0", 0), ("0|1|", 0)])
+async def test_most_recent_without_a_bookmark_store_is_epoch_and_warns(
+    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture, bookmark: str, warnings: int
+) -> None:
+    bench = Bench()
+    nursery.start_soon(bench.connection.run)
+    _, command = await bench.open(c="subscribe", t="orders", sub_id="s", bm=bookmark)
+    assert command.bookmark == {"recent": "0"}.get(bookmark, bookmark)
+    found = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert [text.startswith("subscription s on orders: without a bookmark") for text in found] == [
+        True
+    ] * warnings
+    bench.connection.close()

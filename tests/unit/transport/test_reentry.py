@@ -4,7 +4,7 @@ import pytest
 import trio
 from typing_extensions import override
 
-from haclient.errors import DisconnectedError, InvalidBookmark
+from haclient.errors import DisconnectedError, HAClientError, InvalidBookmark
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker, Sink, Subscription
 from haclient.transport.reentry import Places, best_first
@@ -23,6 +23,10 @@ class Nowhere(Sink):
 
     @override
     def mark(self, marker: Marker) -> None:
+        pass
+
+    @override
+    def fail(self, error: HAClientError) -> None:
         pass
 
 
