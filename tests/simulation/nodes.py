@@ -78,6 +78,7 @@ class Node:
         stepped_us: By how much more it is wrong for now.
         crashes: How many of its processes have crashed.
         complaints: Processes that ended by themselves without a fault to blame, or did not end.
+        backup: An older image of its disk; empty if none was taken.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Node:
         self.name = name
         self.program = program
         self.disk = SimulatedDisk()
+        self.backup = SimulatedDisk()
         self.skew_us = self.stepped_us = 0
         self.crashes = 0
         self.complaints: list[str] = []
@@ -145,6 +147,16 @@ class Node:
             self._wires.reset(self.name)
         life.over.set()
         life.scope.cancel()
+
+    def take_backup(self) -> None:
+        """Copy the disk as it is now, as a snapshot of the file system does."""
+        disk = self.disk if self.life is None or not self.life.alive else self.life.disk
+        self.backup = disk.after_kill()
+
+    def restore(self, *, down_s: float) -> None:
+        """Lose the disk; the next process finds the last backup, or an empty disk without one."""
+        self.crash(power=False, down_s=down_s)
+        self.disk = self.backup.after_kill()
 
     def come_back(self) -> None:
         """Start now, however long it was to be down."""

@@ -258,7 +258,8 @@ def _fault(  # noqa: C901  one case for each kind
         case "clock":
             node, seconds = chance.choice((*clients, *plan.brokers)), chance.choice(_JUMPS_S)
         case "step_clock":
-            node, seconds = chance.choice(clients), chance.choice(_STEPS_S)
+            alone = plan.brokers if len(plan.brokers) == 1 else ()
+            node, seconds = chance.choice((*clients, *alone)), chance.choice(_STEPS_S)
         case _:
             raise AssertionError(kind)
     return Step(

@@ -15,9 +15,10 @@ was synced and any subset of the pages written since, some of them torn (`disk`)
 hear nothing. Both come back, with the disk that was left. A broker loses its power only when it
 syncs every batch, which is what it promises to survive; clients do with any store.
 
-*Machines* are replaced, disk and all, in one story only (`stories`): what was acknowledged is then
-in the other broker, and all else with the publishers. No subscriber knows the old broker there,
-since the new one has the messages in another order.
+*Machines* of brokers lose their disk or are restored from an older backup, in two stories only
+(`stories`): what was acknowledged is then in the other broker, and all else with the publishers.
+These have stores that survive their processes. One that does not could publish at the restored
+broker before that one has caught up, which then never takes what came before.
 
 *Stores* (`store_kinds`) are all that there are, of every durability: publishes in files, in a ring,
 in memory, in memory that spills into files, with and without a limit, at which they wait or raise;
@@ -37,10 +38,11 @@ its overlap there (5 s by default) is what it allows for: two clocks and a repli
 of clients also step by hours, in both directions, while the client runs. A process may begin with a
 clock that is hours behind, which costs repetitions; but one that is hours ahead is set right before
 the next process begins: a time that was wrong from the start is believed, here and in the store's
-file, so it is beyond the promise. So is a broker whose clock is wrong by more: what it recorded
-carries that time, and a replica that is behind would seem to have recorded it before the overlap.
-And so is the clock of a publisher that is set back between two of its processes: one that has lost
-its store numbers from the clock, and a replica that lags does not know the numbers that it used.
+file, so it is beyond the promise. So is the clock of a publisher that is set back between two of
+its processes: one that has lost its store numbers from the clock, and a replica that lags does not
+know the numbers that it used. And so is a broker that has replicas and a clock that is wrong by
+more: what it recorded carries that time, and a replica that is behind would seem to have recorded
+it before the overlap. The clock of a lone broker steps by hours, too.
 
 *Time* is trio's virtual clock, and the order in which tasks run is drawn from the seed, too.
 
@@ -69,7 +71,6 @@ from haclient.transport.exceptions import unwrapped
 from haclient_stores.errors import StoreError, StoreLocked
 from simulation import checkers
 from simulation.actors import Broker, Counts, Reader, Surroundings
-from simulation.disk import SimulatedDisk
 from simulation.history import Forgiven, History
 from simulation.inspection import log_of, sizes, sow_of
 from simulation.nodes import Life, Node
@@ -300,10 +301,11 @@ class Run:
     def do_power(self, step: Step) -> None:
         self._target(step).crash(power=True, down_s=step.seconds)
 
-    def do_replace(self, step: Step) -> None:
-        node = self._target(step)
-        node.crash(power=False, down_s=step.seconds)
-        node.disk = SimulatedDisk()
+    def do_backup(self, step: Step) -> None:
+        self._target(step).take_backup()
+
+    def do_restore(self, step: Step) -> None:
+        self._target(step).restore(down_s=step.seconds)
 
     def do_reset(self, step: Step) -> None:
         self.wires.reset(step.node)

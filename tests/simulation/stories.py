@@ -20,7 +20,15 @@ from simulation.plans import (
     SubscriberPlan,
 )
 
-__all__ = ["late_publisher", "recycled", "replaced", "slow_reader", "told", "with_stories"]
+__all__ = [
+    "late_publisher",
+    "recycled",
+    "replaced",
+    "restored",
+    "slow_reader",
+    "told",
+    "with_stories",
+]
 
 _TOLD_SHARE: Final = 0.25
 _EVERYTHING: Final = "^(orders|state)$"
@@ -33,9 +41,8 @@ def told(seed: int) -> Plan | None:
     chance = Random(f"told {seed}")
     if chance.random() >= _TOLD_SHARE:
         return None
-    return chance.choice((late_publisher, late_publisher, slow_reader, recycled, replaced))(
-        seed, chance
-    )
+    stories = (late_publisher, late_publisher, slow_reader, recycled, replaced)
+    return chance.choice(stories)(seed, chance)
 
 
 def with_stories(plan: Plan, steps: list[Step], chance: Random) -> list[Step]:
@@ -152,9 +159,70 @@ def replaced(seed: int, chance: Random) -> Plan:
         _step("partition", "b1", other="b2", seconds=4.0, after=1.0),
         _step("publish", "p1", count=5, after=0.1),
         _step("kill", "p1", seconds=0.1, after=0.3),
-        _step("replace", "b1", seconds=chance.choice((0.5, 2.0)), after=chance.uniform(0.4, 0.8)),
+        _step("restore", "b1", seconds=chance.choice((0.5, 2.0)), after=chance.uniform(0.4, 0.8)),
         _step("publish", "p1", count=5, after=0.3),
         _step("wait", "", after=5.0),
+    ]
+    return _scripted(plan, script)
+
+
+def restored(seed: int, chance: Random) -> Plan:
+    """A broker loses its disk, or is restored from a backup, while a subscriber knows its log.
+
+    The two brokers lag behind each other while messages are published at both, so each has them in
+    an order of its own. The restored broker gets them back in the order of the other one. The
+    subscriber has discarded messages of one publisher, which now stand behind those of the other.
+    It stays away from the other broker meanwhile: it knows no other, or is down.
+    """
+    lag_s = chance.choice((0.3, 1.0))
+    before, each = chance.choice((0, 3)), chance.choice((5, 20))
+    knows_one = chance.random() < 0.5
+    plan = Plan(
+        seed=seed,
+        brokers=("b1", "b2"),
+        replications=(
+            Replication(source="b1", target="b2", mode="sync"),
+            Replication(source="b2", target="b1", mode="sync"),
+        ),
+        publishers=(
+            PublisherPlan(name="p1", store="file", servers=("b1", "b2")),
+            PublisherPlan(name="p2", store="file", servers=("b2", "b1")),
+        ),
+        subscribers=(
+            SubscriberPlan(
+                name="s1",
+                servers=("b1",) if knows_one else ("b1", "b2"),
+                topics=(_EVERYTHING,),
+                eager=0.0,
+                store=chance.choice(("logged", "logged", "ring")),
+            ),
+            SubscriberPlan(name="s2", servers=("b2", "b1"), topics=(_EVERYTHING,)),
+        ),
+        links=Links(latency_s=chance.choice((0.0, 0.01))),
+        finishes=chance.random() < 0.5,
+    )
+    known = [f"{publisher}:{number}" for publisher in ("p1", "p2") for number in range(before)]
+    known += [f"p1:{before + number}" for number in range(chance.randint(1, each))]
+    script = [
+        _step("publish", "p1", count=before, after=0.5),
+        _step("publish", "p2", count=before),
+        *([_step("backup", "b1", after=0.5)] if chance.random() < 0.6 else []),
+        _step("lag", "b1", other="b2", seconds=lag_s, after=0.5),
+        _step("lag", "b2", other="b1", seconds=lag_s),
+        _step("publish", "p1", count=each),
+        _step("publish", "p2", count=each),
+        _step("lag", "b1", other="b2", after=3.0),
+        _step("lag", "b2", other="b1"),
+        _step("wait", "", after=1.0),
+        _step("discard", "s1", count=1, other=" ".join(known)),
+    ]
+    if not knows_one or chance.random() < 0.3:
+        script.append(_step("kill", "s1", seconds=8.0, after=chance.choice((0.0, 1.0))))
+    script += [
+        _step("restore", "b1", seconds=chance.choice((0.5, 2.0)), after=chance.uniform(0.1, 2.0)),
+        _step("publish", "p1", count=chance.choice((0, 5)), after=chance.uniform(0.1, 3.0)),
+        _step("publish", "p2", count=chance.choice((0, 5))),
+        _step("wait", "", after=10.0),
     ]
     return _scripted(plan, script)
 
