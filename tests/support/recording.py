@@ -38,6 +38,8 @@ from haclient_stores.errors import StoreError, StoreLocked
 
 __all__ = [
     "ALL_SUBSETS_OF",
+    "FIRST_BOOT",
+    "NEXT_BOOT",
     "THIRD_BOOT",
     "Crash",
     "Created",
