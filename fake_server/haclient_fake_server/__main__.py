@@ -3,41 +3,63 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from haclient.errors import HAClientError, UsageError
-from haclient_fake_server.config import BrokerConfig, LogTopic, ReplicateTo, SowTopic
+from haclient.transport.exceptions import open_nursery
+from haclient_fake_server.config import BrokerConfig, FsyncPolicy, LogTopic, ReplicateTo, SowTopic
+from haclient_fake_server.kill_points import KillPoint, KillPoints
 from haclient_fake_server.listening import check_reachable
 from haclient_fake_server.server import BrokerServer
+from haclient_fake_server.testing.faults import Kill, from_json
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit code."""
+    chosen = _parser().parse_args(arguments)
     try:
-        trio.run(_run, _config(arguments))
+        trio.run(partial(_run, _config(chosen), faults_from_stdin=chosen.faults_from_stdin))
     except (HAClientError, OSError) as error:
         print(f"haclient-fake-server: {error}", file=sys.stderr)  # noqa: T201 - a command's output
         return 1
     return 0
 
 
-async def _run(config: BrokerConfig) -> None:
+async def _run(config: BrokerConfig, *, faults_from_stdin: bool) -> None:
+    points = KillPoints()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with BrokerServer(config) as server:
+        async with BrokerServer(config, kill_points=points) as server, open_nursery() as nursery:
             for uri in server.uris:
                 print(f"listening {uri}", flush=True)  # noqa: T201 - a command's output
+            if faults_from_stdin:
+                nursery.start_soon(_take_faults, points)
             async for _ in signals:
-                return
+                break
+            nursery.cancel_scope.cancel()
 
 
-def _config(arguments: Sequence[str] | None) -> BrokerConfig:
+async def _take_faults(points: KillPoints) -> None:
+    """Arm the kill points that the lines of standard input name, until it ends."""
+    rest = b""
+    async for chunk in trio.lowlevel.FdStream(os.dup(0)):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            fault = from_json(line)
+            if isinstance(fault, Kill) and fault.at:
+                points.arm(KillPoint(fault.at), passes=fault.passes)
+                print(f"armed {fault.at}", flush=True)  # noqa: T201 - a command's output
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="haclient-fake-server", description=__doc__)
     parser.add_argument("--listen", action="append", help="tcp://HOST:PORT, port 0 for any")
     parser.add_argument("--name", default="broker", help="instance name")
@@ -45,7 +67,13 @@ def _config(arguments: Sequence[str] | None) -> BrokerConfig:
     parser.add_argument("--log-topic", action="append", help="topic or pattern to record")
     parser.add_argument("--sow", action="append", default=[], help="TOPIC:/key[,/key]")
     parser.add_argument("--replicate-to", action="append", default=[], help="URI[,sync|async]")
-    chosen = parser.parse_args(arguments)
+    parser.add_argument("--fsync", choices=[*FsyncPolicy], default=FsyncPolicy.NONE)
+    parser.add_argument("--segment-bytes", type=int, help="size of a journal file")
+    parser.add_argument("--faults-from-stdin", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _config(chosen: argparse.Namespace) -> BrokerConfig:
     listen = tuple(chosen.listen or ("tcp://127.0.0.1:9007",))
     check_reachable(listen)
     return BrokerConfig(
@@ -55,6 +83,8 @@ def _config(arguments: Sequence[str] | None) -> BrokerConfig:
         log_topics=tuple(LogTopic(pattern) for pattern in chosen.log_topic or (".*",)),
         sow_topics=tuple(_sow_topic(text) for text in chosen.sow),
         replicate_to=tuple(_replicate_to(text) for text in chosen.replicate_to),
+        fsync=FsyncPolicy(chosen.fsync),
+        segment_bytes=chosen.segment_bytes or BrokerConfig().segment_bytes,
     )
 
 

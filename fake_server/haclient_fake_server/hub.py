@@ -137,6 +137,10 @@ class Hub:
         self._apply(self._engine.feed(session.number, trio.current_time()))
         return True
 
+    def sent(self) -> None:
+        """Bytes were handed to the kernel."""
+        self._points.reach(KillPoint.AFTER_SEND)
+
     async def keep_time(self) -> None:
         """Call the engine when it wants to be called; never returns."""
         while True:

@@ -137,6 +137,7 @@ class Session:
             return
         self._sending = self._sending[count:]
         self.unsent_bytes -= count
+        self._hub.sent()
         await trio.lowlevel.checkpoint()
 
     def _next_chunk(self) -> bytes:

@@ -10,7 +10,11 @@ import trio
 
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.__main__ import main
+from haclient_fake_server.engine.journal import Block
+from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.journal.format import Record, encode_record
 from haclient_fake_server.testing.processes import BrokerProcess
+from haclient_stores.disk.files import RealDisk
 from support.broker import RawClient
 
 
@@ -78,6 +82,22 @@ async def test_sigterm_stops_cleanly_and_a_restart_goes_on(tmp_path: Path) -> No
 
 @pytest.mark.row("TL12")
 def test_a_journal_with_a_hole_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = JournalFiles(tmp_path, RealDisk(), segment_bytes=4096, instance_id=1)
+    for position in range(1, 50):
+        record = Record(position, 7, position, 1000, 1, payload=bytes(200))
+        data, sequences = encode_record(record), {7: (position, position)}
+        journal.append(Block(data, 1, position, position + 1, 1000, 1000, sequences))
+    journal.close()
+    (tmp_path / "journal.00000002").unlink()
+    assert main(["--data", str(tmp_path), "--listen", "tcp://127.0.0.1:0"]) == 1
+    told = capsys.readouterr().err
+    assert "journal.00000002: corrupt at byte 0: this segment is missing" in told
+    assert told.count("\n") == 1
+
+
+def test_a_journal_that_is_none_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "journal.00000001").write_bytes(b"not a journal")

@@ -7,8 +7,8 @@ thread does: a sync can take seconds.
 
 When the journal is opened, everything that is not sealed is written again and synced before a start
 is appended: the kernel takes for written what a failed sync has left (see
-`haclient_stores.disk.rewriting`). For the same reason nothing is appended, synced or sealed after
-such an error: the next start does that.
+`haclient_stores.disk.durable_file`). For the same reason nothing is appended, synced or sealed
+after such an error: the next start does that.
 
 `append` and all that reads belong to the event loop's thread. `sync` and `seal` may run in others;
 they touch only what is no longer, or not only, the loop's: `_unsealed`, `_durable` and a lock.
@@ -49,8 +49,8 @@ from haclient_fake_server.journal.format import (
 )
 from haclient_fake_server.journal.segments import Segment, recover_segments
 from haclient_fake_server.kill_points import KillPoint, KillPoints
+from haclient_stores.disk.durable_file import DurableFile
 from haclient_stores.disk.files import Disk, File
-from haclient_stores.disk.rewriting import write_again
 from haclient_stores.errors import StoreError
 
 __all__ = ["MAX_OPEN_SEGMENTS", "JournalFiles"]
@@ -305,7 +305,8 @@ class JournalFiles(JournalReader):
         for segment in self._segments.values():
             if not segment.manifest.sealed:
                 self._unsealed.append(segment)
-                write_again(self._file(segment), 0, segment.end)
+                file = DurableFile(self._file(segment), rewrite_before_fsync=True)
+                file.rewrite((0, segment.end))
         self._unsynced_names = True
         if self._unsealed and self._unsealed[-1].number == max(self._segments):
             self._live = self._unsealed.pop()

@@ -179,7 +179,7 @@ class Cluster:
         for fault in faults:
             match fault:
                 case Kill():
-                    await self._node(fault.name).kill()
+                    await self._kill(fault)
                 case Restart():
                     node = self._node(fault.name)
                     await node.kill()
@@ -298,6 +298,13 @@ class Cluster:
         if not found:
             raise UsageError(f"there is no connection between {a!r} and {b!r} here")
         return found
+
+    async def _kill(self, fault: Kill) -> None:
+        node = self._node(fault.name)
+        if fault.at:
+            await node.kill_at(fault)
+        else:
+            await node.kill()
 
     def _part(self, fault: Partition) -> None:
         if fault.a == fault.b:

@@ -1,4 +1,4 @@
-"""Faults as data (design 8; rows FI1, FI4).
+"""Faults as data.
 
 What can go wrong is said by frozen values, and carried out by whoever has the connections: a
 `FaultProxy` for real sockets, a `MemoryWire` for `mem://` addresses, a `Cluster` for all of its
@@ -23,6 +23,7 @@ import msgspec
 
 from haclient.errors import UsageError
 from haclient.protocol.commands import AckType
+from haclient_fake_server.kill_points import KillPoint
 
 __all__ = [
     "BOTH",
@@ -194,13 +195,30 @@ class Heal:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End a broker at once: SIGKILL where it is a process.
+    """End a broker with SIGKILL, or with its task where it runs in this process.
+
+    Without a point it ends now. With one, which takes a process, it ends itself when it gets there.
 
     Attributes:
         name: The broker's.
+        at: A `KillPoint`; empty for now.
+        passes: How often it passes the point before.
+
+    Raises:
+        UsageError: There is no such point, or a number cannot be.
     """
 
     name: str
+    at: str = ""
+    passes: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse nonsense."""
+        _check_word("at", self.at, ("", *KillPoint))
+        if not isinstance(self.passes, int) or self.passes < 0:
+            raise UsageError(f"passes={self.passes!r}: wanted a whole number, 0 or more")
+        if self.passes and not self.at:
+            raise UsageError(f"passes={self.passes} of no point: wanted `at` with it")
 
 
 @dataclass(frozen=True, slots=True)

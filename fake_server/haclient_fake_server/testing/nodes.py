@@ -11,6 +11,7 @@ from haclient.errors import UsageError
 from haclient.transport.memory import origin
 from haclient_fake_server.config import BrokerConfig, LogTopic, ReplicateTo, SowTopic
 from haclient_fake_server.server import BrokerServer
+from haclient_fake_server.testing.faults import Kill
 from haclient_fake_server.testing.processes import BrokerProcess
 
 if TYPE_CHECKING:
@@ -55,6 +56,14 @@ class LocalBroker:
         self._scope.cancel()
         if self.server is not None:
             await self._ended.wait()
+
+    async def kill_at(self, fault: Kill) -> None:
+        """A SIGKILL would end this process.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(f"a kill at {fault.at} takes a broker that is a process: on='process'")
 
     @property
     def destinations(self) -> tuple[DestinationStatus, ...]:
@@ -110,6 +119,10 @@ class ProcessBroker:
         """SIGKILL."""
         await trio.to_thread.run_sync(self.process.kill)
 
+    async def kill_at(self, fault: Kill) -> None:
+        """SIGKILL, at a point."""
+        await trio.to_thread.run_sync(self.process.kill_at, fault)
+
     @property
     def destinations(self) -> tuple[DestinationStatus, ...]:
         """Not known of a process.
@@ -134,6 +147,8 @@ def arguments_of(config: BrokerConfig) -> list[str]:
         or BrokerConfig().log_topics,
         sow_topics=tuple(SowTopic(each.name, each.keys) for each in config.sow_topics),
         replicate_to=tuple(ReplicateTo(each.uri, each.mode) for each in config.replicate_to),
+        fsync=config.fsync,
+        segment_bytes=config.segment_bytes,
     )
     names = [field.name for field in fields(config)]
     mute = [name for name in names if getattr(config, name) != getattr(plain, name)]
@@ -149,6 +164,7 @@ def arguments_of(config: BrokerConfig) -> list[str]:
         arguments += ["--sow", f"{sow.name}:{','.join(sow.keys)}"]
     for to in plain.replicate_to:
         arguments += ["--replicate-to", f"{to.uri},{to.mode}"]
+    arguments += ["--fsync", plain.fsync, "--segment-bytes", str(plain.segment_bytes)]
     return arguments
 
 

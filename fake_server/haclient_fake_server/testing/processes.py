@@ -1,4 +1,4 @@
-"""A reference broker as a process of its own: killed, paused and started again (rows FI1, FI2).
+"""A reference broker as a process of its own: killed, paused and started again.
 
 ::
 
@@ -12,6 +12,7 @@ Nothing of it needs trio; in a trio program, run `start` and `stop` in a thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -25,11 +26,15 @@ from types import TracebackType
 from typing import IO, Final, Self
 
 from haclient.errors import HAClientError, TimedOut, UsageError
+from haclient_fake_server.testing.faults import Kill, to_json
 
 __all__ = ["BrokerProcess"]
 
 LIMIT_S: Final = 60.0
 """How long a start or an end may take."""
+
+
+_COMMAND: Final = (sys.executable, "-m", "haclient_fake_server", "--faults-from-stdin")
 
 
 class BrokerProcess:
@@ -47,7 +52,7 @@ class BrokerProcess:
         *arguments: str,
         data_dir: Path | None = None,
         listen: str = "tcp://127.0.0.1:0",
-        command: Sequence[str] = (sys.executable, "-m", "haclient_fake_server"),
+        command: Sequence[str] = _COMMAND,
     ) -> None:
         self.address = listen
         self._command = list(command)
@@ -99,14 +104,14 @@ class BrokerProcess:
         self._err = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
         self._process = subprocess.Popen(  # noqa: S603 - our own command
             [*self._command, "--listen", self.address, *self._arguments],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._err,
             env=_environment(),
         )
         self._out = self._process.stdout
         try:
-            self.address = self._listening()
+            self.address = self._told("listening")
         except BaseException:
             self.close()
             raise
@@ -116,6 +121,34 @@ class BrokerProcess:
         if self._process is not None:
             self._process.kill()
             self._process.wait(LIMIT_S)
+
+    def kill_at(self, fault: Kill) -> None:
+        """Have it end itself with SIGKILL at a point; returns when it knows. See `wait`.
+
+        Raises:
+            UsageError: It does not run, or is another command.
+            HAClientError: It ended meanwhile.
+        """
+        process = self._running()
+        if process.stdin is None or _COMMAND[-1] not in self._command:
+            raise UsageError(f"{self._command} takes no faults")
+        process.stdin.write(to_json(fault).encode() + b"\n")
+        process.stdin.flush()
+        self._told("armed")
+
+    def wait(self) -> int:
+        """Wait until it has ended; the exit code, or minus the number of the signal.
+
+        Raises:
+            UsageError: It was never started.
+            TimedOut: It still runs after a minute.
+        """
+        if self._process is None:
+            raise UsageError(f"the broker at {self.address} was not started")
+        try:
+            return self._process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise TimedOut(f"the broker at {self.address} still runs") from None
 
     def stop(self) -> int:
         """SIGTERM, and wait for the end; the exit code. A paused one goes on first, to hear it.
@@ -151,9 +184,11 @@ class BrokerProcess:
     def close(self) -> None:
         """Kill it if it runs, and give back the descriptors."""
         self.kill()
-        for each in (self._out, self._err):
+        faults = None if self._process is None else self._process.stdin
+        for each in (self._out, self._err, faults):
             if each is not None:
-                each.close()
+                with contextlib.suppress(BrokenPipeError):  # a fault that it did not live to read
+                    each.close()
         self._process = self._out = self._err = None
 
     def __enter__(self) -> Self:
@@ -173,23 +208,23 @@ class BrokerProcess:
             raise UsageError(f"the broker at {self.address} does not run")
         return self._process
 
-    def _listening(self) -> str:
-        """The address that it says it listens on."""
+    def _told(self, wanted: str) -> str:
+        """What follows a word in the next line that it writes."""
         if self._out is None:
             raise UsageError(f"the broker at {self.address} does not run")
         said, deadline = b"", time.perf_counter() + LIMIT_S
         while b"\n" not in said:
             left = deadline - time.perf_counter()
             if left <= 0 or not select.select([self._out], [], [], left)[0]:
-                raise TimedOut(f"the broker did not start within {LIMIT_S:g} s: {self.err}")
+                raise TimedOut(f"no {wanted!r} of the broker within {LIMIT_S:g} s: {self.err}")
             chunk = os.read(self._out.fileno(), 4096)
             if not chunk:
                 raise HAClientError(f"the broker did not start: {self.err.strip()}")
             said += chunk
-        word, _, address = said.split(b"\n")[0].decode().partition(" ")
-        if word != "listening":
-            raise HAClientError(f"the broker did not say that it listens: {said!r}")
-        return address
+        word, _, rest = said.split(b"\n")[0].decode().partition(" ")
+        if word != wanted:
+            raise HAClientError(f"the broker said {said!r} instead of {wanted!r}")
+        return rest
 
 
 def _environment() -> dict[str, str]:

@@ -124,6 +124,7 @@ async def test_links_decide_who_replicates_to_whom() -> None:
     ("fault", "why"),
     [
         (Kill("nobody"), "no broker 'nobody' runs here; there are a, b"),
+        (Kill("a", at="in_write"), "a kill at in_write takes a broker that is a process"),
         (Cut(source="b"), "nobody dials from 'b'"),
         (Slow(target="nobody"), "nobody dials"),
         (Partition("a", "a"), "wanted two names"),

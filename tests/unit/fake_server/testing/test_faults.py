@@ -36,6 +36,10 @@ FAULTS: list[tuple[Fault, str]] = [
     ),
     (Heal(), '{"fault":"heal"}'),
     (Kill("east"), '{"fault":"kill","name":"east"}'),
+    (
+        Kill("east", at="after_write", passes=2),
+        '{"fault":"kill","name":"east","at":"after_write","passes":2}',
+    ),
     (Restart("east"), '{"fault":"restart","name":"east"}'),
 ]
 
@@ -96,6 +100,14 @@ def test_what_cannot_be_is_refused() -> None:
         (Slow, {"latency_s": "x"}, "latency_s='x': wanted seconds, 0 or more"),
         (Slow, {"latency_s": float("nan")}, "latency_s=nan: wanted seconds, 0 or more"),
         (Slow, {"piece_bytes": "x"}, "piece_bytes='x': wanted a whole number, or None"),
+        (Kill, {"name": "a", "at": "lunch"}, "at='lunch': wanted one of '', 'before_write'"),
+        (
+            Kill,
+            {"name": "a", "at": "in_write", "passes": None},
+            "passes=None: wanted a whole number",
+        ),
+        (Kill, {"name": "a", "at": "in_write", "passes": -1}, "passes=-1: wanted a whole number"),
+        (Kill, {"name": "a", "passes": 1}, "passes=1 of no point"),
     ],
 )
 def test_a_wrong_word_or_type_is_refused_where_it_is_written(

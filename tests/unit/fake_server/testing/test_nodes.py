@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from haclient.errors import UsageError
-from haclient_fake_server.__main__ import _config
+from haclient_fake_server.__main__ import _config, _parser
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, LogTopic, ReplicateTo, SowTopic
 from haclient_fake_server.testing.nodes import LocalBroker, ProcessBroker, arguments_of
 from support.broker import RawClient
@@ -47,6 +47,8 @@ FULL = BrokerConfig(
     log_topics=(LogTopic("^a"), LogTopic("b")),
     sow_topics=(SowTopic("prices", ("/id", "/side")), SowTopic("keyed")),
     replicate_to=(ReplicateTo("tcp://127.0.0.1:8"), ReplicateTo("tcp://127.0.0.1:7", "async")),
+    fsync=FsyncPolicy.BATCH,
+    segment_bytes=2**20,
 )
 
 
@@ -54,26 +56,30 @@ FULL = BrokerConfig(
 def test_a_configuration_becomes_arguments_and_these_the_same_configuration(
     config: BrokerConfig,
 ) -> None:
-    assert _config(["--listen", config.listen[0], *arguments_of(config)]) == config
+    arguments = ["--listen", config.listen[0], *arguments_of(config)]
+    assert _config(_parser().parse_args(arguments)) == config
 
 
 @pytest.mark.parametrize(
     ("config", "mute"),
     [
-        (replace(FULL, fsync=FsyncPolicy.BATCH, ack_interval_s=0.1), "ack_interval_s, fsync"),
+        (
+            replace(FULL, flush_interval_s=1.0, ack_interval_s=0.1),
+            "ack_interval_s, flush_interval_s",
+        ),
         (replace(FULL, log_topics=(), replicate_to=()), "log_topics"),
         (replace(FULL, log_topics=(LogTopic("a", "json"),)), "log_topics"),
         (replace(FULL, replicate_to=(ReplicateTo("tcp://h:1", heartbeat_s=1.0),)), "heartbeat_s"),
         (
             replace(
                 FULL,
-                fsync=FsyncPolicy.BATCH,
+                version="9",
                 replicate_to=(
                     ReplicateTo("tcp://h:1", "async", 5.0),
                     ReplicateTo("tcp://h:2", heartbeat_s=1.0),
                 ),
             ),
-            "fsync, downgrade_after_s, heartbeat_s",
+            "version, downgrade_after_s, heartbeat_s",
         ),
     ],
 )

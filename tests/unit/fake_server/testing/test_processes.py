@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 
 from haclient.errors import HAClientError, UsageError
+from haclient_fake_server.testing.faults import Kill
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.broker import RawClient
 
@@ -30,6 +32,34 @@ async def test_it_is_killed_and_started_again_on_the_same_port_and_data(tmp_path
         assert broker.stop() == 0
         with pytest.raises(UsageError, match="does not run"):
             broker.stop()
+
+
+@pytest.mark.row("FI2")
+async def test_it_ends_itself_at_a_point_and_says_so(tmp_path: Path) -> None:
+    fault = Kill("broker", at="before_write")
+    broker = BrokerProcess(data_dir=tmp_path / "data")
+    with pytest.raises(UsageError, match="was not started"):
+        broker.wait()
+    with broker:
+        broker.kill_at(fault)
+        async with RawClient.connect(broker.uri) as client:
+            await client.logon("p")
+            await client.send(b"{}", c="p", t="orders", s=1)
+            assert await trio.to_thread.run_sync(broker.wait) == -signal.SIGKILL
+        with pytest.raises(UsageError, match="does not run"):
+            broker.kill_at(fault)
+        broker.start()
+        async with RawClient.connect(broker.uri) as client:
+            assert (await client.logon("p")).sequence == 0
+
+
+def test_another_command_takes_no_faults() -> None:
+    command = [sys.executable, "-m", "haclient", "broker", "run"]
+    with (
+        BrokerProcess(command=command) as broker,
+        pytest.raises(UsageError, match="takes no faults"),
+    ):
+        broker.kill_at(Kill("broker", at="before_write"))
 
 
 def test_it_is_paused_and_goes_on() -> None:
