@@ -80,7 +80,7 @@ class Kept:
         found = {m for m in self.world.log if log.is_discarded("{}|{}|".format(*m))}
         assert self.synced <= found <= self.since | self.synced
         self.disk = self.disk.after_kill()
-        self.go_on(found)
+        self.go_on(found, forgets=True)
 
     def lose_the_file(self) -> None:
         """Another host goes on from the recovery point that an adapter has kept."""
@@ -96,9 +96,10 @@ class Kept:
         self.seeded = set(found)
         self.synced = frozenset()
 
-    def go_on(self, known: set[Message]) -> None:
+    def go_on(self, known: set[Message], *, forgets: bool = False) -> None:
         self.store = self.opened()
-        self.world.restart(self.store.subscription("s"), known)
+        forgets = forgets or self.name != "logged"  # a ring's vector may lag behind its tracker
+        self.world.restart(self.store.subscription("s"), known, forgets=forgets)
 
     def sync(self) -> None:
         self.store.sync()

@@ -44,6 +44,7 @@ class World:
     discarded: set[Message] = field(default_factory=set)
     arrived: set[Message] = field(default_factory=set)
     last_number: int = 0
+    reached: dict[int, int] = field(default_factory=dict)  # by the recovery points until now
 
     def publish(self, publisher: int, step: int) -> None:
         """Put a message into the log."""
@@ -67,7 +68,14 @@ class World:
         return min(found, default=len(log))
 
     def check(self, point: BookmarkList) -> None:
-        """Nothing undiscarded is skipped, on this server nor on its sync destination."""
+        """Nothing undiscarded is skipped, here and on the sync destination, and no less than before.
+
+        A recovery point that skips less than one before it would deliver again what was discarded,
+        once what the earlier one had passed is forgotten.
+        """
+        newest = {b.publisher_id: b.sequence for b in point if isinstance(b, Bookmark)}
+        assert all(newest.get(p, 0) >= q for p, q in self.reached.items()), "it goes back"
+        self.reached = newest
         log = self.log
         first = next((i for i, m in enumerate(log) if m not in self.discarded), len(log))
         assert self.start_of(point, log) <= first
@@ -124,6 +132,7 @@ class World:
         """The subscription is about to be purged: nothing of it is known, in hand or queued."""
         self.discarded.clear()
         self.arrived.clear()
+        self.reached = {}
         self.hands.clear()
         self.queue.clear()
 
@@ -134,13 +143,22 @@ class World:
         self.queue.clear()
         self.enter()
 
-    def restart(self, subscription: SubscriptionLog, known: set[Message] | None = None) -> None:
+    def restart(
+        self,
+        subscription: SubscriptionLog,
+        known: set[Message] | None = None,
+        *,
+        forgets: bool = False,
+    ) -> None:
         """The process is gone, and with it everything in hands and queue.
 
         Args:
             subscription: The one of the next process.
             known: The discards that a store which forgets some of them must have kept.
+            forgets: The recovery point may be lower than before.
         """
+        if forgets:
+            self.reached = {}
         self.subscription = subscription
         if known is not None:
             self.discarded = known

@@ -57,7 +57,7 @@ def snapshot(
     yield from start_records(subscription, tracker, publishers)
     yield from standing_records(subscription, tracker, publishers)
     for kind, vector in (
-        (Kind.RECOVERED, finished.recovered),
+        (Kind.RECOVERED, tracker.finished_sequences()),
         (Kind.COVERED, finished.cover),
     ):
         for publisher, sequence in vector.items():

@@ -203,5 +203,6 @@ class Finished:
         part = chunk.part(0, count)
         finished = self._covered_count(part)
         if finished:
-            newest.update(part.part(0, finished).newest())
+            for publisher, sequence in part.part(0, finished).newest().items():
+                newest[publisher] = max(sequence, newest.get(publisher, 0))
         return newest

@@ -120,6 +120,9 @@ class SubscriptionTracker(Resumption):
             self.start.entered_us = entered_us
         self.conflated = conflated
         self.at_end = False
+        # By its place an ack covers entries of its own link only. What it has finished so far stays
+        # finished: rows and records that the recovery point has passed are deleted already.
+        self.finished.recover(self.finished_sequences())
         self.finished.begin(self.next_number, acked=acked)
 
     @override
@@ -394,8 +397,12 @@ class SubscriptionTracker(Resumption):
 
     @override
     def finished_point(self) -> BookmarkList:
+        return self._publishers.bookmarks(self.finished_sequences())
+
+    def finished_sequences(self) -> dict[int, int]:
+        """The recovery point: the highest finished sequence of each publisher, by its index."""
         self.finished.settle(self.head)
-        return self._publishers.bookmarks(self.finished.with_part(*self.front()))
+        return self.finished.with_part(*self.front())
 
     def front(self) -> tuple[Chunk | None, int]:
         """The oldest chunk, and how many entries at its front are discarded."""

@@ -637,3 +637,31 @@ def test_it_is_a_bookmark_store_like_any_other() -> None:
         return TransactionalRecoveryPoint(sqlite3.connect(":memory:"))
 
     check_bookmark_store(make)
+
+
+def test_what_an_ack_covered_on_an_earlier_link_has_its_effect_once(
+    connection: sqlite3.Connection,
+) -> None:
+    store = opened(connection)
+    log = store.subscription("s")
+    log.begin(acked=True, start=None)
+    numbers = list(log.log_batch(["1|1|", "1|2|", "2|1|", "3|1|"]))
+    for number, bookmark in zip(numbers[:3], ("1|1|", "1|2|", "2|1|"), strict=True):
+        write(connection, store, bookmark)
+        log.discard(number)
+    log.persisted("1|1|")
+    log.persisted("2|1|")  # what came before it on this link is covered, too
+    with connection:
+        store.trim("s")
+    log.link_lost(5)
+    log.begin(acked=True, start=None)
+    with connection:
+        store.trim("s")
+    assert str(store.most_recent("s")) == "1|2|,2|1|"
+    store = opened(connection)
+    assert all(store.is_discarded("s", bookmark) for bookmark in ("1|1|", "1|2|", "2|1|"))
+    assert [bool(n) for n in store.subscription("s").log_batch(["1|2|", "2|1|", "3|1|"])] == [
+        False,
+        False,
+        True,
+    ]

@@ -509,3 +509,23 @@ def test_a_store_whose_last_sync_fails_lets_go_of_its_lock() -> None:
     again = LoggedBookmarkStore(Path("/disk/s.bm"), disk=disk)
     assert again.oldest_undiscarded("s") == 1
     again.close()
+
+
+@pytest.mark.row("BS16", "BS10")
+@pytest.mark.parametrize("pruned", [False, True])
+def test_the_next_process_has_a_recovery_point_no_lower(path: Path, *, pruned: bool) -> None:
+    store = LoggedBookmarkStore(path)
+    log = store.subscription("s")
+    log.begin(acked=True, start=None)
+    log.log_batch(["1|1|", "1|2|", "2|1|", "3|1|"])
+    for number in (1, 2, 3):
+        log.discard(number)
+    log.persisted("2|1|")  # covers what came before it on this link
+    if pruned:
+        store.prune()
+    store.close()
+    store = LoggedBookmarkStore(path)
+    assert str(store.most_recent("s")) == "1|2|,2|1|"
+    store.subscription("s").begin(acked=True, start=None)
+    assert str(store.most_recent("s")) == "1|2|,2|1|"
+    store.close()

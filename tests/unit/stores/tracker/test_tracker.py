@@ -20,14 +20,17 @@ def entered(*, acked: bool = False, start: str | None = None) -> SubscriptionTra
 def arrive(tracker: SubscriptionTracker, *bookmarks: str) -> list[int]:
     return list(
         tracker.log_batch(
-            [bookmark.replace("A", "1").replace("B", "2") + "|" for bookmark in bookmarks]
+            [
+                bookmark.replace("A", "1").replace("B", "2").replace("C", "3") + "|"
+                for bookmark in bookmarks
+            ]
         )
     )
 
 
 def point(tracker: SubscriptionTracker) -> str:
     return ",".join(
-        f"{'AB'[int(item[0]) - 1]}{item[1:]}" for item in str(tracker.recovery_point()).split(",")
+        f"{'ABC'[int(item[0]) - 1]}{item[1:]}" for item in str(tracker.recovery_point()).split(",")
     )
 
 
@@ -321,6 +324,28 @@ def test_with_acks_an_entry_is_finished_only_when_one_covers_it() -> None:
     tracker.persisted("2|1|")  # covers A1 too, which arrived before
     assert point(tracker) == "A|1|,B|1|"
     tracker.persisted("1|2|,0|1|,nonsense")
+    assert point(tracker) == "A|2|,B|1|"
+
+
+@pytest.mark.row("BS6", "BS10")
+@pytest.mark.parametrize("acked", [True, False])
+def test_a_recovery_point_never_goes_back_when_the_subscription_is_entered_again(
+    *, acked: bool
+) -> None:
+    """An ack covers by place on its link only; what it has finished stays finished."""
+    tracker = entered(acked=acked)
+    arrive(tracker, "A|1", "A|2", "B|1", "C|1")
+    for number in (1, 2, 3):
+        tracker.discard(number)
+    tracker.persisted("1|1|")
+    tracker.persisted("2|1|")
+    assert point(tracker) == "A|2|,B|1|"
+    tracker.link_lost(5)
+    tracker.begin(acked=True, start=None)
+    assert point(tracker) == "A|2|,B|1|"
+    tracker.persisted("1|1|")
+    assert point(tracker) == "A|2|,B|1|"
+    tracker.discard(4)
     assert point(tracker) == "A|2|,B|1|"
 
 
