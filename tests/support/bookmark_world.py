@@ -68,7 +68,7 @@ class World:
         return min(found, default=len(log))
 
     def check(self, point: BookmarkList) -> None:
-        """Nothing undiscarded is skipped, here and on the sync destination, and no less than before.
+        """Nothing undiscarded is skipped, here or on the sync destination, and no less than before.
 
         A recovery point that skips less than one before it would deliver again what was discarded,
         once what the earlier one had passed is forgotten.
