@@ -21,7 +21,7 @@ from haclient_stores.bookmark_stores import (
 from haclient_stores.bookmark_stores import ring as ring_bookmark
 from haclient_stores.publish_stores import file_space, hybrid_space
 from haclient_stores.publish_stores import segment_log as segments
-from support import bookmark_walk, publish_walk
+from support import bookmark_walk, publish_walk, unsynced_tail
 from support.recording import RecordingDisk
 
 pytestmark = [pytest.mark.row("PS21", "PS22", "BS14", "BS15", "BS16"), pytest.mark.timeout(600)]
@@ -51,6 +51,13 @@ def bookmark_proofs(kind: str, seed: int) -> Iterator[None]:
     for crash in bookmark_walk.crashes(events):
         bookmark_walk.check(kind, crash)
         yield
+
+
+def lost_pages(kind: str, _: int) -> Iterator[None]:
+    """Any pages of an unsynced tail are lost, and the next process appends."""
+    for synced, crash in unsynced_tail.cut_while_syncing(kind):
+        unsynced_tail.check_beginning(kind, synced, crash)
+        yield from unsynced_tail.check_appended(kind, synced, crash)
 
 
 def bug(kind: str, proofs: Proofs = publish_proofs) -> Callable[[_F], _F]:
@@ -240,6 +247,22 @@ def a_slot_is_written_where_the_newest_is(patch: pytest.MonkeyPatch) -> None:
         written(self)
 
     patch.setattr(ring_subscription.RingSubscription, "_write", write)
+
+
+@bug("bookmark log", lost_pages)
+def a_lost_page_takes_its_whole_block(patch: pytest.MonkeyPatch) -> None:
+    read = record_file._Reading._partly_sealed
+
+    def partly_sealed(words: Ours, offset: int) -> tuple[int, int]:
+        whole, damaged = read(words, offset)
+        return (0, damaged) if damaged else (whole, 0)
+
+    patch.setattr(record_file._Reading, "_partly_sealed", staticmethod(partly_sealed))
+
+
+@bug("bookmark log", lost_pages)
+def what_is_cut_is_not_cleared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(record_file, "clear_tail", lambda *_: False)
 
 
 # -- finding them -------------------------------------------------------------------------------

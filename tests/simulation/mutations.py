@@ -22,12 +22,7 @@ from haclient_fake_server.engine import durability, heartbeats, identity
 from haclient_fake_server.journal import files as journal_files
 from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.bookmark_stores import logged as logged_bookmark
-from haclient_stores.bookmark_stores import (
-    logged_subscription,
-    record_file,
-    ring_subscription,
-    tracked_store,
-)
+from haclient_stores.bookmark_stores import logged_subscription, ring_subscription, tracked_store
 from haclient_stores.publish_stores import file_recovery, window
 from haclient_stores.publish_stores import segment_log as segments
 from haclient_stores.publish_stores.segment import SLOT_BYTES
@@ -304,12 +299,3 @@ def _points_count_for_more(stack: contextlib.ExitStack) -> None:
             handle.seen = {publisher: seen + 2 for publisher, seen in handle.seen.items()}
 
     took = _replace(stack, tracked_store.TrackedBookmarkStore, "seed", recovered)
-
-
-@_mutation("a page of a bookmark log that power loss took takes its whole block with it")
-def _lost_page_takes_its_block(stack: contextlib.ExitStack) -> None:
-    def partly_sealed(words: Ours, offset: int) -> tuple[int, int]:
-        whole, damaged = read(words, offset)
-        return (0, damaged) if damaged else (whole, 0)
-
-    read = _replace(stack, record_file._Reading, "_partly_sealed", staticmethod(partly_sealed))
