@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from haclient.session import logon, resuming, unstepped
 from haclient.transport import dispatch, ha_core, publisher, reentry, upkeep
-from haclient_fake_server.engine import durability, heartbeats, identity
+from haclient_fake_server.engine import durability, identity, persisted_acks
 from haclient_fake_server.journal import files as journal_files
 from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.bookmark_stores import logged as logged_bookmark
@@ -171,7 +171,12 @@ def _stale_frames_of_a_recycled_segment(stack: contextlib.ExitStack) -> None:
 
 @_mutation("the broker acknowledges a subscription that it holds back up to the end of its log")
 def _persisted_ack_for_what_was_not_sent(stack: contextlib.ExitStack) -> None:
-    _replace(stack, heartbeats, "_passed", lambda state, _item: state.last_bookmark)
+    _replace(
+        stack,
+        persisted_acks.PersistedAcks,
+        "_safe_bookmark",
+        lambda acks, _item: acks._state.last_bookmark,  # a bug to plant
+    )
 
 
 @_mutation("prune takes the lock of its new file only after the rename")

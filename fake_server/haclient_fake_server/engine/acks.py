@@ -33,6 +33,7 @@ class Reason(enum.StrEnum):
     INVALID_BOOKMARK = "invalid bookmark"
     INVALID_CORRELATION_ID = "invalid correlation id"
     INVALID_EXPIRATION = "invalid expiration"
+    INVALID_MESSAGE_TYPE = "invalid message type"
     INVALID_OPTIONS = "invalid options"
     INVALID_ORDERBY = "invalid orderby"
     INVALID_SUBID = "invalid subid"

@@ -20,7 +20,6 @@ same, and every subscriber sees the messages of the log in the order of the log 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -28,7 +27,7 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, failure_ack, requested
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.destinations import DestinationStatus
-from haclient_fake_server.engine.heartbeats import act_on_time, heartbeat, pay_acks
+from haclient_fake_server.engine.heartbeats import heartbeat
 from haclient_fake_server.engine.journal import JournalReader
 from haclient_fake_server.engine.logon import log_on
 from haclient_fake_server.engine.publishing import Publishing
@@ -98,7 +97,7 @@ class Engine:
     @property
     def next_due(self) -> float:
         """When `tick` may have something to do; infinity for never."""
-        return self._state.next_due
+        return self._state.timers.next_due
 
     @property
     def next_position(self) -> int:
@@ -177,6 +176,8 @@ class Engine:
             connection.closing = True
             connection.out = []
             state.durability.forget(connection)
+            state.timers.cancel(("heartbeat", connection.id))
+            state.acks.forget(connection)
             if connection.logged_on:
                 self._subscribing.leave(connection)
             else:
@@ -190,13 +191,7 @@ class Engine:
         """Time has passed."""
         state = self._state
         state.begin(now)
-        state.next_due = math.inf
-        for connection in tuple(state.connections.values()):
-            if not connection.closing and connection.next_due <= now:
-                act_on_time(state, connection)
-            if not connection.closing:
-                state.wake_at(connection.next_due)
-        self._replay.expire()
+        self._run_due()
         self._replication.expire()
         return state.finish()
 
@@ -207,7 +202,7 @@ class Engine:
             return False
         if connection.commands is not None:
             return self._replication.hungry(connection)
-        return any(map(self._state.is_hungry, connection.subscriptions.values()))
+        return bool(connection.backlog)
 
     def feed(self, connection_id: int, now: float) -> Effects:
         """Replay goes on: at most one chunk for each hungry subscription of a connection."""
@@ -230,13 +225,14 @@ class Engine:
     def _finish(self) -> Effects:
         state = self._state
         if state.batch.has_data:
-            for item in state.acked.values():
-                state.collect_acks(item.connection)
-        if state.next_due <= state.now:
-            for connection in tuple(state.connections.values()):
-                if connection.ack_due <= state.now and not connection.closing:
-                    pay_acks(state, connection)
+            state.acks.log_moved()
+        if state.timers.next_due <= state.now:
+            self._run_due()  # acks that are not collected for any time belong to this batch
         return state.finish()
+
+    def _run_due(self) -> None:
+        for action in self._state.timers.take_due(self._state.now):
+            action()
 
     def _command(self, connection: Connection, message: Message) -> None:
         """Carry out a command that is no publish, or one that must be refused."""
@@ -269,14 +265,19 @@ class Engine:
             self._publishing.refuse(connection, message, error.reason, error.detail)
 
     def _flush(self, connection: Connection, message: Message) -> None:
-        """All earlier commands were carried out; the block is written before any ack goes out."""
+        """All earlier commands were carried out; the block is written before any ack goes out.
+
+        The persisted ack waits for the synchronous destinations as those of publishes do.
+        """
         state = self._state
         wanted = requested(message.ack_type)
-        if "persisted" in wanted and connection.owes_persisted:
-            pay_acks(state, connection)
-        for kind in ("received", "processed", "completed", "persisted"):
+        if "persisted" in wanted:
+            state.acks.flush(connection)
+        for kind in ("received", "processed", "completed"):
             if kind in wanted:
                 state.send(connection, ack(kind, message.command_id))
+        if "persisted" in wanted:
+            state.confirm(connection, ack("persisted", message.command_id))
 
 
 def _refuse_unsupported(_: Connection, message: Message) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Final
+
+from haclient_fake_server.engine.timers import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.subscriptions import Subscription
 
 __all__ = ["Connection"]
-
-NEVER = math.inf
 
 SILENT_INTERVALS: Final = 2.5
 """A connection is closed when it was silent for so many heartbeat intervals."""
@@ -37,9 +36,10 @@ class Connection:
         origin: Who it is when it publishes without.
         routes: The topics of its message type.
         subscriptions: By sub id.
+        backlog: Subscriptions that replay has something for, by number; those fed last come last.
+        live_replays: Bookmark subscriptions that are live, by number.
         ack_interval_s: How long persisted acks are collected.
-        ack_due: When collected acks are due.
-        owes_persisted: Whether a publish asked for an ack that was not sent yet.
+        ack_is_scheduled: Whether a publish asked for an ack that was not sent yet.
         beat_interval_s: 0 while no heartbeat was started.
         beat_due: When the next heartbeat is to be sent.
         heard: When something last came from it.
@@ -49,8 +49,9 @@ class Connection:
     """
 
     __slots__ = (
-        "ack_due",
         "ack_interval_s",
+        "ack_is_scheduled",
+        "backlog",
         "beat_due",
         "beat_interval_s",
         "closing",
@@ -59,12 +60,12 @@ class Connection:
         "heard",
         "held",
         "id",
+        "live_replays",
         "logged_on",
         "message_type",
         "name",
         "origin",
         "out",
-        "owes_persisted",
         "peer",
         "publisher",
         "routes",
@@ -86,9 +87,10 @@ class Connection:
         self.message_type = ""
         self.routes: dict[str, Route] = {}
         self.subscriptions: dict[str, Subscription] = {}
+        self.backlog: dict[int, Subscription] = {}
+        self.live_replays: dict[int, Subscription] = {}
         self.ack_interval_s = 0.0
-        self.ack_due = NEVER
-        self.owes_persisted = False
+        self.ack_is_scheduled = False
         self.beat_interval_s = 0.0
         self.beat_due = NEVER
         self.heard = now
@@ -109,5 +111,5 @@ class Connection:
 
     @property
     def next_due(self) -> float:
-        """The next moment at which time alone makes the engine act on this connection."""
-        return min(self.ack_due, self.beat_due, self.silent_at)
+        """When the next heartbeat is to be sent, or the silence is too long."""
+        return min(self.beat_due, self.silent_at)

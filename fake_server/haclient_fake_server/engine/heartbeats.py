@@ -1,9 +1,7 @@
-"""Heartbeats, and everything else that only time brings about (AD9, AK2, RB16).
+"""Heartbeats: the client starts them with `start,<seconds>`.
 
-The client starts heartbeats with `start,<seconds>`; from then on it hears one per interval, and
-is cut when nothing at all came from it for two and a half. Persisted acks that were collected for
-a connection are sent when its interval is over: that of its publishes, and one for each bookmark
-subscription that asked and has moved since.
+From then on it is sent one per interval, and is cut when nothing at all came from it for two and a
+half intervals.
 """
 
 from __future__ import annotations
@@ -12,21 +10,17 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine.acks import BEAT, Reason, Refused, ack, requested
-from haclient_fake_server.engine.connections import NEVER
-from haclient_fake_server.engine.durability import MAX_HELD
-from haclient_fake_server.engine.publishing import pay_persisted
-from haclient_fake_server.engine.subscriptions import Phase
+from haclient_fake_server.engine.timers import NEVER
 
 if TYPE_CHECKING:
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.state import State
-    from haclient_fake_server.engine.subscriptions import Subscription
 
 MIN_INTERVAL_S: Final = 0.001
 """Shorter heartbeat intervals are refused: they would keep the broker busy with nothing else."""
 
-__all__ = ["act_on_time", "heartbeat", "pay_acks"]
+__all__ = ["act_on_time", "heartbeat", "watch"]
 
 
 def heartbeat(state: State, connection: Connection, message: Message) -> None:
@@ -41,10 +35,11 @@ def heartbeat(state: State, connection: Connection, message: Message) -> None:
             interval_s = _interval(text)
             connection.beat_interval_s = interval_s
             connection.beat_due = state.now + interval_s
-            state.wake_at(connection.next_due)
+            watch(state, connection)
         case ["stop"]:
             connection.beat_interval_s = 0.0
             connection.beat_due = NEVER
+            watch(state, connection)
         case [] | ["beat"]:
             pass  # having been heard is all there is to it
         case _:
@@ -58,42 +53,22 @@ def heartbeat(state: State, connection: Connection, message: Message) -> None:
 
 
 def act_on_time(state: State, connection: Connection) -> None:
-    """Do for a connection what is due by now."""
+    """Send the heartbeat that is due, or close a connection that was silent for too long."""
+    if connection.closing:
+        return
     if state.now >= connection.silent_at:
         state.close(connection, "heartbeat")
         return
     if state.now >= connection.beat_due:
         state.send(connection, BEAT)
         connection.beat_due = state.now + connection.beat_interval_s
-    if state.now >= connection.ack_due:
-        pay_acks(state, connection)
+    watch(state, connection)
 
 
-def pay_acks(state: State, connection: Connection) -> None:
-    """Send all persisted acks that were collected for a connection."""
-    connection.ack_due = NEVER
-    if connection.owes_persisted and connection.held < MAX_HELD:
-        pay_persisted(state, connection)
-    for item in connection.subscriptions.values():
-        if not item.wants_persisted:
-            continue
-        passed = _passed(state, item)
-        if passed not in {"", "0", item.acked}:
-            item.acked = passed
-            more = {"sub_id": item.id, "bm": passed}
-            state.send(connection, ack("persisted", item.cid, more=more))
-
-
-def _passed(state: State, item: Subscription) -> str:
-    """How far a subscription may consider the log safe: no further than it was read, either."""
-    live = item.phase is Phase.LIVE
-    limit, durability = state.durable_limit, state.durability
-    if (state.batch.position if live else item.position) <= limit:
-        return state.last_bookmark if live else item.passed
-    if item.entered >= limit or durability.passed is None:
-        return ""
-    publisher_id, sequence = durability.passed
-    return f"{publisher_id}|{sequence}|"
+def watch(state: State, connection: Connection) -> None:
+    """Come back to a connection when its heartbeats want it."""
+    key = ("heartbeat", connection.id)  # not the connection: a cancelled entry must not keep it
+    state.timers.set(key, connection.next_due, lambda: act_on_time(state, connection))
 
 
 def _interval(text: str) -> float:

@@ -30,6 +30,9 @@ __all__ = ["log_on"]
 
 DEFAULT_MESSAGE_TYPE = "json"
 
+MAX_MESSAGE_TYPE = 255
+"""Characters of a message type: it is the key of the definitions of its topics in the journal."""
+
 
 def log_on(state: State, connection: Connection, message: Message) -> None:
     """Carry out a logon, the first command of every connection (protocol 5)."""
@@ -41,6 +44,10 @@ def log_on(state: State, connection: Connection, message: Message) -> None:
         _refuse(
             state, connection, message, Reason.AUTH_FAILURE, "auth", f"user {message.user_id!r}"
         )
+        return
+    if len(message.message_type) > MAX_MESSAGE_TYPE:
+        detail = f"{len(message.message_type)} characters, at most {MAX_MESSAGE_TYPE}"
+        _refuse(state, connection, message, Reason.INVALID_MESSAGE_TYPE, "auth", detail)
         return
     try:
         options = read_options(message)

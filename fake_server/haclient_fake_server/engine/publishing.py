@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.routes import Lane, Route
     from haclient_fake_server.engine.state import State
 
-__all__ = ["Publishing", "owe_persisted", "pay_persisted"]
+__all__ = ["Publishing"]
 
 MAX_HEADER_BYTES: Final = 65_535
 """The longest SOW key or correlation id: a record has 16 bits for its length."""
@@ -191,8 +191,8 @@ class Publishing:
         state.report_refusal(connection, message, reason, detail)
         sequence = message.sequence or 0
         wanted = requested(message.ack_type)
-        if "persisted" in wanted and connection.owes_persisted:
-            pay_persisted(state, connection)
+        if "persisted" in wanted:
+            state.acks.flush(connection)
         if sequence > connection.publisher.seen:
             connection.publisher.seen = sequence
             state.unnoted[connection.publisher.id] = connection.publisher
@@ -213,7 +213,7 @@ class Publishing:
                 frame = ack(kind, message.command_id, reason=reason, more=more)
                 self._state.send(connection, frame)
         if "persisted" in wanted:
-            owe_persisted(self._state, connection)
+            self._state.acks.schedule(connection)
 
     def _acknowledge(
         self, connection: Connection, message: Message, route: Route, publisher: Publisher
@@ -222,7 +222,7 @@ class Publishing:
         state = self._state
         collected = route.logged and publisher is connection.publisher
         if collected and message.ack_type == "persisted":
-            owe_persisted(state, connection)
+            state.acks.schedule(connection)
             return
         wanted = requested(message.ack_type)
         more: dict[str, str | int] = {"s": message.sequence} if message.sequence else {}
@@ -232,25 +232,11 @@ class Publishing:
         if "persisted" not in wanted:
             return
         if collected:
-            owe_persisted(state, connection)
+            state.acks.schedule(connection)
             return
         if route.logged:
             more["bm"] = publisher.bookmark(publisher.seen)
         state.confirm(connection, ack("persisted", message.command_id, more=more))
-
-
-def owe_persisted(state: State, connection: Connection) -> None:
-    """The connection is to get a conflated persisted ack when its interval is over (AK2)."""
-    connection.owes_persisted = True
-    state.collect_acks(connection)
-
-
-def pay_persisted(state: State, connection: Connection) -> None:
-    """Send the conflated persisted ack, when it is true: all up to `s` is safe or was refused."""
-    connection.owes_persisted = False
-    publisher = connection.publisher
-    more: dict[str, str | int] = {"s": publisher.seen, "bm": publisher.bookmark(publisher.seen)}
-    state.confirm(connection, ack("persisted", more=more))
 
 
 def _reason(reason: str) -> bytes:

@@ -14,7 +14,6 @@ from haclient.protocol.codec import encode_frame, sow_batch
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by
-from haclient_fake_server.engine.publishing import owe_persisted
 from haclient_fake_server.engine.requests import Request, read_options, read_request
 from haclient_fake_server.engine.routes import Style
 from haclient_fake_server.engine.sow import (
@@ -198,7 +197,7 @@ class Queries:
             if kind in wanted:
                 state.send(connection, ack(kind, message.command_id))
         if "persisted" in wanted and message.sequence and state.logging:
-            owe_persisted(state, connection)
+            state.acks.schedule(connection)
         elif "persisted" in wanted:
             more = {"s": message.sequence} if message.sequence else None
             state.confirm(connection, ack("persisted", message.command_id, more=more))

@@ -12,7 +12,7 @@ from haclient_fake_server.engine.durability import Stretch
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import blocks_of, records_of
 from haclient_fake_server.engine.scanning import Scan, scan
-from haclient_fake_server.engine.sow import SowError, SowRecord, SowTopic, parse_sow_keys
+from haclient_fake_server.engine.sow import SowError, SowRecord, SowTopic, recorded_keys
 from haclient_fake_server.engine.times import timestamp_text
 from haclient_fake_server.journal.format import (
     Record,
@@ -76,7 +76,7 @@ def _rebuild(state: State) -> None:
 def _apply(sow: SowTopic, record: Record) -> None:
     """Bring a state of the world one record further."""
     if record.command == RecordCommand.SOW_DELETE:
-        sow.delete_keys(parse_sow_keys(_text(record.payload)))
+        sow.delete_keys(recorded_keys(_text(record.payload)))
         return
     try:
         key = _text(record.key) or sow.key_of(Document(record.payload))

@@ -50,6 +50,12 @@ CHUNK_BYTES: Final = 128 * 1024
 """What is read for one subscription at a time: enough to make the cost of a call vanish, little
 enough that others get their turn within milliseconds."""
 
+FEED_BYTES: Final = 512 * 1024
+"""What is read for one connection at a time, however many subscriptions it has."""
+
+EMPTY_BYTES: Final = 1024
+"""What a turn counts for that finds nothing to read."""
+
 
 class Replay:
     """Feeds bookmark subscriptions."""
@@ -67,43 +73,56 @@ class Replay:
         item.passed = state.last_bookmark if span.start > item.target else ""
         item.phase = Phase.REPLAY
         item.cursor = None
-        state.replaying[item.number] = item
         if item.wants_persisted:
-            state.collect_acks(item.connection)
+            state.acks.enter(item)
         if item.bounded:
             self._check_end(item)
         elif span.start > item.target and not item.paused:
             self._catch_up(item)
+        state.place(item)
 
     def fall_back(self, connection: Connection) -> None:
         """The connection's buffer is full: live bookmark subscriptions read the log from here."""
-        for item in connection.subscriptions.values():
-            if item.from_log and item.phase is Phase.LIVE:
-                self.detach(item)
+        for item in tuple(connection.live_replays.values()):
+            self.detach(item)
 
     def detach(self, item: Subscription) -> None:
         """A live bookmark subscription leaves the live stream at the next position."""
         state = self._state
         state.table(item.connection.message_type).leave(item)
+        item.connection.live_replays.pop(item.number, None)
         item.phase = Phase.REPLAY
         item.position = state.batch.position
         item.passed = state.last_bookmark
         item.cursor = None
-        state.replaying[item.number] = item
+        state.place(item)
+
+    def set_paused(self, item: Subscription, *, paused: bool) -> None:
+        """Pause a bookmark subscription, or let it go on from where it is."""
+        if paused and item.phase is Phase.LIVE:
+            self.detach(item)
+        item.paused = paused
+        self._state.place(item)
+
+    def end(self, item: Subscription) -> None:
+        """Nothing more is sent to a subscription; it may never have been replayed."""
+        item.phase = Phase.ENDED
+        item.connection.live_replays.pop(item.number, None)
+        self._state.timers.cancel(("range", item.number))
+        self._state.place(item)
 
     def feed(self, connection: Connection) -> None:
-        """Give each hungry subscription of a connection one chunk."""
-        for item in tuple(connection.subscriptions.values()):
-            if self._state.is_hungry(item):
-                self._advance(item)
+        """Give subscriptions with a backlog a chunk each, in turn, until it is enough."""
+        backlog, room = connection.backlog, FEED_BYTES
+        for _ in range(len(backlog)):
+            item = backlog.pop(next(iter(backlog)))
+            room -= max(self._advance(item), EMPTY_BYTES)
+            self._state.place(item)  # at the end, behind those that wait for their turn
+            if room <= 0:
+                return
 
-    def expire(self) -> None:
-        """Time has passed: ranges that end at a time may be over."""
-        for item in tuple(self._state.replaying.values()):
-            if item.last_us is not None:
-                self._check_end(item)
-
-    def _advance(self, item: Subscription) -> None:
+    def _advance(self, item: Subscription) -> int:
+        """Send the next chunk of a subscription; how many bytes of the log that was."""
         state = self._state
         cursor = state.journal.seek(item.position) if item.cursor is None else item.cursor
         chunk, item.cursor = state.journal.read(cursor, CHUNK_BYTES)
@@ -118,13 +137,14 @@ class Replay:
         if frames:
             state.touch(item.connection).extend(frames)
         if item.wants_persisted:
-            state.collect_acks(item.connection)
+            state.acks.passed(item)
         if item.bounded:
             self._check_end(item)
         elif item.position >= state.batch.position:
             self._catch_up(item)
         elif item.position > item.target:
             self._complete(item)
+        return len(chunk)
 
     def _scan(self, item: Subscription, chunk: bytes, frames: list[bytes]) -> None:
         """The common case: every message of the topic, its bookmark and little else."""
@@ -189,9 +209,9 @@ class Replay:
         self._complete(item)
         if item.fully_durable:
             return
-        self._state.replaying.pop(item.number, None)
         item.phase = Phase.LIVE
         item.cursor = None
+        item.connection.live_replays[item.number] = item
         self._state.table(item.connection.message_type).enter(item)
 
     def _check_end(self, item: Subscription) -> None:
@@ -204,11 +224,11 @@ class Replay:
         if not over and item.last_us is not None and at_end:
             over = state.now_us > item.last_us
             if not over:
-                state.wake_at(state.due_at_us(item.last_us + 1))
+                due = state.due_at_us(item.last_us + 1)
+                state.timers.set(("range", item.number), due, lambda: self._check_end(item))
         if over:
             self._complete(item)
-            self._state.replaying.pop(item.number, None)
-            item.phase = Phase.ENDED
+            self.end(item)
         elif item.last_position is None and item.last_us is None and item.position > item.target:
             self._complete(item)
 

@@ -25,7 +25,7 @@ from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.heartbeats import heartbeat
-from haclient_fake_server.engine.sow import SowError, parse_sow_keys
+from haclient_fake_server.engine.sow import SowError, recorded_keys
 from haclient_fake_server.journal.format import (
     EXPIRATION,
     JournalFormatError,
@@ -188,7 +188,7 @@ class Replicas:
     def _delete(self, route: Route, record: Record) -> None:
         if route.sow is None:
             return
-        for gone in route.sow.delete_keys(parse_sow_keys(_text(record.payload))).records:
+        for gone in route.sow.delete_keys(recorded_keys(_text(record.payload))).records:
             document = route.sow.document(gone)
             self._publishing.tell_out_of_focus(route, document, gone.key, "deleted")
 

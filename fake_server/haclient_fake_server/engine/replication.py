@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from haclient.errors import ProtocolError, UsageError
 from haclient_fake_server.engine import replication_wire as wire
+from haclient_fake_server.engine.heartbeats import watch
 from haclient_fake_server.engine.state import Severity
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Replication:
         connection.commands = {"ack": self._acked, "heartbeat": self._beat}
         connection.beat_interval_s = destination.settings.heartbeat_s
         connection.beat_due = state.now + connection.beat_interval_s
-        state.wake_at(connection.next_due)
+        watch(state, connection)
         uri = destination.settings.parsed
         frame = wire.logon(
             state.settings.name,

@@ -5,8 +5,8 @@ frame and the connections that get it. Several subscriptions of one connection s
 lists all their ids (protocol 2.5.3), unless they want different headers (RB11). Where subscriptions
 have filters, the set of those that match is a bit mask, and lanes are remembered per mask.
 
-Any change of a subscription drops the plans of its message type; they are built again when the next
-message needs them.
+A change of a subscription drops the plan of its topic, or all plans when its topic is a pattern.
+They are built again when the next message needs them.
 """
 
 from __future__ import annotations
@@ -147,15 +147,24 @@ class Route:
         self.plan: Plan | None = None
 
 
+def _number(subscription: Subscription) -> int:
+    return subscription.number
+
+
 class RouteTable:
-    """The topics of one message type and the live subscriptions to them."""
+    """The topics of one message type and the live subscriptions to them.
+
+    Subscriptions are found by their literal topic, so that planning a topic looks at those that
+    name it and at the patterns, not at all there are.
+    """
 
     def __init__(self, message_type: str, make: Callable[[str, str], Route]) -> None:
         self.message_type = message_type
         self.routes: dict[str, Route] = {}
         self._make = make
-        self._live: dict[int, Subscription] = {}
-        self._planned: list[Route] = []
+        self._literal: dict[str, dict[int, Subscription]] = {}
+        self._patterns: dict[int, Subscription] = {}
+        self._planned: dict[str, Route] = {}
 
     def route(self, topic: str) -> Route:
         """The route of a topic, new or known."""
@@ -166,27 +175,43 @@ class RouteTable:
 
     def plan(self, route: Route) -> Plan:
         """Find out who hears a topic and remember it."""
-        members = tuple(
-            item
-            for item in self._live.values()
-            if item.matches(route.topic) and (route.logged or not item.from_log)
-        )
+        found = list(self._literal.get(route.topic, {}).values())
+        found += [item for item in self._patterns.values() if item.matches(route.topic)]
+        found.sort(key=_number)
+        members = tuple(item for item in found if route.logged or not item.from_log)
         route.plan = Plan(route.wire, members)
-        self._planned.append(route)
+        self._planned[route.topic] = route
         return route.plan
 
     def enter(self, subscription: Subscription) -> None:
         """From now on this subscription hears what is published."""
-        self._live[subscription.number] = subscription
-        self.forget_plans()
+        matcher = subscription.matcher
+        if matcher.is_regex:
+            self._patterns[subscription.number] = subscription
+            self._forget_plans()
+        else:
+            self._literal.setdefault(matcher.text, {})[subscription.number] = subscription
+            self._forget_plan(matcher.text)
 
     def leave(self, subscription: Subscription) -> None:
         """This subscription hears nothing more; it need not have been heard before."""
-        if self._live.pop(subscription.number, None) is not None:
-            self.forget_plans()
+        if self._patterns.pop(subscription.number, None) is not None:
+            self._forget_plans()
+            return
+        topic = subscription.matcher.text
+        members = self._literal.get(topic, {})
+        if members.pop(subscription.number, None) is not None:
+            self._forget_plan(topic)
+            if not members:
+                del self._literal[topic]
 
-    def forget_plans(self) -> None:
-        """A subscription has changed."""
-        for route in self._planned:
+    def _forget_plan(self, topic: str) -> None:
+        route = self.routes.get(topic)
+        if route is not None:
+            route.plan = None
+
+    def _forget_plans(self) -> None:
+        """Which topics a pattern matches is not known, so all are planned anew."""
+        for route in self._planned.values():
             route.plan = None
         self._planned.clear()

@@ -41,6 +41,7 @@ __all__ = [
     "SowTopic",
     "generated_key",
     "parse_sow_keys",
+    "recorded_keys",
 ]
 
 
@@ -278,6 +279,11 @@ def generated_key(topic: str, values: Iterable[str]) -> str:
     """The decimal key of these key values in `topic` (protocol 8.1)."""
     parts = [to_bytes(value) for value in (topic, *values)]
     return str(crc64(b"".join(b"%d:%b" % (len(part), part) for part in parts)))
+
+
+def recorded_keys(text: str) -> tuple[str, ...]:
+    """The keys of a delete in the journal, exactly: blanks are part of a key that has some."""
+    return tuple(text.split(",")) if text else ()
 
 
 def parse_sow_keys(text: str) -> tuple[str, ...]:

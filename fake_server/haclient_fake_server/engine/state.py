@@ -1,13 +1,12 @@
 """What the parts of the engine share: the world as it is, and what the batch wants done.
 
 `begin` opens a batch, `finish` closes it and returns its `Effects`. In between, parts call `send`,
-`close` and `wake_at`, and add records to `batch`. Nothing here waits, reads a clock or does I/O.
+`close` and `report`, and add records to `batch`. Nothing here waits, reads a clock or does I/O.
 """
 
 from __future__ import annotations
 
 import enum
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,8 +14,10 @@ from haclient_fake_server.engine.batch import BatchBuilder
 from haclient_fake_server.engine.destinations import Destination
 from haclient_fake_server.engine.durability import Durability
 from haclient_fake_server.engine.identity import Publisher, Publishers
+from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.routes import Route, RouteTable
 from haclient_fake_server.engine.sow import SowTopic
+from haclient_fake_server.engine.timers import Timers
 from haclient_fake_server.engine.topics import TopicMatcher
 
 if TYPE_CHECKING:
@@ -83,11 +84,11 @@ class State:
         connections: By number.
         names: Logged-on connections by client name.
         topics: Routes by their number in the journal.
-        replaying: Subscriptions that read the journal, by number.
+        waiting: Subscriptions that have read the journal to its end and wait for more, by number.
         unnoted: Publishers whose highest sequence may have no record yet.
-        acked: Subscriptions that want persisted acks, by number (RB16).
+        acks: Persisted acks that are collected.
+        timers: What only time brings about.
         now: Seconds on the shell's clock.
-        next_due: The earliest moment at which `tick` may have something to do.
         last: Publisher and sequence of the last data record.
         destinations: The instances that this one replicates to.
         durability: How far the log is safe on all of them that are synchronous.
@@ -112,11 +113,11 @@ class State:
         self.connections: dict[int, Connection] = {}
         self.names: dict[str, Connection] = {}
         self.topics: dict[int, Route] = {}
-        self.replaying: dict[int, Subscription] = {}
+        self.waiting: dict[int, Subscription] = {}
         self.unnoted: dict[int, Publisher] = {}
-        self.acked: dict[int, Subscription] = {}
+        self.acks = PersistedAcks(self)
+        self.timers = Timers()
         self.now = now
-        self.next_due = math.inf
         self.last: tuple[int, int] | None = None
         self.destinations = [Destination(each) for each in settings.replicate_to]
         self.durability = Durability()
@@ -139,6 +140,8 @@ class State:
         self._dirty: list[Connection] = []
         self._early: list[Connection] = []
         self._closes: list[tuple[int, str]] = []
+        self._with_backlog: dict[int, None] = {}
+        self._limits = (0, 0)
         self._subscriptions = 0
 
     def begin(self, now: float) -> None:
@@ -165,9 +168,12 @@ class State:
         for connection in self._dirty:
             connection.out = []
         closes, self._dirty, self._closes = self._closes, [], []
-        hungry = {
-            item.connection.id: None for item in self.replaying.values() if self.is_hungry(item)
-        }
+        limits = (self.batch.position, self.durable_limit)
+        if limits != self._limits:
+            self._limits = limits
+            self._wake_waiting()
+        hungry = {number: None for number in self._with_backlog if self._has_backlog(number)}
+        self._with_backlog.clear()
         for each in self.destinations:
             if each.connection is not None and each.is_ready and self.has_more(each):
                 hungry[each.connection.id] = None
@@ -207,13 +213,11 @@ class State:
         moved = durability.settle(min(synchronous, default=0), end=end, last=self.last)
         for connection, frame in durability.released():
             self.send(connection, frame)
-            if connection.owes_persisted:
-                self.collect_acks(connection)
+            self.acks.resume(connection)
         self._watch_age()
         if not moved:
             return None
-        for item in self.acked.values():
-            self.collect_acks(item.connection)
+        self.acks.log_moved()
         return durability.limit - 1 if self._keeps_confirmed else None
 
     def _watch_age(self) -> None:
@@ -222,7 +226,8 @@ class State:
         for each in self.destinations:
             limit_s = each.settings.downgrade_after_s
             if oldest is not None and each.is_sync and limit_s is not None:
-                self.wake_at(oldest.since + limit_s)
+                # The replication looks at ages in each tick; this only makes sure of one.
+                self.timers.set(each, oldest.since + limit_s, _nothing)
 
     @property
     def logging(self) -> bool:
@@ -305,16 +310,6 @@ class State:
         text = f"{what} of connection {connection.id} {connection.name!r} refused: {reason}"
         self.report(Severity.WARNING, f"{text}: {detail}" if detail else text)
 
-    def wake_at(self, due: float) -> None:
-        """`tick` is to be called at this time, if not before."""
-        self.next_due = min(self.next_due, due)
-
-    def collect_acks(self, connection: Connection) -> None:
-        """Persisted acks of a connection are owed: they are due when its interval is over."""
-        if connection.ack_due == math.inf:
-            connection.ack_due = self.now + connection.ack_interval_s
-            self.wake_at(connection.ack_due)
-
     def due_at_us(self, timestamp_us: int) -> float:
         """The moment on the shell's clock that is this wall-clock time."""
         return (timestamp_us - self._epoch_us) / 1e6
@@ -324,11 +319,39 @@ class State:
         self._subscriptions += 1
         return self._subscriptions
 
-    def is_hungry(self, item: Subscription) -> bool:
-        """Whether replay can go on for it: there is more to read, or it can go live."""
+    def place(self, item: Subscription) -> None:
+        """Put a subscription where it is looked for, after anything about it has changed.
+
+        In the backlog of its connection while replay can go on, among those that wait while it has
+        read all there is, nowhere while it is live, paused or over.
+        """
+        backlog = item.connection.backlog
+        if not item.hungry:
+            backlog.pop(item.number, None)
+            self.waiting.pop(item.number, None)
+        elif self._has_more_to_replay(item):
+            self.waiting.pop(item.number, None)
+            backlog[item.number] = item
+            self._with_backlog[item.connection.id] = None
+        else:
+            backlog.pop(item.number, None)
+            self.waiting[item.number] = item
+
+    def _has_backlog(self, number: int) -> bool:
+        """Whether a connection that got a backlog in this batch still exists and has one."""
+        connection = self.connections.get(number)
+        return connection is not None and bool(connection.backlog)
+
+    def _wake_waiting(self) -> None:
+        """The log may have grown, or more of it may be safe."""
+        for item in [item for item in self.waiting.values() if self._has_more_to_replay(item)]:
+            self.place(item)
+
+    def _has_more_to_replay(self, item: Subscription) -> bool:
+        """Whether there is more to read for a subscription, or it can go live."""
         if item.fully_durable:
-            return item.hungry and item.position < self.durable_limit
-        return item.hungry and (item.position < self.batch.position or not item.bounded)
+            return item.position < self.durable_limit
+        return item.position < self.batch.position or not item.bounded
 
     def has_more(self, destination: Destination) -> bool:
         """Whether the log has something that a destination was not given."""
@@ -359,3 +382,7 @@ class State:
             logged=self.is_logged(topic, message_type),
             sow=self._sow.get((message_type, topic)),
         )
+
+
+def _nothing() -> None:
+    """A moment at which the engine is to be called."""

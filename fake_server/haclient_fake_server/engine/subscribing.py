@@ -53,21 +53,20 @@ class Subscribing:
         self._confirm(connection, message, sub_id)
         self._register(connection, item, request)
         if span is None:
-            if options.pause:
-                self._set_paused(item, paused=True)
             if item.phase is Phase.LIVE:
                 state.table(connection.message_type).enter(item)
+            if options.pause:
+                self._replay.set_paused(item, paused=True)
             return
         item.from_log = True
         item.fully_durable = request.options.fully_durable
         item.cid = message.command_id
+        state.acks.leave(item)
         item.owes_completed = "completed" in wanted
         item.wants_persisted = "persisted" in wanted
-        if item.wants_persisted:
-            state.acked[item.number] = item
         item.paused = request.options.pause
         item.remaining = request.top_n
-        state.table(connection.message_type).leave(item)
+        connection.live_replays.pop(item.number, None)
         self._replay.enter(item, span)
 
     def admit(self, connection: Connection, request: Request, sub_id: str) -> Subscription:
@@ -96,6 +95,7 @@ class Subscribing:
         if connection.subscriptions.get(item.id) is not item:
             self._end(connection, item.id)  # one whose range is over is replaced by a new one
             connection.subscriptions[item.id] = item
+        self._state.table(connection.message_type).leave(item)  # it is found by its old topic
         item.matcher = request.matcher
         item.filter = request.filter
         item.style = request.style
@@ -103,7 +103,6 @@ class Subscribing:
         item.heads = None
         if item.from_log:
             item.style |= item.style.BOOKMARK
-        self._state.table(connection.message_type).forget_plans()
 
     def enter_live(self, connection: Connection, item: Subscription, request: Request) -> None:
         """From now on the subscription hears what is published."""
@@ -130,10 +129,9 @@ class Subscribing:
     def _end(self, connection: Connection, sub_id: str) -> None:
         item = connection.subscriptions.pop(sub_id, None)
         if item is not None:
-            item.phase = Phase.ENDED
             self._state.table(connection.message_type).leave(item)
-            self._state.replaying.pop(item.number, None)
-            self._state.acked.pop(item.number, None)
+            self._replay.end(item)
+            self._state.acks.leave(item)
 
     def _span(self, connection: Connection, request: Request) -> Span:
         state, message = self._state, request.message
@@ -180,10 +178,5 @@ class Subscribing:
         if not items:
             raise Refused(Reason.INVALID_SUBID, "pause and resume need a sub_id")
         for item in items:
-            self._set_paused(item, paused=paused)
+            self._replay.set_paused(item, paused=paused)
         self._confirm(connection, message, message.sub_id)
-
-    def _set_paused(self, item: Subscription, *, paused: bool) -> None:
-        if paused and item.phase is Phase.LIVE:
-            self._replay.detach(item)
-        item.paused = paused

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
 import pytest
 
 from haclient.protocol.codec import encode_frame
-from support.engine import World, decode
+from support.engine import Peer, World, decode
 
 
 @pytest.mark.parametrize("command", ["start_timer", "nonsense", "ack", ""])
@@ -98,3 +103,60 @@ def test_a_failure_is_told_in_the_ack_that_was_asked_for() -> None:
     assert (ack.ack_type, ack.status) == ("completed", "failure")
     peer.send(c="sow", cid="1", t="orders", a="none")
     assert peer.take() == []
+
+
+def work(step: Callable[[], object]) -> int:
+    """How many instructions of the interpreter a step takes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any]:  # noqa: ANN401  # as sys.settrace has it
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        step()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+def idle(count: int) -> tuple[World, Peer]:
+    """A broker with so many subscriptions, on connections of their own and on a shared one."""
+    world = World()
+    for number in range(count):
+        each = world.client(f"reader {number}")
+        each.send(c="heartbeat", opts="start,60")
+        each.subscribe("1", t=f"topic {number}", bm="0|1|", a="persisted")
+        each.subscribe("2", t=f"topic {number}", a="")
+    shared = world.client("shared")
+    for number in range(count):
+        shared.subscribe(str(number), t=f"topic {number}", bm="0|1|", a="persisted")
+    publisher = world.client("pubber")
+    publisher.publish(1)
+    return world, publisher
+
+
+@pytest.mark.parametrize("command", ["publish", "subscribe", "flush", "tick", "congested"])
+def test_a_batch_costs_the_same_whatever_is_idle(command: str) -> None:
+    def cost(count: int) -> int:
+        world, publisher = idle(count)
+        frames: dict[str, dict[str, str | int]] = {
+            "publish": {"c": "p", "t": "orders", "s": 2, "a": "persisted"},
+            "subscribe": {"c": "subscribe", "t": "orders", "sub_id": "new", "bm": "0|1|"},
+            "flush": {"c": "flush", "cid": "1", "a": "persisted"},
+        }
+        messages = decode(encode_frame(frames.get(command, {"c": "heartbeat"})))
+        engine = world.engine
+        step: Callable[[], object] = lambda: engine.received(  # noqa: E731
+            publisher.number, messages, world.now
+        )
+        if command == "tick":
+            step = lambda: engine.tick(world.now)  # noqa: E731
+        if command == "congested":
+            step = lambda: engine.congested(publisher.number)  # noqa: E731
+        return work(step)
+
+    assert cost(300) <= cost(3) + 20

@@ -22,5 +22,3 @@ def test_it_is_silent_two_and_a_half_intervals_after_it_was_heard() -> None:
     assert connection.silent_at == 12.5
     connection.beat_due = 8.0
     assert connection.next_due == 8.0
-    connection.ack_due = 6.0
-    assert connection.next_due == 6.0

@@ -154,3 +154,14 @@ def test_a_displaced_connection_takes_nothing_from_the_new_one_when_it_ends() ->
     third = world.client("pubber")
     assert second.closed == "name in use"
     assert not third.closed
+
+
+def test_a_message_type_that_fits_no_record_is_refused() -> None:
+    world = World()
+    peer = world.connect()
+    peer.send(**logon(mt="j" * 70_000))
+    (ack,) = peer.take()
+    assert (ack.status, ack.reason) == ("failure", "invalid message type")
+    assert peer.closed
+    world.client("next", mt="j" * 255).publish(1)
+    assert world.journal.next_position == 2

@@ -6,6 +6,7 @@ import pytest
 
 from haclient_fake_server.engine.settings import SowTopic
 from support.engine import World
+from support.replicas import Group
 
 
 @pytest.mark.row("TL1", "ID1", "RB10")
@@ -66,3 +67,19 @@ def test_an_empty_journal_is_a_fine_start() -> None:
     world = World()
     world.restart()
     assert world.engine.next_position == 1
+
+
+@pytest.mark.row("SW3", "TL15")
+def test_a_deleted_key_with_blanks_stays_deleted() -> None:
+    group = Group({"a": ("b",), "b": ()}, sow_topics=(SowTopic("named"),))
+    group.settle()
+    peer = group["a"].client()
+    for key in (" blank ", "other"):
+        peer.send(c="p", t="named", k=key)
+    peer.send(c="sow_delete", t="named", filter="1=1")
+    group.settle()
+    group.restart("a")
+    for name in ("a", "b"):
+        reader = group[name].client("reader")
+        reader.send(c="sow", cid="1", t="named")
+        assert [each.kind for each in reader.take()] == ["group_begin", "group_end"]

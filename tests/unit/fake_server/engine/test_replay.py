@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import gc
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
+from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES
 from haclient_fake_server.engine.settings import LogTopic
+from haclient_fake_server.engine.subscriptions import Subscription
 from support.engine import Peer, World
 
 PUBBER = 7094790850998930143
+
+
+def alive() -> int:
+    """How many connections and subscriptions there are in this process."""
+    gc.collect()
+    return sum(isinstance(each, (Connection, Subscription)) for each in gc.get_objects())
 
 
 def filled(count: int = 5) -> World:
@@ -261,13 +273,47 @@ def test_top_n_limits_what_a_bookmark_subscription_gets() -> None:
 
 @pytest.mark.row("RB12")
 def test_nothing_of_a_replay_is_left_when_its_connection_has_gone() -> None:
+    before = alive()
     world = filled(3)
-    reader = world.client("reader")
+    for stalled in (True, False):
+        reader = world.client("reader")
+        reader.send(c="heartbeat", opts="start,60")
+        reader.subscribe("live", bm="0")
+        reader.subscribe("paused", bm="0", opts="pause")
+        reader.subscribe("durable", bm="0", opts="fully_durable")
+        reader.subscribe("range", bm="[0:20991231T000000]")
+        reader.subscribe("over", bm="[0:0|1|]")
+        reader.stalled = stalled
+        reader.subscribe("replaying", bm="0")
+        world.engine.congested(reader.number)
+        assert alive() - before >= 6
+        reader.close()
+        assert alive() == before
+        world.advance(5.0)
+        assert world.engine.next_due == math.inf or alive() == before
+
+
+@pytest.mark.row("RB13")
+def test_a_connection_with_many_subscriptions_is_fed_a_little_at_a_time() -> None:
+    world = World()
+    publisher, reader = world.client("pubber"), world.client("reader")
+    for number in range(1, 11):
+        publisher.publish(number, b"%06d" % number * 10_000, a="")
     reader.stalled = True
-    reader.subscribe(bm="0")
-    reader.close()
-    world.client("pubber").publish(4, b"4")
-    assert not world.engine.hungry(reader.number)
+    for number in range(20):
+        reader.subscribe(str(number), bm="0", a="")
+    sizes: list[int] = []
+    while world.engine.hungry(reader.number):
+        effects = world.engine.feed(reader.number, world.now)
+        sizes.append(sum(len(data) for _, data in effects.sends))
+        world.apply(effects)
+    assert max(sizes) < FEED_BYTES + 2 * CHUNK_BYTES
+    received = reader.take()
+    for number in range(20):
+        of_one = [each.data[:6] for each in received if str(number) in each.sub_ids]
+        assert of_one == [b"%06d" % each for each in range(1, 11)]
+    first = [each.sids for each in received[: len(received) // 10]]
+    assert len(set(first)) >= 10, "each gets its turn"
 
 
 @pytest.mark.row("TL1", "ID1")

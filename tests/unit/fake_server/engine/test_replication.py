@@ -10,7 +10,7 @@ from haclient.errors import UsageError
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine import replication_wire as wire
 from haclient_fake_server.engine.durability import MAX_HELD
-from haclient_fake_server.engine.settings import LogTopic, ReplicateTo
+from haclient_fake_server.engine.settings import LogTopic, ReplicateTo, SowTopic
 from support.engine import Peer, World
 from support.replicas import Group, address
 
@@ -54,27 +54,34 @@ def test_acks_of_every_kind_wait_and_keep_their_order() -> None:
     publisher.send(c="flush", cid="f", a="persisted,completed")
     publisher.publish(2)
     early = publisher.take()
-    assert [ack.ack_type for ack in early] == ["received", "processed", "completed", "persisted"]
+    assert [ack.ack_type for ack in early] == ["received", "processed", "completed"]
     assert early[-1].command_id == "f"
     group.settle()
     late = publisher.take()
-    assert [(ack.sequence, ack.status) for ack in late] == [
-        (1, "success"),
-        (2, "failure"),
-        (None, "success"),
-        (2, "success"),
+    assert [(ack.sequence, ack.status, ack.command_id) for ack in late] == [
+        (1, "success", ""),
+        (2, "failure", ""),
+        (None, "success", "c"),
+        (None, "success", "f"),
+        (2, "success", ""),
     ]
 
 
 @pytest.mark.row("RE4")
 def test_a_sow_delete_waits_as_well() -> None:
-    group = linked(ONE_WAY)
+    group = Group(ONE_WAY, sow_topics=(SowTopic("orders", ("/id",)),))
+    group.settle()
     publisher = group["a"].client("p")
-    publisher.publish(1)
+    publisher.publish(1, b'{"id":1}')
     group.settle()
     publisher.take()
-    publisher.send(c="sow_delete", t="nothing", filter="/id = 1", s=2, a="persisted")
-    assert [ack.status for ack in publisher.acks()] == ["failure"]
+    publisher.send(c="sow_delete", t="orders", filter="/id = 1", s=2, a="processed,persisted")
+    assert [ack.ack_type for ack in publisher.acks()] == ["processed"]
+    group.settle()
+    assert [(ack.ack_type, ack.status, ack.sequence) for ack in publisher.acks()] == [
+        ("persisted", "success", 2)
+    ]
+    assert [each.sequence for each in group.log("b")] == [1, 2]
 
 
 @pytest.mark.row("RE4")

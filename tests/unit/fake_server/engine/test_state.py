@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from haclient_fake_server.engine.connections import Connection
@@ -47,15 +45,6 @@ def test_time_is_the_shells_clock_on_the_wall_and_never_falls() -> None:
     it.begin(11.0)
     assert it.now_us == 51_500_000
     assert it.due_at_us(52_000_000) == 12.0
-
-
-def test_the_earliest_wish_to_be_woken_counts() -> None:
-    it = state()
-    assert it.next_due == math.inf
-    it.wake_at(20.0)
-    it.wake_at(15.0)
-    it.wake_at(30.0)
-    assert it.next_due == 15.0
 
 
 @pytest.mark.row("TL2", "AK5")

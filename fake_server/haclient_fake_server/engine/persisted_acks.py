@@ -1,0 +1,174 @@
+"""Persisted acks: collected for an interval, sent when they are true.
+
+A publisher gets one ack for all that it published on its connection, up to its highest sequence. A
+bookmark subscription that asked for it gets one for the last position that is safe everywhere and
+that it has passed. Both are collected for as long as the logon asked for.
+
+When the log moves, every live subscription is owed an ack. They are not touched then: those with
+the same interval form a group, the group notes that the log has moved, and looks at its members
+when its interval is over. That costs each batch nothing, however many subscriptions there are, and
+is done in turns, so that a hundred thousand acks do not hold up the broker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from haclient_fake_server.engine.acks import ack
+from haclient_fake_server.engine.durability import MAX_HELD
+from haclient_fake_server.engine.subscriptions import Phase
+
+if TYPE_CHECKING:
+    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.state import State
+    from haclient_fake_server.engine.subscriptions import Subscription
+
+__all__ = ["PersistedAcks"]
+
+MAX_ACKS_PER_TURN: Final = 1000
+"""Subscriptions looked at before others get their turn: about a millisecond."""
+
+
+class _Group:
+    """Subscriptions whose connections collect acks for the same time.
+
+    Attributes:
+        members: All of them, by number.
+        moved: Those that have passed something since the last turn.
+        all_moved: The log has moved since the last turn.
+        turn: Those that this turn has still to look at.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self.interval_s = interval_s
+        self.members: dict[int, Subscription] = {}
+        self.moved: dict[int, Subscription] = {}
+        self.all_moved = False
+        self.is_scheduled = False
+        self.turn: deque[Subscription] = deque()
+
+
+class PersistedAcks:
+    """Sends persisted acks."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._groups: dict[float, _Group] = {}
+
+    # --- publishers ----------------------------------------------------------------------------
+
+    def schedule(self, connection: Connection) -> None:
+        """The publisher of a connection gets a conflated ack when its interval is over."""
+        if not connection.ack_is_scheduled:
+            connection.ack_is_scheduled = True
+            state = self._state
+            state.timers.set(
+                ("publisher's ack", connection.id),
+                state.now + connection.ack_interval_s,
+                lambda: self._on_time(connection),
+            )
+
+    def flush(self, connection: Connection) -> None:
+        """Send the conflated ack now: all up to `s` is safe or was refused.
+
+        While too many of its acks wait for destinations the next one goes on collecting: it will
+        cover this one.
+        """
+        if not connection.ack_is_scheduled or connection.held >= MAX_HELD:
+            return
+        connection.ack_is_scheduled = False
+        self._state.timers.cancel(("publisher's ack", connection.id))
+        publisher = connection.publisher
+        more: dict[str, str | int] = {"s": publisher.seen, "bm": publisher.bookmark(publisher.seen)}
+        self._state.confirm(connection, ack("persisted", more=more))
+
+    def resume(self, connection: Connection) -> None:
+        """One of the acks that waited has gone out: what was collected since may follow."""
+        if connection.ack_is_scheduled:
+            connection.ack_is_scheduled = False
+            self.schedule(connection)
+
+    def forget(self, connection: Connection) -> None:
+        """The connection has gone."""
+        self._state.timers.cancel(("publisher's ack", connection.id))
+
+    def _on_time(self, connection: Connection) -> None:
+        if not connection.closing:
+            self.flush(connection)
+
+    # --- subscriptions -------------------------------------------------------------------------
+
+    def enter(self, item: Subscription) -> None:
+        """A subscription is to get persisted acks."""
+        interval_s = item.connection.ack_interval_s
+        group = self._groups.setdefault(interval_s, _Group(interval_s))
+        group.members[item.number] = item
+        self.passed(item)
+
+    def leave(self, item: Subscription) -> None:
+        """A subscription gets no further acks; it need not have got any."""
+        group = self._groups.get(item.connection.ack_interval_s)
+        if group is None or group.members.pop(item.number, None) is None:
+            return
+        group.moved.pop(item.number, None)
+        if not group.members:
+            del self._groups[group.interval_s]
+            self._state.timers.cancel(("acks", group.interval_s))
+
+    def passed(self, item: Subscription) -> None:
+        """A subscription with persisted acks has passed some of the log."""
+        group = self._groups[item.connection.ack_interval_s]
+        group.moved[item.number] = item
+        self._schedule(group)
+
+    def log_moved(self) -> None:
+        """The log has grown, or more of it is safe."""
+        for group in self._groups.values():
+            group.all_moved = True
+            if not group.is_scheduled:
+                self._schedule(group)
+
+    def _schedule(self, group: _Group) -> None:
+        if group.is_scheduled:
+            return
+        group.is_scheduled = True
+        due = self._state.now + group.interval_s
+        self._state.timers.set(("acks", group.interval_s), due, lambda: self._take_turn(group))
+
+    def _take_turn(self, group: _Group) -> None:
+        turn = group.turn
+        if not turn:
+            turn.extend((group.members if group.all_moved else group.moved).values())
+            group.moved.clear()
+            group.all_moved = False
+        for _ in range(min(len(turn), MAX_ACKS_PER_TURN)):
+            item = turn.popleft()
+            if item.number in group.members:  # else it has ended since the turn began
+                self._acknowledge(item)
+        group.is_scheduled = False
+        if turn:
+            group.is_scheduled = True
+            state = self._state
+            state.timers.set(("acks", group.interval_s), state.now, lambda: self._take_turn(group))
+        elif group.moved or group.all_moved:
+            self._schedule(group)
+
+    def _acknowledge(self, item: Subscription) -> None:
+        position = self._safe_bookmark(item)
+        if position not in {"", "0", item.acked}:
+            item.acked = position
+            more = {"sub_id": item.id, "bm": position}
+            self._state.send(item.connection, ack("persisted", item.cid, more=more))
+
+    def _safe_bookmark(self, item: Subscription) -> str:
+        """How far a subscription may consider the log safe: no further than it has passed it."""
+        state = self._state
+        is_live = item.phase is Phase.LIVE
+        limit, durability = state.durable_limit, state.durability
+        if (state.batch.position if is_live else item.position) <= limit:
+            return state.last_bookmark if is_live else item.passed
+        if item.entered >= limit or durability.passed is None:
+            return ""  # what is safe lies before its start
+        publisher_id, sequence = durability.passed
+        return f"{publisher_id}|{sequence}|"

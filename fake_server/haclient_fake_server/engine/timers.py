@@ -1,0 +1,75 @@
+"""One heap for all deadlines of the engine.
+
+Each deadline belongs to a key, such as a connection. Setting an earlier time adds an entry to the
+heap. Setting a later one does not: the old entry comes up, is found to be too early and is put
+back. So a connection that is heard all the time never touches the heap, and what is due is found
+without looking at anything that is not.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Hashable
+from typing import TypeAlias
+
+__all__ = ["NEVER", "Timers"]
+
+NEVER = math.inf
+
+Action: TypeAlias = Callable[[], None]
+
+
+class Timers:
+    """Deadlines by key, at most one for each."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[Hashable, tuple[float, Action]] = {}
+        self._queued: dict[Hashable, float] = {}
+        self._heap: list[tuple[float, int, Hashable]] = []
+        self._entries = 0
+
+    @property
+    def next_due(self) -> float:
+        """The earliest moment at which something may be due; infinity for never."""
+        return self._heap[0][0] if self._heap else NEVER
+
+    def set(self, key: Hashable, due: float, action: Action) -> None:
+        """Have `action` called when `due` has come, instead of what was set for the key before."""
+        if due == NEVER:
+            self.cancel(key)
+            return
+        self._wanted[key] = (due, action)
+        if due < self._queued.get(key, NEVER):
+            self._push(key, due)
+
+    def cancel(self, key: Hashable) -> None:
+        """Nothing is to happen for a key; its entry in the heap is dropped when it comes up."""
+        self._wanted.pop(key, None)
+
+    def take_due(self, now: float) -> list[Action]:
+        """What is due by now, the earliest first. What these actions set is not among it."""
+        actions: list[Action] = []
+        heap = self._heap
+        postponed: list[tuple[Hashable, float]] = []
+        while heap and heap[0][0] <= now:
+            at, _, key = heapq.heappop(heap)
+            if self._queued.get(key) != at:
+                continue  # an earlier entry for the same key has taken its place
+            del self._queued[key]
+            due, action = self._wanted.get(key, (NEVER, None))
+            if action is None:
+                continue
+            if due > now:
+                postponed.append((key, due))
+            else:
+                del self._wanted[key]
+                actions.append(action)
+        for key, due in postponed:
+            self._push(key, due)
+        return actions
+
+    def _push(self, key: Hashable, due: float) -> None:
+        self._queued[key] = due
+        self._entries += 1  # two entries of one time are never compared by their keys
+        heapq.heappush(self._heap, (due, self._entries, key))

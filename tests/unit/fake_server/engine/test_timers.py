@@ -1,0 +1,69 @@
+"""The heap of deadlines."""
+
+from __future__ import annotations
+
+import math
+
+from haclient_fake_server.engine.timers import Timers
+
+
+def actions() -> tuple[Timers, list[str]]:
+    return Timers(), []
+
+
+def run(timers: Timers, now: float) -> None:
+    for action in timers.take_due(now):
+        action()
+
+
+def test_what_is_due_is_done_once_the_earliest_first() -> None:
+    timers, done = actions()
+    timers.set("b", 2.0, lambda: done.append("b"))
+    timers.set("a", 1.0, lambda: done.append("a"))
+    timers.set("c", 3.0, lambda: done.append("c"))
+    assert timers.next_due == 1.0
+    run(timers, 2.0)
+    run(timers, 2.0)
+    assert done == ["a", "b"]
+    assert timers.next_due == 3.0
+
+
+def test_a_deadline_that_was_moved_back_comes_up_early_and_is_put_back() -> None:
+    timers, done = actions()
+    timers.set("a", 1.0, lambda: done.append("old"))
+    timers.set("a", 5.0, lambda: done.append("new"))
+    run(timers, 1.0)
+    assert (done, timers.next_due) == ([], 5.0)
+    run(timers, 5.0)
+    assert (done, timers.next_due) == (["new"], math.inf)
+
+
+def test_a_deadline_that_was_moved_forward_is_done_once() -> None:
+    timers, done = actions()
+    timers.set("a", 5.0, lambda: done.append("late"))
+    timers.set("a", 1.0, lambda: done.append("early"))
+    run(timers, 9.0)
+    assert (done, timers.next_due) == (["early"], math.inf)
+
+
+def test_what_was_cancelled_or_is_never_due_is_not_done() -> None:
+    timers, done = actions()
+    timers.set("a", 1.0, lambda: done.append("a"))
+    timers.set("b", 1.0, lambda: done.append("b"))
+    timers.cancel("a")
+    timers.set("b", math.inf, lambda: done.append("never"))
+    timers.cancel("unknown")
+    run(timers, 9.0)
+    assert (done, timers.next_due) == ([], math.inf)
+
+
+def test_what_an_action_sets_for_now_waits_for_the_next_call() -> None:
+    timers, done = actions()
+
+    def again() -> None:
+        done.append("again")
+        timers.set("a", 1.0, again)
+
+    timers.set("a", 1.0, again)
+    run(timers, 1.0)
+    assert (done, timers.next_due) == (["again"], 1.0)
