@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -150,13 +151,10 @@ def test_a_batch_costs_the_same_whatever_is_idle(command: str) -> None:
         }
         messages = decode(encode_frame(frames.get(command, {"c": "heartbeat"})))
         engine = world.engine
-        step: Callable[[], object] = lambda: engine.received(  # noqa: E731
-            publisher.number, messages, world.now
-        )
         if command == "tick":
-            step = lambda: engine.tick(world.now)  # noqa: E731
+            return work(partial(engine.tick, world.now))
         if command == "congested":
-            step = lambda: engine.congested(publisher.number)  # noqa: E731
-        return work(step)
+            return work(partial(engine.congested, publisher.number))
+        return work(partial(engine.received, publisher.number, messages, world.now))
 
     assert cost(300) <= cost(3) + 20
