@@ -57,26 +57,33 @@ def listen(uri: str, accept: Callable[[Link], object]) -> Listener:
         UsageError: The address is malformed.
         OSError: It cannot be listened on.
     """
+    scheme, host, port = _parse(uri)
+    if scheme == "mem":
+        return _MemoryListener(f"{host}:{port}", accept)
+    return _TcpListener(host, port, accept)
+
+
+def _parse(uri: str) -> tuple[str, str, int]:
+    """The scheme, host and port of an address to listen on."""
+    wanted = f"cannot listen on {uri!r}: wanted tcp://HOST:PORT"
     parts = urlsplit(uri)
     try:
         port = parts.port
-    except ValueError as error:  # not a number, or beyond 65535
-        raise UsageError(f"cannot listen on {uri!r}: {error}") from error
+    except ValueError as error:
+        raise UsageError(f"{wanted} with a port from 0 to 65535") from error
     if parts.scheme not in {"tcp", "mem"} or parts.hostname is None or port is None:
-        raise UsageError(f"cannot listen on {uri!r}: wanted tcp://HOST:PORT")
-    if parts.scheme == "mem":
-        return _MemoryListener(f"{parts.hostname}:{port}", accept)
-    return _TcpListener(parts.hostname, port, accept)
+        raise UsageError(wanted)
+    return parts.scheme, parts.hostname, port
 
 
 def check_reachable(uris: Iterable[str]) -> None:
-    """Look whether other processes can connect to these addresses, or to any at all.
+    """Check that other processes can connect to these addresses.
 
     Raises:
-        UsageError: One of them is in memory.
+        UsageError: One of them is malformed, or in memory.
     """
     for uri in uris:
-        if uri.startswith("mem:"):
+        if _parse(uri)[0] == "mem":
             raise UsageError(
                 f"cannot listen on {uri!r}: no other process reaches it; wanted tcp://HOST:PORT"
             )
@@ -94,7 +101,13 @@ class _MemoryListener:
 class _TcpListener:
     def __init__(self, host: str, port: int, accept: Callable[[Link], object]) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        try:
+            self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except OSError as error:  # such as a port in use, or a host that has no address
+            reason = (error.strerror or str(error)).partition(" (while")[0]  # Python names it, too
+            raise OSError(
+                error.errno, f"cannot listen: {reason}", f"tcp://{host}:{port}"
+            ) from error
         self._socket.setblocking(False)
         self._accept = accept
         host, port = self._socket.getsockname()[:2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import tempfile
 from dataclasses import dataclass
@@ -109,11 +110,27 @@ def _sow_topic(text: str) -> SowTopic:
     return SowTopic(topic, keys=keys)
 
 
+def check_data_directory(path: Path) -> None:
+    """Check that a directory is new, empty, or the data directory of a broker.
+
+    Raises:
+        UsageError: It holds something else: a mistyped path must not fill `/` with a log.
+    """
+    names = sorted(each.name for each in path.iterdir()) if path.is_dir() else []
+    if names and not any(name.startswith("journal.") for name in names):
+        raise UsageError(
+            f"--data {path}: it holds {names[0]!r} and no broker's log; "
+            "give a new or an empty directory"
+        )
+
+
 def _config(request: _Request) -> BrokerConfig:
     from haclient_fake_server.config import BrokerConfig  # noqa: PLC0415 - as above
     from haclient_fake_server.listening import check_reachable  # noqa: PLC0415 - as above
 
     check_reachable(request.listen)
+    if request.data is not None:
+        check_data_directory(request.data)
     users = None if request.user_file is None else read_users(request.user_file)
     log_topics = tuple(_log_topic(pattern) for pattern in request.log_topics)
     sow_topics = tuple(_sow_topic(text) for text in request.sow_topics)
@@ -132,11 +149,17 @@ def _config(request: _Request) -> BrokerConfig:
 async def _serve(config: BrokerConfig, request: _Request) -> int:
     from haclient_fake_server.server import BrokerServer  # noqa: PLC0415 - as above
 
-    async with BrokerServer(config) as server:
-        if request.data is None:
-            print_error(f"no --data: the log is in {config.data_dir}", kind="note")
-        print_result("\n".join(f"listening {uri}" for uri in server.uris), aside=True)
-        await trio.sleep_forever()
+    has_started = False
+    try:
+        async with BrokerServer(config) as server:
+            has_started = True
+            if request.data is None:
+                print_error(f"no --data: the log is in {config.data_dir}", kind="note")
+            print_result("\n".join(f"listening {uri}" for uri in server.uris), aside=True)
+            await trio.sleep_forever()
+    finally:
+        if request.data is None and not has_started:  # nobody was told of this directory
+            shutil.rmtree(config.data_dir, ignore_errors=True)
     return ExitCode.OK
 
 

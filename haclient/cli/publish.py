@@ -123,7 +123,7 @@ class PublishRun:
     ledger: PublishLedger = field(default_factory=PublishLedger)
     was_connected: bool = False
     base: int = 0
-    failures: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list[str])
 
     @property
     def source(self) -> Source | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -93,9 +94,12 @@ def test_without_data_the_log_has_a_place_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(
-        "haclient.cli.broker.print_result", lambda _text, **_: os.kill(os.getpid(), signal.SIGTERM)
-    )
+
+    def stop(_text: str, *, aside: bool) -> None:
+        assert aside
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("haclient.cli.broker.print_result", stop)
     assert run(["broker", "run", "--listen", "tcp://127.0.0.1:0"]) == 0
     [place] = tmp_path.iterdir()
     assert str(place) in capfd.readouterr().err
@@ -116,3 +120,40 @@ def test_a_broker_that_cannot_run_says_why(
 ) -> None:
     assert run(["broker", "run", "--data", str(tmp_path / "log"), *words]) == 2
     assert told in capfd.readouterr().err
+
+
+@pytest.mark.row("CLI5")
+def test_a_directory_of_something_else_is_not_filled_with_a_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "photo.jpg").touch()
+    assert run(["broker", "run", "--data", str(tmp_path), "--listen", "tcp://127.0.0.1:0"]) == 2
+    assert "'photo.jpg'" in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["photo.jpg"]
+
+
+@pytest.mark.row("CLI5", "CLI9")
+@pytest.mark.parametrize(
+    ("host", "told"),
+    [
+        ("127.0.0.1:{port}", "cannot listen: Address already in use"),
+        ("127.0.0.1:80x", "with a port from 0 to 65535"),
+        ("no.such.host.invalid:1", "cannot listen: "),
+    ],
+)
+def test_a_broker_that_cannot_listen_leaves_no_directory(
+    host: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"tcp://{host.format(port=taken.getsockname()[1])}"
+        assert run(["broker", "run", "--listen", address]) in {1, 2}
+    err = capfd.readouterr().err
+    assert err.startswith("haclient: error: ")
+    assert address in err
+    assert told in err
+    assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,8 @@ from haclient_fake_server.listening import check_reachable, listen
         ("udp://127.0.0.1:1", "wanted tcp://HOST:PORT"),
         ("127.0.0.1:1", "wanted tcp://HOST:PORT"),
         ("tcp://127.0.0.1", "wanted tcp://HOST:PORT"),
-        ("tcp://127.0.0.1:65536", "out of range"),
+        (":80x", "wanted tcp://HOST:PORT"),
+        ("tcp://127.0.0.1:65536", "a port from 0 to 65535"),
         ("mem://:1", "wanted tcp://HOST:PORT"),
     ],
 )
