@@ -18,12 +18,11 @@ from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.bookmark_stores.watching import OldUndiscarded, UndiscardedWatch
 from haclient_stores.errors import PublishGap, StoreCorrupt, StoreError, StoreFull, StoreLocked
 from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore, SubscriptionLog
-from haclient_stores.publish_stores.file import FilePublishStore
+from haclient_stores.publish_stores.file import FilePublishStore, StoreSize, publish_store_size
 from haclient_stores.publish_stores.hybrid import HybridPublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.null import NullPublishStore
 from haclient_stores.publish_stores.ring import RingPublishStore
-from haclient_stores.publish_stores.sizing import StoreSize, publish_store_size
 from haclient_stores.tools.explain import Explanation
 
 __all__ = [

@@ -28,7 +28,6 @@ PURE = (
     "fake_server/haclient_fake_server/journal/format.py",
     "stores/haclient_stores/bookmark.py",
     "stores/haclient_stores/framing.py",
-    "stores/haclient_stores/publish_stores/sizing.py",
     "stores/haclient_stores/tracker",
     "stores/haclient_stores/publish_stores/window.py",
 )

@@ -1,15 +1,7 @@
-"""How our files are framed: a header that says whose they are, and seals that protect the rest.
+"""The header page of our files: what a file is, of which version, and whose.
 
-Two things can go wrong with bytes on a disk, and they are told apart here:
-
-* **A torn tail.** The process was killed, or power failed, while something was being written. It is
-  the last thing in the file, nobody was told that it is safe, and it is cut off with a warning.
-* **Corruption.** Bytes that were sealed once do not match their checksum any more. That is
-  `StoreCorrupt` with the offset, never a guess.
-
-A *seal* is a checksum over everything since the seal before. What comes after the last seal is
-trusted only if the machine has not been started since (the header's boot id): then it lay in the
-page cache, which a killed process does not tear, and the order of writes guarantees whole records.
+What follows the header is each format's own: `publish_stores.segment_file`, the bookmark log and
+ring. How logs with checksums are read back is in `disk.checksummed_log`.
 
 Header page, little-endian, the same in each of our files:
 
@@ -55,20 +47,15 @@ __all__ = [
     "IDENTITY_BYTES",
     "MAX_NAME_BYTES",
     "OWNER_OFFSET",
-    "SEAL_BYTES",
     "SECOND_WORD",
     "THIRD_WORD",
     "Identity",
-    "Seal",
     "read_identity",
     "read_owner",
-    "read_seal",
     "read_word",
     "read_word_pair",
-    "seal_checksum",
     "write_identity",
     "write_owner",
-    "write_seal",
     "write_word",
 ]
 
@@ -80,14 +67,12 @@ THIRD_WORD: Final = 96
 FOURTH_WORD: Final = 112
 OWNER_OFFSET: Final = 128
 MAX_NAME_BYTES: Final = 1024
-SEAL_BYTES: Final = 16
 
 _MASK: Final = 2**64 - 1
 _identity = struct.Struct("<8sIIQQ")
 _word = struct.Struct("<QQ")
 _crc = struct.Struct("<I")
 _pair = struct.Struct("<II")
-_seal = struct.Struct("<IIQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,41 +192,3 @@ def read_owner(page: bytes | bytearray | memoryview, *, path: str) -> str:
     if len(data) < length or zlib.crc32(data) != crc:
         raise StoreCorrupt(path, OWNER_OFFSET, "the owner's name does not match its checksum")
     return data.decode("utf-8", "surrogateescape")
-
-
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """One seal of a segment.
-
-    Attributes:
-        end: Offset behind the sealed bytes; they begin where the seal before ended.
-        crc: `seal_checksum` of them.
-        next_sequence: The sequence of the frame behind them.
-    """
-
-    end: int
-    crc: int
-    next_sequence: int
-
-
-def seal_checksum(sealed: bytes | memoryview, sequence: int, next_sequence: int) -> int:
-    """The crc32 of the sealed bytes and, behind them, of the sequences in front and behind."""
-    return zlib.crc32(_word.pack(sequence, next_sequence), zlib.crc32(sealed))
-
-
-def write_seal(view: memoryview, at: int, seal: Seal) -> None:
-    """Write a seal below the others; the word that makes it valid is written last and at once.
-
-    What lies below is whatever the file held in an earlier life, so the place of the next seal is
-    made zero first.
-    """
-    packed = _seal.pack(seal.end, seal.crc, seal.next_sequence)
-    view[at - SEAL_BYTES : at] = bytes(SEAL_BYTES)
-    view[at + 8 : at + SEAL_BYTES] = packed[8:]
-    view[at : at + 8] = packed[:8]
-
-
-def read_seal(view: memoryview, at: int) -> Seal | None:
-    """The seal at an offset; None behind the last."""
-    end, crc, next_sequence = _seal.unpack_from(view, at)
-    return Seal(end, crc, next_sequence) if end else None

@@ -19,7 +19,7 @@ from haclient_stores.bookmark_stores import (
     snapshots,
 )
 from haclient_stores.bookmark_stores import ring as ring_bookmark
-from haclient_stores.publish_stores import file_space, hybrid_space
+from haclient_stores.publish_stores import hybrid, segment_file, store_directory
 from haclient_stores.publish_stores import segment_log as segments
 from support import bookmark_walk, publish_walk, unsynced_tail
 from support.recording import RecordingDisk
@@ -73,7 +73,7 @@ def bug(kind: str, proofs: Proofs = publish_proofs) -> Callable[[_F], _F]:
 
 @bug("file")
 def a_segment_is_not_synced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(file_space.FileSpace, "_sync_file", lambda *_: None)
+    patch.setattr(store_directory.StoreDirectory, "_sync_segment", lambda *_: None)
 
 
 @bug("file")
@@ -83,13 +83,13 @@ def the_directory_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 @bug("file", lambda kind, _: publish_walk.check_next_process(kind))
 def names_of_a_killed_process_are_taken_for_synced(patch: pytest.MonkeyPatch) -> None:
-    made = file_space.FileSpace.__init__
+    made = store_directory.StoreDirectory.__init__
 
     def begin(self: Ours, *values: Ours, **named: Ours) -> None:
         made(self, *values, **named)
-        self._new_names = False
+        self._names_unsynced = False
 
-    patch.setattr(file_space.FileSpace, "__init__", begin)
+    patch.setattr(store_directory.StoreDirectory, "__init__", begin)
 
 
 @bug("file")
@@ -112,23 +112,23 @@ def a_length_is_written_before_its_frame(patch: pytest.MonkeyPatch) -> None:
 
 @bug("file")
 def checksums_say_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(framing, "seal_checksum", lambda *_: 0)
+    patch.setattr(segment_file, "seal_checksum", lambda *_, **__: 0)
 
 
 @bug("file")
 def a_segment_is_used_again_before_the_disk_knows(patch: pytest.MonkeyPatch) -> None:
-    released = file_space.FileSpace.release
+    released = store_directory.StoreDirectory.release
 
     def release(self: Ours, segment: Ours) -> None:
-        segment.synced = False
+        segment.header_on_disk = False
         released(self, segment)
 
-    patch.setattr(file_space.FileSpace, "release", release)
+    patch.setattr(store_directory.StoreDirectory, "release", release)
 
 
 @bug("file")
 def acks_are_not_noted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(file_space.FileSpace, "note", lambda *_, **__: None)
+    patch.setattr(store_directory.StoreDirectory, "save_numbers", lambda *_, **__: None)
 
 
 @bug("file")
@@ -138,12 +138,12 @@ def the_synced_word_is_written_before_the_sync(patch: pytest.MonkeyPatch) -> Non
             word = bytearray(16)
             framing.write_word(memoryview(word), 0, segment.end)
             file.pwrite(word, framing.FIRST_WORD)
-            segment.synced = True
+            segment.header_on_disk = True
             file.fsync()
 
     patch.setattr("support.recording._RecordedFile.__enter__", lambda self: self, raising=False)
     patch.setattr("support.recording._RecordedFile.__exit__", lambda *_: None, raising=False)
-    patch.setattr(file_space.FileSpace, "_sync_file", sync)
+    patch.setattr(store_directory.StoreDirectory, "_sync_segment", sync)
 
 
 @bug("ring")
@@ -159,14 +159,14 @@ def a_header_is_valid_before_it_is_whole(patch: pytest.MonkeyPatch) -> None:
 
 @bug("hybrid")
 def numbers_in_memory_are_not_reserved(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(file_space.FileSpace, "reserve", lambda *_: None)
+    patch.setattr(store_directory.StoreDirectory, "reserve", lambda *_: None)
 
 
 @bug("hybrid")
 def the_newest_segment_moves_to_the_files_first(patch: pytest.MonkeyPatch) -> None:
-    moved = hybrid_space.HybridSpace._move_out
+    moved = hybrid.HybridStorage._move_out
     patch.setattr(
-        hybrid_space.HybridSpace, "_move_out", lambda self, _: moved(self, self._in_memory[-1])
+        hybrid.HybridStorage, "_move_out", lambda self, _: moved(self, self._in_memory[-1])
     )
 
 

@@ -23,7 +23,7 @@ from haclient_fake_server.journal import files as journal_files
 from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.bookmark_stores import logged as logged_bookmark
 from haclient_stores.bookmark_stores import logged_subscription, ring_subscription, tracked_store
-from haclient_stores.publish_stores import file_recovery, window
+from haclient_stores.publish_stores import segment_file, window
 from haclient_stores.publish_stores import segment_log as segments
 from haclient_stores.publish_stores.segment import SLOT_BYTES
 from haclient_stores.tracker import resumption
@@ -165,8 +165,8 @@ def _stale_frames_of_a_recycled_segment(stack: contextlib.ExitStack) -> None:
         return sequence
 
     appended = _replace(stack, segments.SegmentLog, "append", append)
-    vars(file_recovery)["bytes"] = _Trusting
-    stack.callback(vars(file_recovery).pop, "bytes")
+    vars(segment_file)["bytes"] = _Trusting
+    stack.callback(vars(segment_file).pop, "bytes")
 
 
 @_mutation("the broker acknowledges a subscription that it holds back up to the end of its log")

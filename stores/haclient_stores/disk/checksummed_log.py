@@ -71,7 +71,8 @@ class LogHistory:
         """
         if self.same_boot or end < self.synced_end:
             raise StoreCorrupt(path, broken.offset, broken.what)
-        _log.warning("%s: byte %d: %s: the log is cut there", path, broken.offset, broken.what)
+        what = "%s: byte %d: %s: it was not on disk when the machine stopped, and is cut"
+        _log.warning(what, path, broken.offset, broken.what)
 
 
 class BrokenBlock(Exception):

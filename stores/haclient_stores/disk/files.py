@@ -33,7 +33,16 @@ from haclient_stores.errors import StoreError, StoreFull, StoreLocked
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["PAGE_BYTES", "Disk", "File", "MappedRegion", "RealDisk", "Region", "Writable"]
+__all__ = [
+    "PAGE_BYTES",
+    "Disk",
+    "File",
+    "MappedRegion",
+    "RealDisk",
+    "Region",
+    "Writable",
+    "anonymous_region",
+]
 
 PAGE_BYTES: Final = 4096  # reaches the disk as a whole or not at all, but for torn sectors
 
@@ -250,6 +259,24 @@ class MappedRegion(Region):
         with contextlib.suppress(BufferError):
             self._view.release()
             self._map.close()
+
+
+def anonymous_region(size: int, *, touched: bool = True) -> Region:
+    """Memory of the process alone.
+
+    Args:
+        size: How much, in bytes.
+        touched: Have the kernel map all pages now, so that the first writes are not slower.
+
+    Raises:
+        StoreFull: The machine does not have so much.
+    """
+    populate = getattr(mmap, "MAP_POPULATE", 0) if touched else 0
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | populate
+    try:
+        return MappedRegion(mmap.mmap(-1, size, flags=flags))
+    except (OSError, OverflowError) as error:
+        raise StoreFull(f"this machine has no memory for {size} bytes: {error}") from error
 
 
 class _RealFile(File):

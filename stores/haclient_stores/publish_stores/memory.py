@@ -1,4 +1,4 @@
-"""A publish store in the memory of the process (PS10): it survives lost links, not the process.
+"""A publish store in the memory of the process: it survives lost links, not the process.
 
 It is the segment log over anonymous memory: the same code as the file store, without checksums.
 """
@@ -7,28 +7,41 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from haclient_stores.publish_stores.home import MemoryHome
-from haclient_stores.publish_stores.memory_space import MemorySpace
+from typing_extensions import override
+
+from haclient_stores.disk.files import Region, Writable, anonymous_region
 from haclient_stores.publish_stores.publish_log import PublishLog
-from haclient_stores.publish_stores.segment import Limits
+from haclient_stores.publish_stores.segment import Limits, Segment, SegmentStorage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DEFAULT_MEMORY_BYTES", "DEFAULT_MEMORY_SEGMENT_BYTES", "MemoryPublishStore"]
+    from haclient_stores.publish_stores.window import PublishWindow
+
+__all__ = [
+    "DEFAULT_MEMORY_BYTES",
+    "DEFAULT_MEMORY_SEGMENT_BYTES",
+    "MemoryPublishStore",
+    "MemorySegment",
+    "MemoryStorage",
+]
 
 DEFAULT_MEMORY_BYTES: Final = 2**30
 DEFAULT_MEMORY_SEGMENT_BYTES: Final = 2**20
+_SPARE_SEGMENTS: Final = 4  # enough to roll without new memory while acks keep up
 
 
 class MemoryPublishStore(PublishLog):
-    """Keeps unpersisted messages in memory (PS1-PS10, PS14).
+    """Keeps unpersisted messages in memory.
 
     Args:
         segment_bytes: Memory is taken in pieces of this size.
         max_bytes: More than this is never taken: `store` then raises `StoreFull`.
-        error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it (PS9).
+        error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it.
         resize_handler: Asked with the new size in bytes before the store grows; False refuses.
+
+    Raises:
+        UsageError: The sizes are impossible.
     """
 
     def __init__(
@@ -39,10 +52,84 @@ class MemoryPublishStore(PublishLog):
         error_on_publish_gap: bool = False,
         resize_handler: Callable[[int], bool] | None = None,
     ) -> None:
-        limits = Limits(segment_bytes, max_bytes, resize_handler)
         super().__init__(
-            MemoryHome(),
-            MemorySpace(segment_bytes),
-            limits=limits,
+            MemoryStorage(segment_bytes),
+            None,
+            limits=Limits(segment_bytes, max_bytes, resize_handler),
             error_on_publish_gap=error_on_publish_gap,
         )
+
+
+class MemorySegment(Segment):
+    """A segment in anonymous memory."""
+
+    __slots__ = ("region",)
+
+    def __init__(self, region: Region, *, first: int) -> None:
+        super().__init__(first=first, begin=0, size=len(region.view))
+        self.region = region
+
+    @property
+    @override
+    def view(self) -> memoryview:
+        return self.region.view
+
+    @property
+    @override
+    def writable(self) -> Writable:
+        return self.region.writable
+
+
+class MemoryStorage(SegmentStorage):
+    """Anonymous memory in pieces of `segment_bytes`, of which a few are kept for the next.
+
+    Args:
+        segment_bytes: The size of a segment that is used again.
+        spare_limit: How many unused ones are kept.
+        preallocated: Take all of those at once.
+
+    Raises:
+        StoreFull: The machine does not have so much memory.
+    """
+
+    begin = 0
+    margin = 0
+
+    def __init__(
+        self, segment_bytes: int, *, spare_limit: int = _SPARE_SEGMENTS, preallocated: bool = False
+    ) -> None:
+        self._segment_bytes = segment_bytes
+        self._spare_limit = spare_limit
+        taken = spare_limit if preallocated else 0
+        if preallocated:
+            # The kernel refuses the sum where it would grant each piece and later kill the process.
+            anonymous_region(spare_limit * segment_bytes, touched=False).close()
+        self._spare: list[Region] = [anonymous_region(segment_bytes) for _ in range(taken)]
+
+    @override
+    def create(self, first: int, size: int) -> Segment:
+        if size == self._segment_bytes and self._spare:
+            region = self._spare.pop()
+            region.view[:4] = bytes(4)
+        else:
+            region = anonymous_region(size)
+        return MemorySegment(region, first=first)
+
+    @override
+    def release(self, segment: Segment) -> None:
+        # What is not kept is unmapped as soon as nobody refers to it any more.
+        standard = segment.size == self._segment_bytes
+        if standard and len(self._spare) < self._spare_limit and isinstance(segment, MemorySegment):
+            self._spare.append(segment.region)
+
+    @override
+    def park(self, segment: Segment) -> None:
+        """Memory cannot be unmapped without being lost."""
+
+    @override
+    def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
+        """Memory needs no checksum."""
+
+    @override
+    def save_numbers(self, window: PublishWindow, *, skipped: bool) -> None:
+        """The window is in the same memory."""

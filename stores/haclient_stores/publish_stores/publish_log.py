@@ -1,8 +1,8 @@
-"""What all our publish stores share: the segment log, spoken to as a `FrameLog`.
+"""What all our publish stores share: the segment log as a `FrameLog`, with its owner and its files.
 
-A store is this class plus a `Space` that says where segments live and a `Home` that says who owns
-them and how they last. It is a subclass of the log and not a wrapper around it, because `append` is
-called for each message and one more call would cost a fifth of it.
+A store is this class plus a `SegmentStorage` that says where segments are and, on disk, the
+`StoreDirectory` that it belongs to. It is a subclass of the log and not a wrapper around it, since
+`append` is called for each message and one more call would cost a fifth of it.
 
 Durability says what survives without the client waiting for more:
 
@@ -16,12 +16,14 @@ The store itself never waits: `needs_sync` and `synced_sequence` tell the client
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
+from haclient_stores.disk.ownership import check_client_name
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.publish_stores.segment_log import SegmentLog
+from haclient_stores.publish_stores.window import PublishWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,34 +31,52 @@ if TYPE_CHECKING:
 
     from haclient_stores.disk.durable_file import Durability
     from haclient_stores.errors import PublishGap
-    from haclient_stores.publish_stores.home import Home
-    from haclient_stores.publish_stores.segment import Limits, Space
+    from haclient_stores.publish_stores.segment import Limits, SegmentStorage
+    from haclient_stores.publish_stores.store_directory import StoreDirectory
 
 __all__ = ["PublishLog"]
 
 
+_MEMORY: Final = "a publish store in memory"
+
+
 class PublishLog(SegmentLog, FrameLog):
-    """A publish store over any space, which goes on with what its home has kept.
+    """A publish store over any storage.
+
+    Args:
+        storage: Where segments are.
+        directory: The store's directory, whose numbers and segments it goes on with; None in
+            memory.
+        limits: How the log may grow.
+        error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it.
 
     Attributes:
-        error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it (PS9).
+        error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it.
     """
 
     def __init__(
-        self, home: Home, space: Space, *, limits: Limits, error_on_publish_gap: bool
+        self,
+        storage: SegmentStorage,
+        directory: StoreDirectory | None,
+        *,
+        limits: Limits,
+        error_on_publish_gap: bool,
     ) -> None:
-        name = home.path or "a publish store in memory"
-        super().__init__(space, home.window, limits=limits, name=name)
+        window = PublishWindow() if directory is None else directory.window
+        name = _MEMORY if directory is None else directory.path
+        super().__init__(storage, window, limits=limits, name=name)
         self.error_on_publish_gap = error_on_publish_gap
-        self._home = home
+        self._directory = directory
+        self._memory_owner = ""  # the client name, where there is no directory to note it
         self._gap: PublishGap | None = None
         self._closed = False
-        try:
-            self.restore(home.segments)
-        except BaseException:
-            home.close(self.detach())
-            raise
-        home.on_fork(self, PublishLog.forked)
+        if directory is not None:
+            try:
+                self.restore(directory.segments)
+            except BaseException:
+                directory.close(self.detach())
+                raise
+            directory.on_fork(self, PublishLog.forked)
 
     store = SegmentLog.append  # pyright: ignore[reportAssignmentType]  one function for both
 
@@ -120,52 +140,59 @@ class PublishLog(SegmentLog, FrameLog):
     @property
     def path(self) -> Path | None:
         """The store's directory; None when it is in memory."""
-        return self._home.path
+        return None if self._directory is None else self._directory.path
 
     @property
     @override
     def client_name(self) -> str:
-        return self._home.client_name
+        return self._memory_owner if self._directory is None else self._directory.client_name
 
     @override
     def open_for(self, client_name: str) -> None:
         self._thread.check()
-        self._home.open_for(client_name)
+        if self._directory is not None:
+            self._directory.bind(client_name)
+            return
+        check_client_name(_MEMORY, self._memory_owner, client_name)
+        self._memory_owner = client_name
 
     # -- durability ---------------------------------------------------------------------------
 
     @property
     def durability(self) -> Durability:
         """What the client waits for; see the module."""
-        return self._home.durability_options.durability
+        directory = self._directory
+        return "process" if directory is None else directory.durability_options.durability
 
     @property
     def group_interval_s(self) -> float:
         """How often the client syncs at durability `group`, in seconds."""
-        return self._home.durability_options.group_interval_s
+        directory = self._directory
+        return 0.01 if directory is None else directory.durability_options.group_interval_s
 
     @property
     def synced_sequence(self) -> int:
-        """Everything up to here survives a loss of power (PS20); 0 in memory."""
-        return self._home.synced_sequence
+        """Everything up to here survives a loss of power; 0 in memory."""
+        return 0 if self._directory is None else self._directory.synced_sequence
 
     @property
     def needs_sync(self) -> bool:
         """Whether something was stored since the last `sync` began; never in memory."""
-        return self.path is not None and self.synced_sequence < self._window.last_sequence
+        return self._directory is not None and self.synced_sequence < self._window.last_sequence
 
     @override
     def sync(self) -> None:
         """Write everything stored so far through to the disk; may run in any number of threads.
 
         Raises:
-            StoreError: The disk reports an error; nothing may be assumed of what is not synced.
+            StoreError: The disk reports an error: nothing is known of what was not synced before.
         """
-        self._home.sync(self.checkpoint)
+        if self._directory is not None:
+            self._directory.sync(self.checkpoint)
 
     @override
     def close(self) -> None:
-        """Sync and let go of everything; twice is the same as once. Any thread may call this.
+        """Sync and release files and lock; twice is the same as once. Any thread may call this.
 
         A store in memory may be used again, by another thread too.
 
@@ -173,7 +200,8 @@ class PublishLog(SegmentLog, FrameLog):
             StoreError: It could not be synced, or its files not be removed; the lock is released
                 all the same.
         """
-        if self.path is None:
+        directory = self._directory
+        if directory is None:
             self._thread.release()
             return
         if self._closed:
@@ -181,7 +209,7 @@ class PublishLog(SegmentLog, FrameLog):
         self._closed = True
         try:
             self.sync()
-            if self._home.durability_options.truncate_on_close and not self._window.count:
-                self._home.give_back(self.detach())
+            if directory.durability_options.truncate_on_close and not self._window.count:
+                directory.remove_all(self.detach())
         finally:
-            self._home.close(self.detach())
+            directory.close(self.detach())

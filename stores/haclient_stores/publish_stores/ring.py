@@ -1,4 +1,4 @@
-"""A publish store of a fixed size: whatever it will ever need is taken when it is opened (PS18).
+"""A publish store of a fixed size: whatever it will ever need is taken when it is opened.
 
 It is the segment log over a fixed number of segments, in memory or in files, used in turn. Nothing
 is allocated later, so a disk that fills up meanwhile, or a lasting outage, cannot surprise it: the
@@ -13,16 +13,15 @@ from haclient_stores.checks import check_bytes, check_word
 from haclient_stores.disk.durable_file import Durability, DurabilityOptions
 from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.errors import UsageError
-from haclient_stores.publish_stores.home import Home, MemoryHome
-from haclient_stores.publish_stores.memory_space import MemorySpace
+from haclient_stores.publish_stores.memory import MemoryStorage
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.segment import (
     MAX_SEGMENT_BYTES,
     MIN_SEGMENT_BYTES,
     Limits,
-    Space,
+    SegmentStorage,
 )
-from haclient_stores.publish_stores.store_directory import Directory
+from haclient_stores.publish_stores.store_directory import StoreDirectory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +36,7 @@ MIN_RING_BYTES: Final = 2 * MIN_SEGMENT_BYTES
 
 
 class RingPublishStore(PublishLog):
-    """Keeps unpersisted messages in a space of fixed size (PS1-PS12, PS14, PS17, PS18).
+    """Keeps unpersisted messages in a space of fixed size.
 
     It has eight segments, fewer when it is tiny and more when it is huge. Room comes back a segment
     at a time, when all of its frames are persisted. A frame has to fit into one segment. The files
@@ -51,8 +50,8 @@ class RingPublishStore(PublishLog):
             `StoreFull`. The store itself never waits, and `publish_nowait` never does.
         durability: What the client waits for; see `publish_log`.
         group_interval_s: How often the client syncs at durability `group`, in seconds.
-        error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it (PS9).
-        truncate_on_close: See `FilePublishStore` (PS24); opening takes the space again.
+        error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it.
+        truncate_on_close: See `FilePublishStore`; opening takes the space again.
         disk: Where files are; another one in simulations.
 
     Attributes:
@@ -83,26 +82,28 @@ class RingPublishStore(PublishLog):
         check_word("when_full", when_full, ("wait", "raise"))
         limits = Limits(segment_bytes, capacity_bytes, fixed=True, wait=when_full == "wait")
         options = DurabilityOptions(durability, group_interval_s, truncate_on_close)
-        directory: Directory | None = None
+        directory: StoreDirectory | None = None
+        storage: SegmentStorage
         if path is None:
             if durability != "process":
                 raise UsageError(f"a ring in memory cannot have the durability {durability!r}")
-            home: Home = MemoryHome()
-            space: Space = MemorySpace(segment_bytes, kept=count, preallocated=True)
+            storage = MemoryStorage(segment_bytes, spare_limit=count, preallocated=True)
         else:
-            directory = Directory(path, disk, options, segment_bytes=segment_bytes, kept=count)
-            home = directory
-            space = directory.files
-        super().__init__(home, space, limits=limits, error_on_publish_gap=error_on_publish_gap)
+            storage = directory = StoreDirectory(
+                path, disk, options, segment_bytes=segment_bytes, spare_limit=count
+            )
+        super().__init__(
+            storage, directory, limits=limits, error_on_publish_gap=error_on_publish_gap
+        )
         self.capacity_bytes = capacity_bytes
         self.when_full: WhenFull = when_full
         if directory is not None:
             self._take_all(directory)
 
-    def _take_all(self, directory: Directory) -> None:
+    def _take_all(self, directory: StoreDirectory) -> None:
         held = sum(segment.size for segment in directory.segments)
         try:
-            directory.files.preallocate(self.capacity_bytes - held)
+            directory.preallocate(self.capacity_bytes - held)
         except BaseException:
             directory.close(self.detach())
             raise

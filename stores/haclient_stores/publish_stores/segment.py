@@ -1,4 +1,4 @@
-"""Segments, and the space that they come from: the parts that the segment log is made of."""
+"""Segments, how many there may be, and where they come from: what a segment log is made of."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "SLOT_BYTES",
     "Limits",
     "Segment",
-    "Space",
+    "SegmentStorage",
     "frame_length",
     "walk",
 ]
@@ -43,9 +43,9 @@ class Limits:
     Attributes:
         segment_bytes: Size of a segment; a frame that is larger gets one of its own size.
         max_bytes: All segments together are never larger than this.
-        resize: Asked with the new size in bytes before the log grows; False refuses (PS17).
-        fixed: Every segment has the same size: no frame is larger.
-        wait: A log at its limit asks its users to wait for acks.
+        resize: Asked with the new size in bytes before the log grows; False refuses.
+        fixed: Every segment has the same size, so no frame is larger than that.
+        wait: The error of a log at its limit says that `publish` is to wait for acks.
 
     Raises:
         UsageError: No segment can have this size, or the log could not have even one.
@@ -70,12 +70,12 @@ class Limits:
         check_callable("resize_handler", self.resize)
 
     def next_segment(self, needed: int, *, held: int, granted: int, waiting: int) -> int:
-        """How large the next segment is, if it may exist at all.
+        """The size of the next segment, if there may be one.
 
         Args:
-            needed: What the frame takes, and the header of a segment.
-            held: The size of all segments now.
-            granted: The most that there ever was: so much is not asked for again.
+            needed: Bytes that the frame takes, with the header of a segment.
+            held: The size of all segments now, in bytes.
+            granted: The most bytes that there ever were; up to here `resize` is not asked again.
             waiting: How many messages wait for their acks, for the error.
 
         Raises:
@@ -104,7 +104,7 @@ class Limits:
 
 
 class Segment:
-    """One stretch of frames with consecutive sequences.
+    """Frames with consecutive sequences in one piece of memory.
 
     Attributes:
         first: The sequence of the first frame.
@@ -113,7 +113,7 @@ class Segment:
             active one only the log knows it.
         next_sequence: The sequence behind the last frame; like `end`.
         mark_offsets, mark_sequences: Known frame boundaries and the sequence that starts there.
-        released: The space has it back; whoever still holds it must look elsewhere.
+        released: The storage has it back: whoever still refers to it must not read it.
     """
 
     __slots__ = (
@@ -140,16 +140,16 @@ class Segment:
     @property
     @abstractmethod
     def view(self) -> memoryview:
-        """The memory, mapped again if it was parked."""
+        """The bytes of the segment, mapped again if it was parked."""
 
     @property
     def writable(self) -> Writable:
-        """The same memory, in the form that is fastest to write."""
+        """The same bytes, in the form that is fastest to write."""
         return self.view
 
     @property
     def frame_limit(self) -> int:
-        """Frames, and the zero behind the last, do not reach beyond this offset."""
+        """The offset that frames, and the zero behind the last, do not pass."""
         return self.size
 
     def mark(self, end: int, next_sequence: int) -> None:
@@ -160,7 +160,7 @@ class Segment:
         self.next_sequence = next_sequence
 
     def offset_of(self, sequence: int) -> int:
-        """Where a sequence starts that lies within this segment."""
+        """The offset of a frame in this segment."""
         index = bisect_right(self.mark_sequences, sequence) - 1
         return walk(self.view, self.mark_offsets[index], sequence - self.mark_sequences[index])
 
@@ -169,11 +169,11 @@ class Segment:
         return self.mark_offsets[bisect_right(self.mark_offsets, offset) - 1]
 
 
-class Space(Protocol):
+class SegmentStorage(Protocol):
     """Where segments come from and go to: anonymous memory, or the files of a store.
 
     Attributes:
-        begin: Offset of the first frame in each segment.
+        begin: Offset of the first frame in each segment, in bytes.
         margin: Bytes at the end of a new segment that frames must not take.
     """
 
@@ -182,7 +182,11 @@ class Space(Protocol):
 
     @abstractmethod
     def create(self, first: int, size: int) -> Segment:
-        """An empty segment of at least `size` bytes for frames from `first` on.
+        """An empty segment.
+
+        Args:
+            first: The sequence of its first frame.
+            size: Its size in bytes.
 
         Raises:
             StoreFull: There is no room; nothing has changed.
@@ -191,26 +195,32 @@ class Space(Protocol):
 
     @abstractmethod
     def release(self, segment: Segment) -> None:
-        """Take a segment back."""
+        """Take a segment back: all of its frames are persisted."""
         ...
 
     @abstractmethod
     def park(self, segment: Segment) -> None:
-        """The segment will not be used for a while: it may let go of its mapping."""
+        """The segment will not be read for a while: it may be unmapped until then."""
         ...
 
     @abstractmethod
     def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
-        """Frames from `segment.end` to `end` are complete."""
+        """Protect the frames from `segment.end` to `end` with a checksum: they are complete.
+
+        Args:
+            segment: The segment, whose `end` and `next_sequence` are still the old ones.
+            end: Offset behind the last of the frames, in bytes.
+            next_sequence: The sequence behind the last of them.
+        """
         ...
 
     @abstractmethod
-    def note(self, window: PublishWindow, *, numbering: bool) -> None:
-        """Remember last persisted, last sequence and whether a server was asked.
+    def save_numbers(self, window: PublishWindow, *, skipped: bool) -> None:
+        """Save the last persisted and the last used sequence, and whether a server was asked.
 
         Args:
             window: Where those are.
-            numbering: Numbers were skipped, which must not be forgotten.
+            skipped: Numbers were skipped of which no segment knows, so this has to be synced too.
         """
         ...
 

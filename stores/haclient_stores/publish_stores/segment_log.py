@@ -3,8 +3,8 @@
 `append` encodes a frame straight into the active segment, a few megabytes of mapped memory. Three
 positions say everything else:
 
-* **tail**: what is at or below `last_persisted` is done with. A persisted ack moves it; a segment
-  that lies wholly behind it goes back to its `Space`.
+* **tail**: everything up to `last_persisted` is done with. A persisted ack moves it; a segment that
+  lies wholly behind it goes back to its `SegmentStorage`.
 * **cursor**: how far the kernel has taken the bytes of this connection. `peek` shows what comes
   next without copying, `advance` moves on, `rewind` goes back after a lost link.
 * **head**: where the next frame goes.
@@ -17,14 +17,14 @@ the numbering (a logon) starts a new segment, so the n-th frame needs no number 
 slot are written first, its own length last and in one store of 4 bytes. A process that is killed
 between any two instructions leaves a whole frame or none.
 
-**Marks.** Every 64 KiB the log notes where it is (`Space.seal` adds a checksum when there is a
-file). They are the only index, so finding a sequence walks at most 64 KiB of lengths, and nothing
-is kept for each message.
+**Marks.** Every 64 KiB the log notes where it is; on disk `SegmentStorage.seal` adds a checksum.
+Marks are the only index, so finding a sequence walks at most 64 KiB of lengths, and nothing is kept
+for each message.
 
-**Calls** come from one thread, but `sync`, which may run beside them: everything that it shares
-with `append` (marks, rolling) happens under a lock at the slow points only. Between `peek` and
-`advance` there must be no other call. A segment whose frames are all persisted stays as long as the
-cursor is inside one of its frames, since a frame that was begun has to be finished.
+**Calls** come from one thread (`ThreadBinding`), but `sync`, which may run beside them: everything
+that it shares with `append` (marks, rolling) happens under a lock at the slow points only. Between
+`peek` and `advance` there must be no other call. A segment whose frames are all persisted stays as
+long as the cursor is inside one of its frames, since a frame that was begun has to be finished.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from haclient_stores.disk.files import Writable
-    from haclient_stores.publish_stores.segment import Limits, Segment, Space
+    from haclient_stores.publish_stores.segment import Limits, Segment, SegmentStorage
     from haclient_stores.publish_stores.window import PublishWindow
 
 __all__ = ["MARK_BYTES", "MAX_FRAME_BYTES", "SegmentLog"]
@@ -78,7 +78,7 @@ class SegmentLog:
         "_lock",
         "_memory",
         "_segments",
-        "_space",
+        "_storage",
         "_tail_bytes",
         "_thread",
         "_window",
@@ -87,13 +87,13 @@ class SegmentLog:
 
     def __init__(
         self,
-        space: Space,
+        storage: SegmentStorage,
         window: PublishWindow,
         *,
         limits: Limits,
         name: object = "a publish store in memory",
     ) -> None:
-        self._space = space
+        self._storage = storage
         self._window = window
         self._limits = limits
         self._lock = threading.RLock()
@@ -179,7 +179,7 @@ class SegmentLog:
     def forked(self) -> None:
         """We are a forked child, and the memory is the parent's: let go of it, write nothing.
 
-        The next append asks the space for a segment, which refuses. The lock may be held by a
+        The next append asks the storage for a segment, which refuses. The lock may be held by a
         thread that does not exist here.
         """
         self._lock = threading.RLock()
@@ -189,7 +189,7 @@ class SegmentLog:
         """Seal what was appended since the last mark."""
         if active.end == end:
             return
-        self._space.seal(active, end, next_sequence)
+        self._storage.seal(active, end, next_sequence)
         active.mark(end, next_sequence)
         self._limit = min(self._limit, active.frame_limit)  # the seal has taken its room
 
@@ -240,13 +240,13 @@ class SegmentLog:
     def _roll(self, length: int) -> Segment:
         self._leave_persisted()
         size = self._limits.next_segment(
-            self._space.begin + length + 2 * SLOT_BYTES + self._space.margin,
+            self._storage.begin + length + 2 * SLOT_BYTES + self._storage.margin,
             held=self._held_bytes,
             granted=self._granted_bytes,
             waiting=self._window.count,
         )
         first = self._window.last_sequence + 1
-        segment = self._space.create(first, size)
+        segment = self._storage.create(first, size)
         old = self._active
         if old is not None and old.end == old.begin:  # nothing in it: the numbering has jumped
             self._drop(self._segments.pop())
@@ -262,7 +262,7 @@ class SegmentLog:
         elif old is self._cursor_segment:
             self._leave_finished_segment()
         elif old is not None:
-            self._space.park(old)
+            self._storage.park(old)
         return segment
 
     def _activate(self, segment: Segment) -> None:
@@ -285,7 +285,7 @@ class SegmentLog:
             window.check_peer_sequence(sequence)
             self.settle()
         window.persist(sequence)
-        self._space.note(window, numbering=jumps)
+        self._storage.save_numbers(window, skipped=jumps)
         if jumps:
             self.renumbered()
         self.trim()
@@ -294,7 +294,7 @@ class SegmentLog:
         """Let a log whose history does not say how far it came begin above this number (PS8)."""
         self._thread.check()
         if self._window.begin_above(sequence):
-            self._space.note(self._window, numbering=True)
+            self._storage.save_numbers(self._window, skipped=True)
             self.renumbered()
 
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
@@ -302,7 +302,7 @@ class SegmentLog:
         self._thread.check()
         self.settle()
         self._window.reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
-        self._space.note(self._window, numbering=True)
+        self._storage.save_numbers(self._window, skipped=True)
         self.renumbered()
         self.trim()
 
@@ -338,7 +338,7 @@ class SegmentLog:
     def _drop(self, segment: Segment) -> None:
         segment.released = True
         self._held_bytes -= segment.size
-        self._space.release(segment)
+        self._storage.release(segment)
 
     @property
     def unpersisted_bytes(self) -> int:
@@ -415,7 +415,7 @@ class SegmentLog:
         if segment.next_sequence - 1 <= self._window.last_persisted:
             self.trim()
         else:
-            self._space.park(segment)
+            self._storage.park(segment)
 
     def frame_remainder(self) -> int:
         """Bytes from the cursor to the next frame boundary; 0 when it is at one."""
@@ -451,7 +451,7 @@ class SegmentLog:
 
     def _park_if_unused(self, segment: Segment) -> None:
         if not segment.released and segment not in (self._active, self._cursor_segment):
-            self._space.park(segment)
+            self._storage.park(segment)
 
     def _frames_of(self, segment: Segment, first: int) -> Iterator[tuple[int, bytes]]:
         offset = segment.offset_of(first)

@@ -1,12 +1,23 @@
-"""The directory of a publish store: its lock, its owner, its notes, and syncing it.
+"""The directory of a publish store: its lock and owner, its segment files, its numbers, its notes.
 
-`control` holds the lock, the owner's name and three numbers, `NNNNNNNN.seg` are the segments
-(`file_space`), `notes.json` holds small texts of the application. Formats: `stores/README.md`.
+`control` carries the lock, the owner's name and four numbers; `NNNNNNNN.seg` are the segments
+(`segment_file`); `notes.json` holds small texts of the application. Formats: `stores/README.md`.
+
+A segment file is preallocated, mapped and never grows. When all of its frames are persisted it is
+marked unused and used again for later frames, so a store on disk is as fast as one in memory. A
+long backlog would need thousands of mappings and descriptors, so segments between the send cursor
+and the head are *parked*: unmapped and closed until somebody reads them again.
+
+**Threads.** The owner's thread creates, releases and seals segments. Another thread may `sync`
+meanwhile: what both touch is under `_lock`, and `sync` opens the files anew, so that the owner may
+recycle or remove a segment while it is synced.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -15,48 +26,77 @@ from typing_extensions import override
 
 from haclient_stores import framing
 from haclient_stores.checks import check_has
-from haclient_stores.disk.durable_file import DurabilityOptions
+from haclient_stores.disk.durable_file import DurableFile
 from haclient_stores.disk.files import PAGE_BYTES, RealDisk
-from haclient_stores.disk.owned_file import check_path
-from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked, UsageError
-from haclient_stores.publish_stores.file_space import SUFFIX, FileSpace
-from haclient_stores.publish_stores.home import Home, check_owner
+from haclient_stores.disk.ownership import Ownership, check_path
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
+from haclient_stores.publish_stores.segment import SLOT_BYTES, Segment, SegmentStorage
+from haclient_stores.publish_stores.segment_file import (
+    HEADER_BYTES,
+    MARGIN_BYTES,
+    SEAL_BYTES,
+    SEGMENT_MAGIC,
+    SEGMENT_VERSION,
+    FileSegment,
+    read_segment,
+    seal_frames,
+)
+from haclient_stores.publish_stores.window import PublishWindow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from haclient_stores.disk.durable_file import DurabilityOptions
     from haclient_stores.disk.files import Disk, File
-    from haclient_stores.publish_stores.segment import Segment
 
-__all__ = ["CONTROL_MAGIC", "Directory"]
+__all__ = ["CONTROL_MAGIC", "StoreDirectory", "highest_number"]
 
 CONTROL_MAGIC: Final = b"HAPUBCTL"
-_OF_A_BROKER: Final = "journal.lock"
+_CONTROL_VERSION: Final = 1
 _CONTROL: Final = "control"
 _NOTES: Final = "notes.json"
+_SUFFIX: Final = ".seg"
 # The last one is in the root of each new file system of its own.
 _OWN_NAMES: Final = {_CONTROL, _NOTES, f"{_NOTES}.new", "lost+found"}
+_OF_A_BROKER: Final = "journal.lock"
+_SPARE_SEGMENTS: Final = 2  # enough to roll without new files while acks keep up
+_MAPPED_SEGMENTS: Final = 8  # of those that nobody is writing or sending
+_SMALLEST_FRAME_BYTES: Final = SLOT_BYTES + 1  # a length and a digit
+_HIGHEST: Final = 2**64 - 2**40  # a checked word above it is damaged: it leaves no room for numbers
+_BOOT_ID: Final = slice(framing.BOOT_ID_OFFSET, framing.BOOT_ID_OFFSET + 16)
+# Checked words of the control page.
+_LAST_PERSISTED: Final = framing.FIRST_WORD
+_LAST_SEQUENCE: Final = framing.SECOND_WORD
+_RECONCILED: Final = framing.THIRD_WORD
+_HIGHEST_NUMBER: Final = framing.FOURTH_WORD
+_SYNCED_END: Final = framing.FIRST_WORD  # of a segment
 _T = TypeVar("_T")
 
 
-class Directory(Home):
-    """The home of a store in files.
+class StoreDirectory(SegmentStorage):
+    """The directory of an open publish store.
 
     Args:
         path: The directory; created when it is missing.
         disk: Where files are; those of the machine for None.
-        options: How messages are kept.
-        segment_bytes: See `FileSpace`.
-        kept: See `FileSpace`.
+        options: What the store promises for a loss of power.
+        segment_bytes: The size of a segment that is used again.
+        spare_limit: How many unused segments are kept.
 
     Attributes:
-        files: The segment files.
+        durability_options: What the store promises for a loss of power.
+        segments: The segments that an earlier process has left, ascending.
+        window: The numbers of that process.
+        synced_sequence: Everything up to here survives a loss of power.
 
     Raises:
-        StoreLocked: Another process has the store open.
+        StoreLocked: The store is open already.
         StoreCorrupt: A file does not match its checksums.
         StoreError: The directory is something else.
     """
+
+    begin = HEADER_BYTES
+    margin = MARGIN_BYTES
 
     def __init__(
         self,
@@ -65,64 +105,107 @@ class Directory(Home):
         options: DurabilityOptions,
         *,
         segment_bytes: int,
-        kept: int = 2,
+        spare_limit: int = _SPARE_SEGMENTS,
     ) -> None:
         self.durability_options = options
         self._path = path = check_path(path, "the directory of the store")
         if disk is not None:
             check_has("disk", disk, "a Disk", "open_locked")
         self._disk = disk = disk or RealDisk()
-        disk.make_directory(path)
-        _check_ours(disk, path)
-        control = self._lock_control()
-        self.files = FileSpace(disk, control, segment_bytes=segment_bytes, kept=kept)
-        try:
-            self.client_name = framing.read_owner(self.files.control, path=str(control.path))
-            self._notes = self._read_notes()
-            self.segments = self.files.recover()
-        except BaseException:
-            self.files.close([])  # a mapping holds the lock as well as the descriptor
-            raise
-        self.window = self.files.window(self.segments)
-        # A killed process may have left what it stored in the page cache only.
-        window = self.window
-        self.synced_sequence = window.lowest - 1 if window.count else window.last_sequence
+        self._segment_bytes = segment_bytes
+        self._spare_limit = spare_limit
+        self._boot_id = disk.boot_id()
+        self._lock = threading.Lock()
+        self._spare: list[FileSegment] = []
+        self._retired: list[FileSegment] = []  # unused, but on disk their headers say otherwise
+        self._parked: deque[FileSegment] = deque()
+        self._unsynced: list[FileSegment] = []
+        self._next_name = 1
+        self._preallocated = False
+        self._reserved = 0
+        self._highest_found = 0  # below the first number of a segment without frames
+        # What a killed process has changed may not be on the disk, whoever reads it from the cache.
+        self._control_unsynced = True
+        self._names_unsynced = True
+        self._reconciled_synced = False
         self._sync_lock = threading.Lock()
         self._syncs_begun = 0
         self._syncs_done = 0
+        disk.make_directory(path)
+        _check_ours(disk, path)
+        self._ownership = Ownership(disk, path / _CONTROL, store=path)
+        try:
+            self._open()
+        except BaseException:
+            self._unlock()
+            raise
+
+    def _open(self) -> None:
+        control = self._ownership.file
+        self._check_control(control)
+        self._control_file = DurableFile(control, rewrite_before_fsync=True)
+        self._control_lock = threading.Lock()
+        region = control.map(0, PAGE_BYTES)
+        self._control = region.view
+        try:
+            self._ownership.client_name = framing.read_owner(region.view, path=str(control.path))
+            self._notes = self._read_notes()
+            self.segments = self._recover()
+        except BaseException:
+            region.close()  # a mapping holds the lock as well as the descriptor
+            raise
+        self._control_region = region
+        self.window = window = self._read_window()
+        # A killed process may have left what it stored in the page cache only.
+        self.synced_sequence = window.lowest - 1 if window.count else window.last_sequence
+
+    def _unlock(self) -> None:
+        self._ownership.close()
 
     @property
-    @override
     def path(self) -> Path:
+        """The directory."""
         return self._path
 
-    def _lock_control(self) -> File:
-        path = self.path / _CONTROL
-        try:
-            file = self._disk.open_locked(path)
-        except StoreLocked as error:
-            reader = self._disk.open(path, writable=False)
-            owner = framing.read_owner(
-                reader.pread(PAGE_BYTES, 0).ljust(PAGE_BYTES, b"\0"), path=str(path)
-            )
-            reader.close()
-            raise StoreLocked(
-                self.path,
-                owner,
-                f"in use by another process as client {owner!r}: close that one first, or give "
-                "each process a store of its own",
-            ) from error
-        try:
-            self._check_control(file)
-        except BaseException:
-            file.close()
-            raise
-        return file
+    @property
+    def client_name(self) -> str:
+        """The client that the store belongs to; empty while it belongs to nobody."""
+        return self._ownership.client_name
+
+    @property
+    def control(self) -> memoryview:
+        """The page that belongs to the store as a whole."""
+        return self._control
+
+    def check_usable(self) -> None:
+        """Refuse to go on after `close`, or in a fork, which shares the lock and the mappings."""
+        self._ownership.check_usable()
+
+    def bind(self, client_name: str) -> None:
+        """Bind the store to a client, for good.
+
+        Raises:
+            StoreLocked: It belongs to another one.
+            UsageError: It is no name, or the store cannot be used.
+        """
+        if self._ownership.check_client(client_name):
+            framing.write_owner(self._control, client_name)
+            self._sync_control()
+            self._ownership.client_name = client_name
+
+    def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
+        """Call `told(owner)` in every forked child, which could write into the same files."""
+        self._disk.on_fork(owner, told)
+
+    # -- the control page -----------------------------------------------------------------------
 
     def _check_control(self, file: File) -> None:
         size = file.size()
         page = file.pread(PAGE_BYTES, 0)
-        if framing.read_identity(page, magic=CONTROL_MAGIC, path=str(file.path)) is None:
+        identity = framing.read_identity(
+            page, magic=CONTROL_MAGIC, path=str(file.path), version=_CONTROL_VERSION
+        )
+        if identity is None:
             self._make_control(file)
         elif size < PAGE_BYTES:
             raise StoreCorrupt(file.path, size, "the file ends within its header")
@@ -130,51 +213,340 @@ class Directory(Home):
     def _make_control(self, file: File) -> None:
         file.allocate(PAGE_BYTES)
         region = file.map(0, PAGE_BYTES)
-        identity = framing.Identity(CONTROL_MAGIC, PAGE_BYTES, PAGE_BYTES)
+        identity = framing.Identity(CONTROL_MAGIC, PAGE_BYTES, PAGE_BYTES, version=_CONTROL_VERSION)
         framing.write_identity(region.view, identity, self._disk.boot_id())
         region.close()
         file.fsync()
-        self._disk.fsync_dir(self.path)
+        self._disk.fsync_dir(self._path)
+
+    def _sync_control(self) -> None:
+        # Two threads may sync at once, and only one of them is told of an error.
+        with self._control_lock:
+            self._control_file.sync((0, 1))  # a byte of the magic, which never changes
+
+    def _read_window(self) -> PublishWindow:
+        """Take over the numbering of an earlier process.
+
+        Where a word is torn, messages rather come twice than never, and a number rather never than
+        twice. If the machine was stopped, numbers may have been used that nothing on disk shows:
+        the window is unsure until the client has told the time, and the page says so until then.
+        """
+        page = self._control
+        floor = max(_number_in_use(page, _LAST_SEQUENCE), self._highest_found)
+        stopped = bytes(page[_BOOT_ID]) != self._boot_id
+        if stopped:  # a clock may be wrong: where a sync has said how far it could have come
+            floor = max(floor, _number_in_use(page, _HIGHEST_NUMBER))
+            framing.write_word(page, _LAST_SEQUENCE, floor)
+        return PublishWindow.recovered(
+            [(segment.first, segment.next_sequence - 1) for segment in self.segments],
+            last_persisted=min(framing.read_word_pair(page, _LAST_PERSISTED)),
+            floor=floor,
+            reconciled=any(framing.read_word_pair(page, _RECONCILED)),
+            unsure=stopped,
+        )
 
     @override
-    def open_for(self, client_name: str) -> None:
-        self.files.check_usable()
-        check_owner(self.path, self.client_name, client_name)
-        if not self.client_name:
-            self.files.bind(client_name)
-            self.client_name = client_name
+    def save_numbers(self, window: PublishWindow, *, skipped: bool) -> None:
+        self.check_usable()
+        framing.write_word(self._control, _LAST_PERSISTED, window.last_persisted)
+        last = max(window.last_sequence, self._reserved)
+        framing.write_word(self._control, _LAST_SEQUENCE, last)
+        framing.write_word(self._control, _RECONCILED, int(window.reconciled))
+        if skipped:
+            self._control_unsynced = True
+        if not window.unsure:
+            self._control[_BOOT_ID] = self._boot_id
+        if window.reconciled and not self._reconciled_synced:
+            # Once, and before anything is sent: a server that has seen our messages looks like one
+            # that has seen somebody else's, to a store that has forgotten whether it ever asked.
+            self._sync_control()
+            self._reconciled_synced = True
+
+    def reserve(self, sequence: int) -> None:
+        """Numbers up to this may be in use without a file: after a kill the next is above it."""
+        self._reserved = sequence
+        framing.write_word(self._control, _LAST_SEQUENCE, sequence)
+
+    # -- making and taking back -----------------------------------------------------------------
 
     @override
+    def create(self, first: int, size: int) -> FileSegment:
+        self.check_usable()
+        with self._lock:
+            spare = self._spare.pop() if size == self._segment_bytes and self._spare else None
+        if spare is None and self._preallocated:
+            spare = self._unused_at_last(size)
+        try:
+            segment = self._made(first, size) if spare is None else self._reused(spare, first)
+        except StoreFull:
+            unused = self._unused_at_last(size)
+            if unused is None:
+                raise
+            segment = self._reused(unused, first)
+        view = segment.view
+        view[HEADER_BYTES : HEADER_BYTES + SLOT_BYTES] = bytes(SLOT_BYTES)
+        view[size - SEAL_BYTES :] = bytes(SEAL_BYTES)
+        identity = framing.Identity(
+            SEGMENT_MAGIC, HEADER_BYTES, size, first, version=SEGMENT_VERSION
+        )
+        with self._lock:
+            framing.write_word(view, _SYNCED_END, 0)
+            framing.write_identity(view, identity, self._boot_id)
+            self._unsynced.append(segment)
+            # A sync covers the numbers too, however soon their frames are acknowledged.
+            framing.write_word(self._control, _HIGHEST_NUMBER, highest_number(first, size))
+            self._control_unsynced = True
+        return segment
+
+    def _reused(self, spare: FileSegment, first: int) -> FileSegment:
+        segment = FileSegment(self._disk, spare.path, first=first, size=spare.size)
+        segment.take_mapping(spare)
+        return segment
+
+    def _unused_at_last(self, size: int) -> FileSegment | None:
+        """Without another file it is worth waiting: the disk learns that a segment is unused."""
+        with self._lock:
+            if size != self._segment_bytes or not self._retired:
+                return None
+            segment = self._retired[-1]
+        self._sync_retired(segment)
+        with self._lock:  # a sync in another thread may have come first
+            (self._retired if segment in self._retired else self._spare).remove(segment)
+        return segment
+
+    def _made(self, first: int, size: int) -> FileSegment:
+        path = self._path / f"{self._next_name:08d}{_SUFFIX}"
+        self._next_name += 1
+        segment = FileSegment(self._disk, path, first=first, size=size)
+        file = self._disk.open(path, create=True)
+        try:
+            file.allocate(size)
+            segment.adopt(file)
+        except StoreError:  # no room: do not leave an empty file behind
+            file.close()
+            self._disk.remove(path)
+            raise
+        self._names_unsynced = True
+        return segment
+
+    def preallocate(self, size: int) -> None:
+        """Have unused segments of `size` bytes together, and from now on make no other if possible.
+
+        Raises:
+            StoreFull: The disk has no room for them.
+        """
+        self._preallocated = True
+        found = len(self._spare)
+        try:
+            while (len(self._spare) + 1) * self._segment_bytes <= size:
+                segment = self._made(0, self._segment_bytes)
+                segment.unmap()
+                self._spare.append(segment)
+        except StoreError:  # do not leave a full disk behind
+            for segment in self._spare[found:]:
+                self._disk.remove(segment.path)
+            raise
+
+    @override
+    def release(self, segment: Segment) -> None:
+        found = _file_segment(segment)
+        self._unpark(found)
+        with self._lock:
+            if found in self._unsynced:
+                self._unsynced.remove(found)
+            unused = self._retired if found.header_on_disk else self._spare
+            keep = found.size == self._segment_bytes and len(unused) < self._spare_limit
+            if keep:
+                found.view[:8] = bytes(8)
+                unused.append(found)
+        if not keep:
+            found.unmap()
+            self._disk.remove(found.path)
+
+    @override
+    def park(self, segment: Segment) -> None:
+        found = _file_segment(segment)
+        self._unpark(found)
+        self._parked.append(found)
+        while len(self._parked) > _MAPPED_SEGMENTS:
+            self._parked.popleft().unmap()
+
+    def _unpark(self, segment: FileSegment) -> None:
+        if segment in self._parked:
+            self._parked.remove(segment)
+
+    @override
+    def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
+        self.check_usable()
+        seal_frames(segment, end, next_sequence)
+
+    # -- syncing --------------------------------------------------------------------------------
+
     def sync(self, checkpoint: Callable[[], int]) -> None:
         """Write everything stored so far through to the disk; may run in any number of threads.
 
+        Args:
+            checkpoint: Seals what is stored, and returns the last sequence of it.
+
         Raises:
-            StoreError: The disk reports an error; nothing may be assumed of what is not synced.
+            StoreError: The disk reports an error: nothing is known of what was not synced before.
         """
-        self.files.check_usable()
+        self.check_usable()
         begun = self._syncs_begun
         with self._sync_lock:
-            if self._syncs_done > begun:  # somebody's sync began after this call, and is done
+            if self._syncs_done > begun:  # another sync began after this call, and is done
                 return
             self._syncs_begun += 1
             sequence = checkpoint()
-            self.files.sync()
+            self._sync_files()
             self.synced_sequence = max(self.synced_sequence, sequence)
             self._syncs_done = self._syncs_begun
 
-    @override
-    def give_back(self, segments: list[Segment]) -> None:
-        """Remove all segment files; what remains says how numbers go on."""
-        self.files.remove_all(segments)
+    def _sync_files(self) -> None:
+        with self._lock:
+            unsynced = list(self._unsynced)
+            retired = list(self._retired)
+            names, self._names_unsynced = self._names_unsynced, False
+            control, self._control_unsynced = self._control_unsynced, False
+        try:
+            for segment in unsynced:
+                self._sync_segment(segment)
+            for segment in retired:
+                self._sync_retired(segment)
+            with self._lock:
+                self._spare += [one for one in retired if one in self._retired]
+                self._retired = [one for one in self._retired if one not in retired]
+            if control:
+                self._sync_control()
+            if names:
+                self._disk.fsync_dir(self._path)
+        except BaseException:  # the next sync has to do these again
+            self._control_unsynced = self._control_unsynced or control
+            self._names_unsynced = self._names_unsynced or names
+            raise
+        finished = unsynced[:-1]  # the last one made may have been written to meanwhile
+        with self._lock:
+            self._unsynced = [one for one in self._unsynced if one not in finished]
 
-    @override
+    def _sync_segment(self, segment: FileSegment) -> None:
+        try:
+            file = self._disk.open(segment.path)
+        except StoreError:
+            if segment.released:  # persisted and removed in the meantime
+                return
+            raise
+        with contextlib.closing(file):
+            durable = DurableFile(file, rewrite_before_fsync=segment.rewrite_before_fsync)
+            with self._lock:
+                end = segment.end
+                if not segment.released:
+                    segment.rewrite(durable)
+            segment.header_on_disk = segment.rewrite_before_fsync = True
+            durable.fsync()
+            word = bytearray(16)
+            framing.write_word(memoryview(word), 0, end)
+            with self._lock:
+                segment.rewrite_before_fsync = False
+                segment.synced_end = end
+                if not segment.released:
+                    file.pwrite(word, _SYNCED_END)
+
+    def _sync_retired(self, segment: FileSegment) -> None:
+        with contextlib.closing(self._disk.open(segment.path)) as file:
+            with self._lock:
+                if segment in self._retired:  # it may be in use again
+                    # The magic was made zero in memory; written again since a sync may have failed.
+                    file.pwrite(bytes(8), 0)
+            file.fsync()
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def remove_all(self, segments: list[Segment]) -> None:
+        """Remove every segment file; the control page remains and says how numbers go on.
+
+        The page is synced first. Whichever of the files a crash leaves: its frames are persisted.
+        """
+        self._sync_control()
+        for segment in self._all(segments):
+            segment.unmap()
+            self._disk.remove(segment.path)
+        self._spare.clear()
+        self._retired.clear()
+
+    def _all(self, segments: list[Segment]) -> list[FileSegment]:
+        return [*self._spare, *self._retired, *map(_file_segment, segments)]
+
     def close(self, segments: list[Segment]) -> None:
-        """Unmap and unlock."""
-        self.files.close(segments)
+        """Unmap everything, the segments in use too, and release the lock whatever fails."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._unlock)
+            stack.callback(self._control_region.close)
+            for segment in self._all(segments):
+                stack.callback(segment.unmap)
 
-    @override
-    def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
-        self._disk.on_fork(owner, told)
+    # -- reading back ---------------------------------------------------------------------------
+
+    def _recover(self) -> list[Segment]:
+        """The segments of an earlier process, ascending."""
+        found: list[FileSegment] = []
+        try:
+            for name in self._disk.listdir(self._path):
+                if not name.endswith(_SUFFIX):
+                    continue
+                number = name.removesuffix(_SUFFIX)
+                if number.isdecimal():
+                    self._next_name = max(self._next_name, int(number) + 1)
+                segment = self._recovered(self._path / name)
+                if segment is not None:
+                    found.append(segment)
+            found.sort(key=lambda segment: (segment.first, segment.next_sequence))
+            return self._ordered(found)
+        except BaseException:
+            for segment in [*found, *self._spare, *self._retired]:
+                segment.unmap()
+            raise
+
+    def _ordered(self, found: list[FileSegment]) -> list[Segment]:
+        kept: list[Segment] = []
+        for segment in found:
+            if segment.end == segment.begin:
+                # Killed before its first frame. The next number may jump above its own, and then it
+                # would be of no use: a ring without another segment would be full.
+                self._highest_found = max(self._highest_found, segment.first - 1)
+                segment.released = True
+                self.release(segment)
+                continue
+            if kept and segment.first < kept[-1].next_sequence:
+                raise StoreCorrupt(segment.path, 24, "it repeats the sequences of another segment")
+            kept.append(segment)
+            self._unsynced.append(segment)
+        return kept
+
+    def _recovered(self, path: Path) -> FileSegment | None:
+        file = self._disk.open(path)
+        try:
+            segment = read_segment(self._disk, file, self._boot_id)
+            if segment is None:
+                self._keep_unused(file, file.size())
+        except BaseException:
+            file.close()
+            raise
+        if segment is None:
+            file.close()
+        else:
+            segment.unmap()  # there may be more of them than may be open
+        return segment
+
+    def _keep_unused(self, file: File, size: int) -> None:
+        if size == self._segment_bytes and len(self._spare) < self._spare_limit:
+            # On the disk it may still be in use, and must not be overwritten then.
+            file.pwrite(bytes(8), 0)
+            file.fsync()
+            self._spare.append(FileSegment(self._disk, file.path, first=0, size=size))
+        else:
+            self._disk.remove(file.path)
+
+    # -- notes ----------------------------------------------------------------------------------
 
     @property
     def notes(self) -> dict[str, str]:
@@ -182,17 +554,22 @@ class Directory(Home):
         return dict(self._notes)
 
     def set_note(self, key: str, value: str) -> None:
-        """Keep a text beside the messages; it is on the disk when this returns."""
-        self.files.check_usable()
+        """Keep a text beside the messages; it is on the disk when this returns.
+
+        Raises:
+            UsageError: One of the two is no text, or the store cannot be used.
+            StoreFull: The disk has no room.
+        """
+        self.check_usable()
         given: list[object] = [key, value]
         if not all(isinstance(each, str) for each in given):
             raise UsageError(f"a note is a text under a text, not {value!r} under {key!r}")
         notes = {**self._notes, key: value}
-        self._disk.replace(self.path / _NOTES, msgspec.json.encode(notes))
+        self._disk.replace(self._path / _NOTES, msgspec.json.encode(notes))
         self._notes = notes
 
     def _read_notes(self) -> dict[str, str]:
-        path = self.path / _NOTES
+        path = self._path / _NOTES
         if not self._disk.exists(path):
             return {}
         file = self._disk.open(path, writable=False)
@@ -202,6 +579,22 @@ class Directory(Home):
             raise StoreCorrupt(path, 0, "not a JSON object of texts") from error
         finally:
             file.close()
+
+
+def highest_number(first: int, size: int) -> int:
+    """No segment of this size and first number has a higher one."""
+    return first + size // _SMALLEST_FRAME_BYTES
+
+
+def _number_in_use(page: memoryview, offset: int) -> int:
+    """The higher of the two numbers that a torn word may stand for; none that is out of reach."""
+    return max(each for each in (0, *framing.read_word_pair(page, offset)) if each <= _HIGHEST)
+
+
+def _file_segment(segment: Segment) -> FileSegment:
+    if not isinstance(segment, FileSegment):
+        raise UsageError(f"{segment!r} is no segment of a file store")
+    return segment
 
 
 def _check_ours(disk: Disk, path: Path) -> None:
@@ -223,7 +616,7 @@ def _check_ours(disk: Disk, path: Path) -> None:
         finally:
             file.close()
     # Without a header: new, or of a process that was killed while it made the first file.
-    foreign = [name for name in names if name not in _OWN_NAMES and not name.endswith(SUFFIX)]
+    foreign = [name for name in names if name not in _OWN_NAMES and not name.endswith(_SUFFIX)]
     if foreign:
         raise StoreError(
             f"{path}: holds {foreign[0]!r} and is no publish store: give the store a new or an "

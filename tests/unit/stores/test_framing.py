@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import zlib
-
 import pytest
 
 from haclient_stores import framing
 from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
-from haclient_stores.framing import Identity, Seal
+from haclient_stores.framing import Identity
 
 MAGIC = b"HATESTED"
 BOOT = bytes(range(16))
@@ -118,40 +116,3 @@ def test_a_damaged_owner_is_never_believed(offset: int) -> None:
     with pytest.raises(StoreCorrupt) as caught:
         framing.read_owner(bytes(page), path=PATH)
     assert caught.value.offset == framing.OWNER_OFFSET
-
-
-SEALS = [Seal(200, 1, 11), Seal(201, 2**32 - 1, 13), Seal(5000, zlib.crc32(b"x"), 2**63)]
-
-
-def sealed(count: int) -> bytearray:
-    """A file of 8 places for seals, with bytes of an earlier life in each."""
-    file = bytearray(b"!" * 16 * 8)
-    file[-16:] = bytes(16)
-    for index, seal in enumerate(SEALS[:count]):
-        framing.write_seal(memoryview(file), 16 * (7 - index), seal)
-    return file
-
-
-def read_seals(file: bytearray) -> list[Seal]:
-    found: list[Seal] = []
-    while seal := framing.read_seal(memoryview(file), 16 * (7 - len(found))):
-        found.append(seal)
-    return found
-
-
-@pytest.mark.parametrize("count", range(4))
-def test_seals_are_read_downwards_to_the_first_empty_place(count: int) -> None:
-    assert read_seals(sealed(count)) == SEALS[:count]
-
-
-def test_a_seal_whose_last_word_was_not_written_does_not_count() -> None:
-    file = sealed(3)
-    file[16 * 5 : 16 * 5 + 8] = bytes(8)
-    assert read_seals(file) == SEALS[:2]
-
-
-@pytest.mark.row("PS21")
-def test_a_checksum_is_over_the_frames_and_the_numbers_around_them() -> None:
-    numbers = [(5, 7), (5, 8), (6, 7)]
-    assert len({framing.seal_checksum(b"frames", *each) for each in numbers}) == 3
-    assert framing.seal_checksum(b"frames", 5, 7) != framing.seal_checksum(b"Frames", 5, 7)

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from haclient_stores.disk.files import RealDisk
+from haclient_stores.disk.files import RealDisk, anonymous_region
 from haclient_stores.errors import StoreError, StoreFull, StoreLocked
-from haclient_stores.publish_stores.memory_space import anonymous_region
 from support.disks import tiny_file_system
 
 FULL = Path("/dev/full")  # each write to it finds no room
@@ -22,7 +21,7 @@ FULL = Path("/dev/full")  # each write to it finds no room
 HOLDER = """
 import sys
 from pathlib import Path
-from haclient_stores.disk.files import RealDisk
+from haclient_stores.disk.files import RealDisk, anonymous_region
 file = RealDisk().open_locked(Path(sys.argv[1]))
 print("locked", flush=True)
 sys.stdin.read()

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from haclient_stores.disk.durable_file import DurabilityOptions
 from haclient_stores.errors import StoreFull, UsageError
-from haclient_stores.publish_stores.hybrid import HybridPublishStore
-from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
+from haclient_stores.publish_stores.hybrid import HybridPublishStore, HybridSegment, HybridStorage
+from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES, Segment
+from haclient_stores.publish_stores.segment_file import HEADER_BYTES
+from haclient_stores.publish_stores.store_directory import StoreDirectory
 from support.frames import BASE, fill, frame_of, kept, put, put_until_full, take_all
-from support.recording import Event, RecordingDisk, Resized
+from support.recording import Event, RecordingDisk, Resized, Write
 
 pytestmark = pytest.mark.row("PS13")
 
@@ -134,3 +137,74 @@ def test_a_large_frame_passes_through() -> None:
 def test_less_memory_than_two_segments_is_refused() -> None:
     with pytest.raises(UsageError, match="at least two segments of 32768 bytes, not 65535"):
         HybridPublishStore(PATH, memory_bytes=2 * SMALL - 1, segment_bytes=SMALL)
+
+
+# -- memory and files ----------------------------------------------------------------------------
+
+
+def storage_of(events: list[Event] | None = None) -> HybridStorage:
+    directory = StoreDirectory(
+        Path("/stores/p"), RecordingDisk(events), DurabilityOptions(), segment_bytes=SMALL
+    )
+    return HybridStorage(directory, segment_bytes=SMALL, memory_bytes=2 * SMALL)
+
+
+def append(storage: HybridStorage, segment: Segment, body: bytes) -> None:
+    """Append a frame as the log would, and mark it."""
+    sequence = segment.next_sequence
+    frame = frame_of(sequence, body)
+    end = segment.end + len(frame)
+    segment.view[segment.end : end] = frame
+    storage.seal(segment, end, sequence + 1)
+    segment.mark(end, sequence + 1)
+
+
+def test_the_oldest_segment_moves_to_a_file_and_stays_the_same() -> None:
+    storage = storage_of()
+    first, second = storage.create(1, SMALL), storage.create(2, SMALL)
+    append(storage, first, b"one")
+    append(storage, second, b"two")
+    before = bytes(first.view[HEADER_BYTES : first.end + 4])
+    storage.create(3, SMALL)
+    assert isinstance(first, HybridSegment)
+    assert first.region is None
+    assert bytes(first.view[HEADER_BYTES : first.end + 4]) == before
+    assert isinstance(second, HybridSegment)
+    assert second.twin is None
+    assert storage.used_bytes == 2 * SMALL
+
+
+def test_a_copy_writes_the_length_of_its_first_new_frame_last() -> None:
+    events: list[Event] = []
+    storage = storage_of(events)
+    segment = storage.create(1, SMALL)
+    for body in (b"one", b"two"):
+        append(storage, segment, body)
+        del events[:]
+        start = segment.mark_offsets[-2]
+        storage.copy_out()
+        writes = [event for event in events if isinstance(event, Write)]
+        frames = range(HEADER_BYTES, segment.end + 1)
+        written = [write.offset for write in writes if write.offset in frames]
+        assert written[-3:] == [segment.end, start + 4, start]
+    del events[:]
+    storage.copy_out()
+    assert events == []  # nothing new
+
+
+def test_a_segment_that_is_released_leaves_memory_and_file() -> None:
+    storage = storage_of()
+    segments = [storage.create(number, SMALL) for number in range(1, 5)]
+    for segment in segments:
+        storage.release(segment)
+    assert storage.used_bytes == 0
+    assert all(isinstance(s, HybridSegment) and s.region is None for s in segments)
+
+
+def test_a_segment_in_a_file_is_not_written_any_more() -> None:
+    storage = storage_of()
+    segment = storage.create(1, SMALL)
+    for number in (2, 3):
+        storage.create(number, SMALL)
+    with pytest.raises(AssertionError, match="not written any more"):
+        _ = segment.writable

@@ -5,11 +5,13 @@ import tracemalloc
 import pytest
 
 from haclient.protocol.codec import publish_head
+from haclient_stores.disk.files import anonymous_region
 from haclient_stores.errors import StoreFull, UsageError
 from haclient_stores.publish_stores.memory import (
     DEFAULT_MEMORY_BYTES,
     DEFAULT_MEMORY_SEGMENT_BYTES,
     MemoryPublishStore,
+    MemoryStorage,
 )
 from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from support.frames import BASE, fill, frame_of, kept, put, put_until_full, take_all
@@ -120,3 +122,40 @@ def test_an_unpersisted_message_of_100_bytes_takes_at_most_200() -> None:
     tracemalloc.stop()
     mapped = sum(segment.size for segment in store.detach())
     assert (objects + mapped) / count <= 200
+
+
+def test_preallocated_memory_is_used_before_any_other() -> None:
+    storage = MemoryStorage(MIN_SEGMENT_BYTES, spare_limit=3, preallocated=True)
+    assert len(storage._spare) == 3
+    segments = [storage.create(number, MIN_SEGMENT_BYTES) for number in (1, 2, 3)]
+    assert storage._spare == []
+    for segment in segments:
+        segment.view[:4] = b"old!"
+        storage.release(segment)
+    again = storage.create(9, MIN_SEGMENT_BYTES)
+    assert bytes(again.view[:4]) == bytes(4)  # the frames of another life never show
+    assert (again.first, len(storage._spare)) == (9, 2)
+
+
+def test_no_more_than_the_kept_pieces_stay() -> None:
+    storage = MemoryStorage(MIN_SEGMENT_BYTES, spare_limit=1)
+    segments = [
+        storage.create(number, size)
+        for number, size in (
+            (1, MIN_SEGMENT_BYTES),
+            (2, MIN_SEGMENT_BYTES),
+            (3, 2 * MIN_SEGMENT_BYTES),
+        )
+    ]
+    for segment in segments:
+        storage.release(segment)
+    assert len(storage._spare) == 1
+
+
+@pytest.mark.row("PS18")
+@pytest.mark.parametrize("size", [2**62, 2**70])
+def test_more_memory_than_any_machine_has_is_refused_before_any_is_touched(size: int) -> None:
+    with pytest.raises(StoreFull, match="this machine has no memory for"):
+        MemoryStorage(size // 8, spare_limit=8, preallocated=True)
+    with pytest.raises(StoreFull, match="this machine has no memory for"):
+        anonymous_region(size)

@@ -20,7 +20,7 @@ from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.ring import RingPublishStore
 from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES, Limits, Segment
-from haclient_stores.publish_stores.store_directory import Directory
+from haclient_stores.publish_stores.store_directory import StoreDirectory
 from support.frames import BASE, fill, frame_of, kept, put, take_all
 from support.recording import Event, RecordingDisk, Removed
 
@@ -301,11 +301,12 @@ def test_a_number_that_no_publisher_reaches_is_refused_and_changes_nothing(
     fill(store, 3)
     store.discard_up_to(1001)
     before = numbers(store)
-    for call in (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: store.discard_up_to(number),
         lambda: store.reconcile(seen=number, persisted=1001, clock_us=CLOCK),
         lambda: store.reconcile(seen=1003, persisted=number, clock_us=CLOCK),
-    ):
+    )
+    for call in calls:
         with pytest.raises(StoreError, match=f"sequence {number} is above {2**63 - 1}"):
             call()
         assert numbers(store) == before
@@ -400,7 +401,7 @@ def test_a_store_that_cannot_take_over_what_it_finds_is_not_locked() -> None:
             raise StoreFull(f"no memory for {segments}")
 
     disk = RecordingDisk()
-    home = Directory(PATH, disk, DurabilityOptions(), segment_bytes=SMALL)
+    directory = StoreDirectory(PATH, disk, DurabilityOptions(), segment_bytes=SMALL)
     with pytest.raises(StoreFull):
-        Unmappable(home, home.files, limits=Limits(SMALL, SMALL), error_on_publish_gap=False)
+        Unmappable(directory, directory, limits=Limits(SMALL, SMALL), error_on_publish_gap=False)
     truncating("file", disk).close()

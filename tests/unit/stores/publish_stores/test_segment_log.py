@@ -7,14 +7,14 @@ import threading
 import pytest
 from typing_extensions import override
 
+from haclient_stores.disk.files import anonymous_region
 from haclient_stores.errors import StoreFull, UsageError
-from haclient_stores.publish_stores.memory_space import anonymous_region
 from haclient_stores.publish_stores.segment import (
     MIN_SEGMENT_BYTES,
     SLOT_BYTES,
     Limits,
     Segment,
-    Space,
+    SegmentStorage,
 )
 from haclient_stores.publish_stores.segment_log import MARK_BYTES, MAX_FRAME_BYTES, SegmentLog
 from haclient_stores.publish_stores.window import PublishWindow
@@ -44,7 +44,7 @@ class MemorySegment(Segment):
         return self.region.view
 
 
-class RecordingSpace(Space):
+class RecordingStorage(SegmentStorage):
     """Memory that remembers what the log told it."""
 
     begin = 64
@@ -55,7 +55,7 @@ class RecordingSpace(Space):
         self.parked: list[int] = []
         self.gone: list[int] = []
         self.seals: list[tuple[int, int, int]] = []
-        self.notes: list[tuple[int, int, bool]] = []
+        self.saved: list[tuple[int, int, bool]] = []
         self.full: StoreFull | None = None
         self.seal_bytes = 0
 
@@ -81,19 +81,21 @@ class RecordingSpace(Space):
         self.seals.append((segment.first, end - segment.end, next_sequence))
 
     @override
-    def note(self, window: PublishWindow, *, numbering: bool) -> None:
-        self.notes.append((window.last_persisted, window.last_sequence, numbering))
+    def save_numbers(self, window: PublishWindow, *, skipped: bool) -> None:
+        self.saved.append((window.last_persisted, window.last_sequence, skipped))
 
 
 class Log(SegmentLog):
-    """A log that also keeps its space and what was put into it."""
+    """A log that also keeps its storage and what was put into it."""
 
     def __init__(self, *, segment_bytes: int = SMALL, max_bytes: int = 2**30) -> None:
-        self.space = RecordingSpace()
+        self.storage = RecordingStorage()
         self.window = PublishWindow()
         self.asked: list[int] = []
         self.grants = 2**60
-        super().__init__(self.space, self.window, limits=Limits(segment_bytes, max_bytes, self.ask))
+        super().__init__(
+            self.storage, self.window, limits=Limits(segment_bytes, max_bytes, self.ask)
+        )
         self.wanted = b""
         self.reconcile(seen=0, persisted=0, clock_us=BASE)
 
@@ -156,12 +158,12 @@ def test_a_body_that_is_no_buffer_leaves_no_trace() -> None:
 
 def test_a_segment_is_filled_to_the_last_byte() -> None:
     log = Log()
-    room = SMALL - RecordingSpace.begin - 2 * SLOT_BYTES  # zeros behind the last frame
+    room = SMALL - RecordingStorage.begin - 2 * SLOT_BYTES  # zeros behind the last frame
     size = room - len(frame_of(1001, b""))
     log.put(b"x" * size)
-    assert [segment.size for segment in log.space.made] == [SMALL]
+    assert [segment.size for segment in log.storage.made] == [SMALL]
     log.put(b"")
-    assert len(log.space.made) == 2
+    assert len(log.storage.made) == 2
     assert log.taken() == log.wanted
 
 
@@ -169,10 +171,10 @@ def test_a_segment_is_filled_to_the_last_byte() -> None:
 def test_a_frame_that_is_larger_than_a_segment_gets_one_of_its_own(more: int) -> None:
     log = Log()
     log.put()
-    log.put(b"x" * (SMALL - RecordingSpace.begin - len(frame_of(1002, b"")) + more))
+    log.put(b"x" * (SMALL - RecordingStorage.begin - len(frame_of(1002, b"")) + more))
     log.put()
     assert log.firsts[0] == 1001
-    assert all(segment.size % 4096 == 0 for segment in log.space.made)
+    assert all(segment.size % 4096 == 0 for segment in log.storage.made)
     assert log.taken() == log.wanted
 
 
@@ -190,17 +192,17 @@ def test_everything_is_sealed_about_every_64_kib() -> None:
     log = Log(segment_bytes=2**20)
     for _ in range(500):
         log.put(KIB)
-    sizes = [size for _, size, _ in log.space.seals]
+    sizes = [size for _, size, _ in log.storage.seals]
     assert len(sizes) == len(log.wanted) // MARK_BYTES
     assert all(MARK_BYTES - len(KIB) - 100 < size <= MARK_BYTES for size in sizes)
     log.checkpoint()
-    assert sum(size for _, size, _ in log.space.seals) == len(log.wanted)
-    assert log.space.seals[-1][2] == 1501
+    assert sum(size for _, size, _ in log.storage.seals) == len(log.wanted)
+    assert log.storage.seals[-1][2] == 1501
 
 
 def test_seals_take_room_in_the_segment_that_they_are_for() -> None:
     log = Log()
-    log.space.seal_bytes = SMALL // 4
+    log.storage.seal_bytes = SMALL // 4
     for _ in range(10):
         log.put()
         log.checkpoint()
@@ -267,11 +269,11 @@ def test_no_room_in_the_space_changes_nothing() -> None:
     log = Log()
     for _ in range(31):
         log.put(KIB)
-    log.space.full = StoreFull("disk full")
+    log.storage.full = StoreFull("disk full")
     for _ in range(3):
         with pytest.raises(StoreFull, match="disk full"):
             log.put(KIB)
-    log.space.full = None
+    log.storage.full = None
     assert log.put(KIB) == 1032
     assert log.taken() == log.wanted
 
@@ -282,7 +284,7 @@ def test_the_resize_handler_is_told_the_new_size_before_the_log_grows() -> None:
     for _ in range(70):
         log.put(KIB)
     assert log.asked == [SMALL, 2 * SMALL, 3 * SMALL]
-    assert [segment.size for segment in log.space.made] == [SMALL] * 3
+    assert [segment.size for segment in log.storage.made] == [SMALL] * 3
 
 
 @pytest.mark.row("PS17")
@@ -322,7 +324,7 @@ def test_an_ack_gives_back_every_segment_behind_it() -> None:
     assert log.firsts == [1032, 1063, 1094]
     log.discard_up_to(1100)
     assert log.firsts == [1094]
-    assert log.space.gone == [1001, 1032, 1063]
+    assert log.storage.gone == [1001, 1032, 1063]
     assert (log.window.count, log.unpersisted_bytes) == (0, 0)
 
 
@@ -332,10 +334,10 @@ def test_an_ack_that_is_known_is_not_noted_again() -> None:
     log.put()
     log.put()
     log.discard_up_to(1001)
-    notes = list(log.space.notes)
+    notes = list(log.storage.saved)
     for old in (1001, 1000, 0, -5):
         log.discard_up_to(old)
-    assert log.space.notes == notes
+    assert log.storage.saved == notes
     assert [n for n, _ in log.frames(0)] == [1002]
 
 
@@ -345,7 +347,7 @@ def test_an_ack_above_the_last_number_moves_the_numbering() -> None:
     log.put()
     log.taken()
     log.discard_up_to(5000)
-    assert log.space.notes[-1] == (5000, 5000, True)
+    assert log.storage.saved[-1] == (5000, 5000, True)
     assert log.put() == 5001
     assert log.firsts == [5001]
     assert log.taken().endswith(frame_of(5001, b"body"))
@@ -462,18 +464,18 @@ def test_segments_between_the_cursor_and_the_head_are_parked() -> None:
     log = Log()
     for _ in range(130):
         log.put(KIB)
-    assert log.space.parked == [1032, 1063, 1094]
+    assert log.storage.parked == [1032, 1063, 1094]
     log.taken()
-    assert log.space.parked == [1032, 1063, 1094, 1001, 1032, 1063, 1094]
+    assert log.storage.parked == [1032, 1063, 1094, 1001, 1032, 1063, 1094]
 
 
 def test_segments_that_a_replay_has_read_are_parked_again() -> None:
     log = Log()
     for _ in range(130):
         log.put(KIB)
-    log.space.parked.clear()
+    log.storage.parked.clear()
     assert len(list(log.frames(0))) == 130
-    assert log.space.parked == [1032, 1063, 1094]  # the cursor is in the first, the head last
+    assert log.storage.parked == [1032, 1063, 1094]  # the cursor is in the first, the head last
 
 
 # -- numbering --------------------------------------------------------------------------------
@@ -570,7 +572,7 @@ def test_a_checkpoint_covers_every_append_that_was_done() -> None:
     log.checkpoint()
     assert all(before <= after for before, after in covered)
     sealed = {first: first for first in log.firsts}
-    for first, _, following in log.space.seals:
+    for first, _, following in log.storage.seals:
         assert following > sealed[first]
         sealed[first] = following
     assert list(sealed.values()) == [*log.firsts[1:], log.window.last_sequence + 1]
