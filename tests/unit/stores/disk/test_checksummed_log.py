@@ -64,9 +64,7 @@ def test_a_block_that_is_not_whole_or_not_in_its_place_ends_the_log_after_a_star
     with caplog.at_level(logging.WARNING):
         assert read_blocks(PATH, 0, restarted, blocks.read) == BLOCK
     assert blocks.taken == [0]
-    said = (
-        "/stores/log: byte 10: not the block that belongs here: it was not on disk when the"
-    )
+    said = "/stores/log: byte 10: not the block that belongs here: it was not on disk when the"
     assert said in caplog.text
 
 
