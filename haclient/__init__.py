@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from haclient.protocol.messages import Message
     from haclient.protocol.options import Options
     from haclient.protocol.uri import Uri
-    from haclient.session.states import ConnectionState, StateListener
+    from haclient.session.connection_state import ConnectionState, StateListener
     from haclient.sow_adapter import SOWRecoveryPointAdapter
     from haclient.streams import MessageStream
     from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
@@ -151,8 +151,8 @@ _HOMES = {
     "Message": "haclient.protocol.messages",
     "Options": "haclient.protocol.options",
     "Uri": "haclient.protocol.uri",
-    "ConnectionState": "haclient.session.states",
-    "StateListener": "haclient.session.states",
+    "ConnectionState": "haclient.session.connection_state",
+    "StateListener": "haclient.session.connection_state",
     "MessageStream": "haclient.streams",
     "SOWRecoveryPointAdapter": "haclient.sow_adapter",
     "EPOCH": _BOOKMARKS,

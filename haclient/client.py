@@ -11,7 +11,6 @@ bookmark store that is full) cancels the block and leaves it as itself.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
@@ -23,15 +22,15 @@ from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.protocol.uri import Uri
 from haclient.publishing import PublishingClient
+from haclient.session.connection_state import ConnectionState, StateListener
 from haclient.session.heartbeat import Heartbeat
-from haclient.session.states import ConnectionState, StateListener
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
 from haclient.transport.core import Core
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
 from haclient.transport.handling import Handler, HandlerErrorPolicy, check_policy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
-from haclient.transport.settings import EXIT_TIMEOUT_S, TIMEOUT_S, Settings
+from haclient.transport.settings import EXIT_TIMEOUT_S, TIMEOUT_S, Settings, seconds
 from haclient_stores.bookmark import MOST_RECENT, StartPoint
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
@@ -139,7 +138,7 @@ class Client(PublishingClient):
             ConnectionRefused: Nobody listens there.
             TimedOut: It took longer than `timeout` seconds.
         """
-        await self._core.connect(uri, timeout=timeout)
+        await self._core.connect(uri, timeout=seconds(timeout))
 
     async def logon(self, *, timeout: float | None = TIMEOUT_S) -> None:
         """Say who we are; then trim and replay the publish store (PS7, PS8) and start the beats.
@@ -150,7 +149,7 @@ class Client(PublishingClient):
             PublishGap: The server lacks what was acknowledged, and the store minds.
             TimedOut: The server did not answer in time.
         """
-        await self._core.logon(timeout=timeout)
+        await self._core.logon(timeout=seconds(timeout))
 
     async def disconnect(self) -> None:
         """Close the connection; what the stores keep stays kept. The client may connect again."""
@@ -194,13 +193,12 @@ class Client(PublishingClient):
     @property
     def state(self) -> ConnectionState:
         """How far the connection is."""
-        return self._core.state
+        return self._core.status.state
 
     @property
     def server_version(self) -> str:
         """The server's version as it writes it; empty before the first logon (CC5)."""
-        server = self._core.server
-        return "" if server is None else server.server_version
+        return self._core.status.server_version
 
     @property
     def publish_store(self) -> PublishStore | None:
@@ -255,7 +253,7 @@ class Client(PublishingClient):
             filter=filter,
             options=options,
             sub_id=sub_id,
-            timeout=_limit(timeout),
+            timeout=seconds(timeout),
         )
         return await self._subscriber.handle(command, handler)
 
@@ -335,7 +333,7 @@ class Client(PublishingClient):
             options=options,
             sub_id=sub_id,
             bookmark=bookmark,
-            timeout=_limit(timeout),
+            timeout=seconds(timeout),
         )
         return await self._subscriber.handle(command, handler, auto_discard=auto_discard)
 
@@ -437,7 +435,7 @@ class Client(PublishingClient):
             batch_size=batch_size,
             options=options,
             sub_id=sub_id,
-            timeout=_limit(timeout),
+            timeout=seconds(timeout),
         )
         return await self._subscriber.handle(command, handler)
 
@@ -454,8 +452,3 @@ class Client(PublishingClient):
     async def execute_async(self, command: Command, handler: Handler | None = None) -> str:
         """Send any command; its messages, and the acks it asks for, go to `handler` (CC18)."""
         return await self._subscriber.execute_async(command, handler)
-
-
-def _limit(timeout: float | None) -> float:
-    """`None` waits for ever; a command without a limit of its own has the client's."""
-    return math.inf if timeout is None else timeout

@@ -24,18 +24,19 @@ from haclient.ha_options import HAOptions
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.protocol.uri import Uri
+from haclient.session.connection_state import StateListener
 from haclient.session.heartbeat import Heartbeat
-from haclient.session.states import StateListener
 from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
+from haclient.transport.core import Core
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
-from haclient.transport.ha_core import (
-    HACore,
+from haclient.transport.handling import HandlerErrorPolicy, check_policy
+from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
+from haclient.transport.reconnector import (
     HASettings,
     OnPublishGap,
     OnResubscribeFailure,
+    Reconnector,
 )
-from haclient.transport.handling import HandlerErrorPolicy, check_policy
-from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient.transport.settings import EXIT_TIMEOUT_S, TIMEOUT_S, Settings
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -127,7 +128,18 @@ class HAClient(Client):
         if bool(servers) == (server_chooser is not None):
             raise UsageError("give either servers=[...] or a server_chooser")
         check_policy(on_handler_error)  # before anything is taken
-        self._ha_core = HACore(
+        manager = subscription_manager or MemorySubscriptionManager()
+        settings = HASettings(
+            chooser=server_chooser or DefaultServerChooser(servers),
+            delay=delay_strategy or ExponentialDelayStrategy(),
+            manager=manager,
+            connect_timeout_s=connect_timeout,
+            on_publish_gap=on_publish_gap,
+            on_resubscribe_failure=on_resubscribe_failure,
+            failover_overlap_s=failover_overlap,
+        )
+        settings.check_store(publish_store)
+        core = Core(
             Settings(
                 name=name,
                 publish_store=publish_store,
@@ -142,19 +154,11 @@ class HAClient(Client):
                 max_queued_bytes=max_queued_bytes,
                 max_unpersisted_bytes=max_unpersisted_bytes,
                 exit_timeout_s=exit_timeout,
-                lasting=True,
             ),
-            HASettings(
-                chooser=server_chooser or DefaultServerChooser(servers),
-                delay=delay_strategy or ExponentialDelayStrategy(),
-                manager=subscription_manager or MemorySubscriptionManager(),
-                connect_timeout_s=connect_timeout,
-                on_publish_gap=on_publish_gap,
-                on_resubscribe_failure=on_resubscribe_failure,
-                failover_overlap_s=failover_overlap,
-            ),
+            manager,
         )
-        self._compose(self._ha_core, on_handler_error)
+        self._reconnector = Reconnector(core, settings)
+        self._compose(core, on_handler_error)
 
     @classmethod
     def memory_backed(cls, name: str, **options: Unpack[HAOptions]) -> Self:
@@ -220,7 +224,7 @@ class HAClient(Client):
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         try:
-            await self._ha_core.connect_and_logon()
+            await self._reconnector.connect_and_logon()
         except BaseException:
             await self.__aexit__(*sys.exc_info())
             raise
@@ -229,7 +233,7 @@ class HAClient(Client):
     @property
     def disconnected(self) -> bool:
         """Whether there is no connection that has logged on right now (HA19)."""
-        return not self._ha_core.commander.logged_on
+        return not self._core.status.is_logged_on
 
     @override
     async def connect(self, uri: str | Uri, *, timeout: float | None = TIMEOUT_S) -> NoReturn:
@@ -242,12 +246,17 @@ class HAClient(Client):
         raise UsageError("an HAClient logs on by itself: enter it with async with")
 
     @override
+    async def disconnect(self) -> None:
+        """Stop for good, at once, whatever the recovery is doing; stores keep what they have."""
+        await self._reconnector.disconnect()
+
+    @override
     async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
         """Beat every `interval` seconds; only before the block is entered (HB5).
 
         Raises:
             UsageError: The block was entered, or a limit can never work.
         """
-        if self._ha_core.entered:
+        if self._core.entered:
             raise UsageError("an HAClient takes its heartbeat before it connects: heartbeat=...")
         await super().set_heartbeat(interval, idle_limit)

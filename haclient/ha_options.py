@@ -14,10 +14,10 @@ from haclient.delay import DelayStrategy
 from haclient.errors import HAClientError
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
-from haclient.session.states import StateListener
+from haclient.session.connection_state import StateListener
 from haclient.subscription_manager import SubscriptionManager
-from haclient.transport.ha_core import OnPublishGap, OnResubscribeFailure
 from haclient.transport.handling import HandlerErrorPolicy
+from haclient.transport.reconnector import OnPublishGap, OnResubscribeFailure
 
 __all__ = ["HAOptions"]
 

@@ -11,7 +11,7 @@ from haclient.protocol.codec import Payload, as_bytes
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.transport.core import Core
-from haclient.transport.settings import TIMEOUT_S
+from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient.transport.syncing import on_disk
 
 __all__ = ["PublishingClient"]
@@ -108,9 +108,9 @@ class PublishingClient:
         """
         self._core.thread.check("publish_flush")
         if not durable:
-            await self._core.flush_persisted(timeout=timeout)
+            await self._core.flush_persisted(timeout=seconds(timeout))
             return
-        with trio.move_on_after(float("inf") if timeout is None else timeout):
+        with trio.move_on_after(seconds(timeout)):
             await on_disk(self._core.publisher.store)
             return
         raise TimedOut(f"publish_flush: the store is not on disk after {timeout:g} s")
@@ -131,17 +131,17 @@ class PublishingClient:
             DisconnectedError: The connection was lost.
         """
         self._core.thread.check("wait_persisted")
-        await self._core.wait_persisted(sequence, timeout=timeout)
+        await self._core.wait_persisted(sequence, timeout=seconds(timeout))
 
     async def wait_empty(self, *, timeout: float | None = None) -> None:
         """Wait until the store holds nothing unpersisted, also of what is published meanwhile."""
         self._core.thread.check("wait_empty")
-        await self._core.wait_empty(timeout=timeout)
+        await self._core.wait_empty(timeout=seconds(timeout))
 
     async def flush(self, *, timeout: float | None = TIMEOUT_S) -> None:
         """Wait until the server has processed every command sent so far (CC10)."""
         self._core.thread.check("flush")
-        await self._core.flush(timeout=timeout)
+        await self._core.flush(timeout=seconds(timeout))
 
     async def sow_delete(
         self,
@@ -171,4 +171,4 @@ class PublishingClient:
         command = Command(
             "sow_delete", topic=topic, filter=filter, sow_keys=",".join(keys), timeout=timeout
         )
-        return await self._core.sow_delete(command.to_fields(), body, timeout=timeout)
+        return await self._core.sow_delete(command.to_fields(), body, timeout=seconds(timeout))

@@ -28,7 +28,7 @@ from haclient.transport.commander import Fields, drop_queued
 from haclient.transport.core import Core
 from haclient.transport.dispatch import Delivery
 from haclient.transport.handling import Handler, HandlerErrorPolicy, serve
-from haclient.transport.settings import TIMEOUT_S
+from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient_stores.bookmark import EPOCH, MOST_RECENT
 
 __all__ = ["Subscriber"]
@@ -208,7 +208,7 @@ class Subscriber:
         self, command: Command, delivery: Delivery, *, markers: bool, lasts: bool
     ) -> Subscription:
         """Send a command; a client that reconnects tries until a server has answered it."""
-        if not self._core.settings.lasting:
+        if not self._core.status.reconnects:
             return await self._open_once(command, delivery, markers=markers, lasts=lasts)
         with trio.move_on_after(_timeout(command)):
             while True:
@@ -256,7 +256,7 @@ class Subscriber:
     ) -> None:
         active = [one for one in subscriptions if self._is_active(one)]
         if active:
-            await self._core.commander.unsubscribe(active, timeout=timeout)
+            await self._core.commander.unsubscribe(active, timeout=seconds(timeout))
 
     def _is_active(self, subscription: Subscription) -> bool:
         return self._core.session.router.get(subscription.sub_id) is subscription

@@ -41,7 +41,7 @@ WITHOUT_MIRROR = {
         "a tree without behaviour; the tests of parser and compiler build every node"
     ),
     "haclient/ha.py": "tests/scenarios/test_ha_reconnecting.py runs it step by step",
-    "haclient/transport/ha_core.py": "tests/scenarios/test_ha_reconnecting.py runs it step by step",
+    "haclient/transport/reconnector.py": "tests/scenarios/test_ha_reconnecting.py runs its steps",
     "haclient/stores.py": "re-exports; tests/packaging checks the names",
     "haclient/transport/link.py": "an interface; tests/unit/transport/test_tcp.py runs it",
     "stores/haclient_stores/interfaces.py": "interfaces; their implementations are tested",

@@ -28,6 +28,7 @@ __all__ = [
     "MAX_SEQUENCE",
     "LogStart",
     "LoggedOn",
+    "check_client_name",
     "logon_fields",
     "read_logon_ack",
     "refusal",
@@ -166,3 +167,19 @@ def _log_starts(text: str) -> tuple[LogStart, ...]:
         return tuple(LogStart(int(start, 16), int(position)) for start, position in pairs)
     except ValueError as error:
         raise ProtocolError(f"the server's logon ack has malformed log_starts: {text!r}") from error
+
+
+def check_client_name(name: str) -> str:
+    """Names are the identity of a publisher: an empty one, or one that logs mangle, is refused.
+
+    Raises:
+        UsageError: It is empty, or has control characters, newlines or square brackets.
+    """
+    if not name:
+        raise UsageError("a client needs a name that is the same in every run, not an empty one")
+    if any(ch < " " or ch in "[]\x7f" for ch in name):
+        raise UsageError(
+            f"the client name {name!r} has control characters or square brackets: "
+            "choose printable characters"
+        )
+    return name

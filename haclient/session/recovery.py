@@ -1,9 +1,8 @@
-"""The recovery plan: how a lost connection becomes a live one (design 5, rows HA3-HA8, HA22, HA23).
+"""The recovery plan: how a lost connection becomes a live one.
 
 One table. Each state names one step of the shell. A step that succeeds leads to the next state; a
-loss in any of them leads back to `CHOOSING`, and so to the same server first, unless the chooser
-was told of a failure. There is one plan per client and it is in one state: however many errors
-arrive there is one recovery (HA22), and one that is lost begins anew (HA23).
+loss in any of them leads back to `CHOOSING`. There is one plan per client and it is in one state:
+however many errors arrive there is one recovery, and one that is lost begins anew.
 
 ==============  =============================================================
 CHOOSING        ask the chooser for URI and authenticator; an empty URI ends it
@@ -11,12 +10,16 @@ WAITING         ask the delay strategy, sleep; a strategy that raises ends it
 DIALLING        connect
 LOGGING_ON      logon, with the authenticator of this server
 RECONCILING     tell the chooser of the success; trim and number the store
-HEARTBEAT       start the beats
+HEARTBEAT       start the heartbeat
 REPLAYING       send again what is not persisted, before anything new
 RESUBSCRIBING   enter the subscriptions again, in the order of their entry
 LIVE            work, until the connection is lost
-STOPPED         nothing follows: disconnected on purpose, or given up
 ==============  =============================================================
+
+A connection is *stable* once it has been LIVE for `STABLE_AFTER_S`. A stable connection that is
+lost is not the server's failure: the same server is tried first, and the delay strategy was reset.
+Everything lost before that counts as a failure of the server, so a server that logs us on and cuts
+the connection at once is left for the next one, after growing waits.
 """
 
 from __future__ import annotations
@@ -24,7 +27,13 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-__all__ = ["NEXT", "Recovery", "RecoveryPlan"]
+__all__ = ["NEXT", "STABLE_AFTER_S", "FailureLog", "Recovery", "RecoveryPlan"]
+
+STABLE_AFTER_S: Final = 5.0
+"""How long a connection has to be LIVE before it counts as a success, in seconds."""
+
+_WARN_AGAIN_AFTER_S: Final = 10.0
+_WARN_AT_LEAST_EVERY_S: Final = 600.0
 
 
 class Recovery(enum.StrEnum):
@@ -39,7 +48,6 @@ class Recovery(enum.StrEnum):
     REPLAYING = "replaying"
     RESUBSCRIBING = "resubscribing"
     LIVE = "live"
-    STOPPED = "stopped"
 
 
 NEXT: Final = {
@@ -54,43 +62,62 @@ NEXT: Final = {
 }
 """What follows a step that succeeded."""
 
-_BLAMES_SERVER: Final = frozenset(NEXT) - {Recovery.CHOOSING, Recovery.WAITING}
-
 
 class RecoveryPlan:
     """The state of one client's recovery.
 
     Attributes:
         state: Where it stands.
-        attempts: Servers tried since the last time it was live.
+        attempts: Servers tried since the last stable connection.
+        is_stable: Whether the present connection, or else the one that was lost last, was LIVE for
+            long enough.
     """
 
-    __slots__ = ("attempts", "state")
+    __slots__ = ("attempts", "is_stable", "state")
 
     def __init__(self) -> None:
         self.state = Recovery.CHOOSING
         self.attempts = 0
+        self.is_stable = False
 
     def done(self) -> None:
-        """The step of this state succeeded; once stopped, that changes nothing."""
-        if self.state is Recovery.STOPPED:
-            return
+        """The step of this state succeeded."""
         if self.state is Recovery.WAITING:
             self.attempts += 1
         self.state = NEXT[self.state]
-        if self.state is Recovery.LIVE:
-            self.attempts = 0
+        self.is_stable = False
+
+    def stable(self) -> None:
+        """It has been LIVE for `STABLE_AFTER_S`."""
+        self.is_stable = True
+        self.attempts = 0
 
     def lost(self) -> bool:
-        """The step failed, or the connection was lost; whether the chooser is to hear of it.
+        """The step failed, or the connection was lost; whether that is the server's failure."""
+        tried = self.state not in {Recovery.CHOOSING, Recovery.WAITING}
+        self.state = Recovery.CHOOSING
+        return tried and not self.is_stable
 
-        A connection that was live is not the server's failure: it is tried again first (HA7).
-        """
-        blame = self.state in _BLAMES_SERVER
-        if self.state is not Recovery.STOPPED:
-            self.state = Recovery.CHOOSING
-        return blame
 
-    def stop(self) -> None:
-        """Nothing follows."""
-        self.state = Recovery.STOPPED
+class FailureLog:
+    """Which failed attempts are worth a warning: the first one, then at growing intervals."""
+
+    __slots__ = ("_interval_s", "_warn_at")
+
+    def __init__(self) -> None:
+        self._warn_at = 0.0
+        self._interval_s = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Whether an attempt that failed at `now` (seconds) is to be warned of."""
+        if self._interval_s and now < self._warn_at:
+            return False
+        self._interval_s = min(
+            max(2 * self._interval_s, _WARN_AGAIN_AFTER_S), _WARN_AT_LEAST_EVERY_S
+        )
+        self._warn_at = now + self._interval_s
+        return True
+
+    def reset(self) -> None:
+        """A stable connection: the next failure is a first one again."""
+        self._interval_s = 0.0

@@ -95,7 +95,7 @@ class Commander:
         pending: PendingCommand,
         event: trio.Event,
         *,
-        timeout: float | None,
+        timeout: float,
         patient: bool = False,
     ) -> Message:
         """Send, then wait for the ack that confirms the command.
@@ -131,9 +131,9 @@ class Commander:
             raise TimedOut(f"{pending.what}: the server did not answer within {timeout:g} s")
         return pending.ack
 
-    async def _wait(self, event: trio.Event, timeout: float | None, *, patient: bool) -> None:
+    async def _wait(self, event: trio.Event, timeout: float, *, patient: bool) -> None:
         while not event.is_set():
-            with trio.move_on_after(float("inf") if timeout is None else timeout):
+            with trio.move_on_after(timeout):
                 await event.wait()
             connection = self.connection
             if not patient or connection is None or connection.reading_stopped_by is None:
@@ -147,7 +147,7 @@ class Commander:
         what: str,
         awaited: str = "processed",
         urgent: bool = False,
-        timeout: float | None,
+        timeout: float,
         patient: bool = False,
     ) -> Message:
         """Send one command, behind all publishes or before them; the ack that confirms it."""
@@ -173,7 +173,7 @@ class Commander:
         *,
         body: bytes = b"",
         markers: bool,
-        timeout: float | None,
+        timeout: float,
     ) -> Subscription:
         """Send a command and return its receiver once the server has accepted it.
 
@@ -214,7 +214,7 @@ class Commander:
         return subscription
 
     async def reopen(
-        self, subscription: Subscription, fields: Fields, body: bytes, *, timeout: float | None
+        self, subscription: Subscription, fields: Fields, body: bytes, *, timeout: float
     ) -> None:
         """Enter a subscription of a lost connection again, from where its store says (SM2, SM4).
 
@@ -346,9 +346,7 @@ class Commander:
             fields["query_id"] = ",".join(queries)
         return fields
 
-    async def unsubscribe(
-        self, subscriptions: list[Subscription], *, timeout: float | None
-    ) -> None:
+    async def unsubscribe(self, subscriptions: list[Subscription], *, timeout: float) -> None:
         """End these at the server; late messages for them are dropped (CC17)."""
         connection = self.connection
         leaving = self.leave(subscriptions)
@@ -357,7 +355,7 @@ class Commander:
         pending, left = leaving
         connection.refuse_deadlock(pending.what)
         pending.waiter = trio.lowlevel.current_task()
-        with trio.move_on_after(float("inf") if timeout is None else timeout):
+        with trio.move_on_after(timeout):
             await left.wait()
         if self.connection is not connection:
             return  # then they are over without the server's word
@@ -410,9 +408,9 @@ class Commander:
         connection.writer.flush()  # nothing is gained by gathering: the caller stops here
         return pending, left
 
-    async def _until_left(self, ids: list[str], what: str, *, timeout: float | None) -> None:
+    async def _until_left(self, ids: list[str], what: str, *, timeout: float) -> None:
         """Wait until the server has confirmed the end of earlier subscriptions with these ids."""
-        with trio.move_on_after(float("inf") if timeout is None else timeout):
+        with trio.move_on_after(timeout):
             for one_id in ids:
                 while (left := self._leaving.get(one_id)) is not None:
                     self.connected().refuse_deadlock(what)

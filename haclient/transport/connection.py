@@ -33,8 +33,8 @@ from haclient.session.heartbeat import Due, Heartbeat
 from haclient.session.machine import Received, Session
 from haclient.session.subscriptions import Marker, Subscription
 from haclient.transport.dispatch import Delivery
-from haclient.transport.exceptions import open_nursery
 from haclient.transport.link import Link
+from haclient.transport.nursery import open_nursery
 from haclient.transport.writer import Writer
 
 __all__ = ["Connection"]
@@ -129,6 +129,11 @@ class Connection:
             heartbeat.start(trio.current_time())
         self._heartbeat = heartbeat
         self._heartbeat_changed.set()
+
+    @property
+    def closed_by_us(self) -> bool:
+        """Whether this client has closed it."""
+        return self._closed_by_us.is_set()
 
     def close(self, reason: HAClientError | None = None) -> None:
         """End the connection now; `run` returns soon after, with this reason if there is one."""

@@ -1,58 +1,91 @@
-"""The life of a client's connection: connect, logon, serve, lose, leave (protocol 5, design 5).
+"""The life of a client's connection: connect, log on, serve, lose, close.
 
-`Core` puts the pieces together for one client: session, commander, publisher, events, and at most
-one connection at a time. It is below the public API, so that a client that reconnects by itself can
-use the same steps in another order.
+`Core` puts the pieces together for one client: session, commander, publisher, callbacks, and at
+most one connection at a time. `Client` calls `connect` and `logon`; `Reconnector` takes the single
+steps in the order of its recovery plan.
+
+Where connections follow each other (`status.reconnects`), commands wait until the client is live,
+and subscriptions that last survive a lost connection: undelivered messages are dropped, since they
+are redelivered, and delivered, undiscarded ones are de-duplicated by the bookmark store.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
 from haclient.auth import Authenticator
-from haclient.errors import DisconnectedError, HAClientError, PublishFailed, TimedOut, UsageError
+from haclient.errors import (
+    AuthenticationError,
+    CommandError,
+    DisconnectedError,
+    HAClientError,
+    PublishFailed,
+    TimedOut,
+    UsageError,
+)
 from haclient.protocol.codec import Payload, encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
+from haclient.session.acks import PendingCommand
+from haclient.session.connection_state import ConnectionState, ConnectionStatus
 from haclient.session.heartbeat import Heartbeat
-from haclient.session.logon import LoggedOn
+from haclient.session.logon import (
+    MAX_ROUNDS,
+    LoggedOn,
+    check_client_name,
+    logon_fields,
+    read_logon_ack,
+    refusal,
+)
 from haclient.session.machine import Received, Session
-from haclient.session.states import ConnectionState
-from haclient.session.subscriptions import Subscription
+from haclient.session.subscriptions import Marker, Phase, Subscription
+from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.client_thread import ClientThread
-from haclient.transport.commander import Commander, Fields, lost_error
+from haclient.transport.commander import Commander, Fields, drop_queued, lost_error
 from haclient.transport.connection import Connection
 from haclient.transport.deleting import delete_stored
 from haclient.transport.dial import Dialler
 from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
-from haclient.transport.exceptions import open_nursery
-from haclient.transport.leaving import drain, let_go
-from haclient.transport.log_on import check_client_name, log_on
-from haclient.transport.publisher import Publisher
+from haclient.transport.nursery import open_nursery
+from haclient.transport.publisher import Publisher, what_remains
 from haclient.transport.settings import TIMEOUT_S, Settings
 from haclient.transport.upkeep import Upkeep, open_all
 from haclient.transport.writer import Writer
 
-__all__ = ["Core"]
+__all__ = ["Core", "drain", "fail", "log_on", "release_queues"]
 
 _LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened
-# Makes the server pay its persisted ack now. The watermark is what is waited for: no id is needed.
+# Makes the server send its persisted ack now. The watermark is what is waited for: no id is needed.
 _HURRY: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
 _logger = logging.getLogger(__name__)
 
 
 class Core:
-    """One client's pieces and their life."""
+    """One client's pieces and their life.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        settings: What the client was made with.
+        manager: Remembers the subscriptions to enter again, in a client that reconnects.
+
+    Attributes:
+        status: What is known of the connection; the one owner of those facts.
+        lasting: The subscriptions that survive a lost connection, by id.
+        drops: Whether a handler's subscription that the server has ended (its id, the error) may
+            end with a log line; a client that reconnects has a policy for that.
+    """
+
+    def __init__(self, settings: Settings, manager: SubscriptionManager | None = None) -> None:
         self.settings = settings
         self.name = check_client_name(settings.name)
+        self.status = ConnectionStatus(reconnects=manager is not None)
         self.session = Session()
         self.thread = ClientThread()
         self.commander = Commander(
@@ -62,11 +95,9 @@ class Core:
             settings.publish_store,
             max_unpersisted_bytes=settings.max_unpersisted_bytes,
             would_deadlock=self._refuse_deadlock,
-            lasting=settings.lasting,
+            lasting=self.status.reconnects,
             thread=self.thread,
         )
-        self.state = ConnectionState.DISCONNECTED
-        self.server: LoggedOn | None = None
         self.events = Events(
             failed_write=settings.on_failed_write,
             duplicate=settings.on_duplicate,
@@ -74,15 +105,18 @@ class Core:
             disconnect=settings.on_disconnect,
             state=settings.on_state,
         )
-        self._heartbeat = settings.heartbeat
+        self.connection: Connection | None = None
+        self.heartbeat = settings.heartbeat
+        self.lasting: dict[str, Subscription] = {}
+        self.drops: Callable[[str, HAClientError], bool] = lambda _, __: False
+        self._manager = manager
         self._stack = AsyncExitStack()
         self._nursery: trio.Nursery | None = None
-        self._connection: Connection | None = None
         self._dialler = Dialler()
         self._logging_on = False
+        self._live = trio.Event()
         self._closed = trio.Event()
         self._uri: Uri | None = None
-        self._lost_because: HAClientError | None = None
         self._stores = open_all(settings.publish_store, settings.bookmark_store, self.name)
         self._upkeep = Upkeep(settings.bookmark_store, self._stores)
         if settings.publish_store is not None:
@@ -92,7 +126,7 @@ class Core:
 
     async def enter(self) -> None:
         """Open the nursery that everything of this client runs in."""
-        if self._nursery is not None or self.state is ConnectionState.SHUTDOWN:
+        if self._nursery is not None or self.status.state is ConnectionState.SHUTDOWN:
             raise UsageError("a client runs once: make a new one with the same stores' paths")
         self.thread.bind()
         self.commander.places.now_us()  # from here on the clock may step
@@ -107,7 +141,7 @@ class Core:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Drain unless an error is passing through, close everything, wait for every task (CC3)."""
+        """Drain unless an error is passing through, close everything, wait for every task."""
         try:
             if error is None:
                 await self._drain()
@@ -120,16 +154,17 @@ class Core:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.stop(DisconnectedError("the client was left"))
         nursery, self._nursery = self._nursery, None
-        if self._connection is not None:
-            self._connection.close()
+        if self.connection is not None:
+            self.connection.close()
         if nursery is not None:
             nursery.cancel_scope.cancel()
         try:
             await self._stack.__aexit__(kind, error, traceback)
         finally:
             try:
-                self._tell(ConnectionState.SHUTDOWN)
+                self.tell(ConnectionState.SHUTDOWN)
                 with trio.CancelScope(shield=True) as last_calls:
                     last_calls.deadline = trio.current_time() + _LAST_CALLS_S
                     await self.events.finish()
@@ -138,8 +173,22 @@ class Core:
             finally:
                 await self._upkeep.close()
 
-    async def connect(self, uri: str | Uri, *, timeout: float | None) -> None:
-        """Open a connection (CC2); `logon` comes next.
+    def stop(self, reason: HAClientError) -> None:
+        """No other connection follows: whoever waits for one is told why."""
+        self.status.stop(reason)
+        self.publisher.stop(self.status.stop_reason or reason)
+        self._live.set()
+        if self.status.state is ConnectionState.RECONNECTING:
+            self.tell(ConnectionState.DISCONNECTED)
+
+    # -- connecting and logging on -------------------------------------------------
+
+    async def connect(self, uri: str | Uri, *, timeout: float) -> None:
+        """Open a connection; `logon` comes next.
+
+        Args:
+            uri: Where to.
+            timeout: Seconds for the whole of it.
 
         Raises:
             UsageError: The URI is wrong, or there is a connection already.
@@ -150,7 +199,7 @@ class Core:
         nursery = self.running()
         if self._dialler.busy:
             raise UsageError("connect is under way in another task: wait for that one")
-        if self._connection is not None:
+        if self.connection is not None:
             raise UsageError("this client is connected: disconnect first, or use another client")
         self._uri = Uri.parse(uri) if isinstance(uri, str) else uri
         link = await self._dialler.dial(self._uri, timeout=timeout)
@@ -164,55 +213,50 @@ class Core:
             on_stopped=self.publisher.persisted.release,
             on_heard=self.commander.heard,
         )
-        self._connection = self.commander.connection = connection
+        self.connection = self.commander.connection = connection
         self.commander.places.server = self._uri.address
         self._closed = trio.Event()
-        self._lost_because = None
+        self.status.connected(self._uri.address)
         self.publisher.connected(connection.writer)
-        self._tell(ConnectionState.CONNECTED)
+        self.tell(ConnectionState.CONNECTED)
         nursery.start_soon(self._serve, connection)
 
-    async def logon(self, *, timeout: float | None) -> None:
-        """Say who we are; then trim and replay the publish store (PS7, PS8) and start the beats.
+    async def logon(self, *, timeout: float) -> None:
+        """Log on; then trim and replay the publish store and start the heartbeat.
+
+        Args:
+            timeout: Seconds for each answer of the server.
 
         Raises:
             AuthenticationError: The server refused user or password.
             NameInUse: The client name belongs to a connection of another user.
-            PublishGap: The server lacks what was acknowledged, and the store minds.
+            PublishGap: The server lacks what was acknowledged, and the store refuses gaps.
             TimedOut: The server did not answer in time.
         """
         self.thread.check("logon")
-        connection, uri = self._connection, self._uri
-        if connection is None or uri is None:
-            raise self._not_connected()
         if self._logging_on:
             raise UsageError("logon is under way in another task: wait for that one")
-        if self.commander.logged_on:
+        if self.status.is_logged_on:
             raise UsageError("this connection has logged on already")
-        closed = self._closed
+        self.check_connected()
         self._logging_on = True
         try:
-            await self._log_on(connection, uri, self.settings.authenticator, timeout=timeout)
-            self._reconcile()
-            if self._heartbeat is not None:
-                await self._start_heartbeat(self._heartbeat, timeout=timeout)
+            await self.log_on(self.settings.authenticator, timeout=timeout)
+            self.reconcile()
+            await self.start_heartbeat(timeout=timeout)
             self.publisher.open_log()
         except BaseException:
-            await self._abandon(connection, closed)
+            await self.abandon()
             raise
         finally:
             self._logging_on = False
-        self._tell(ConnectionState.LOGGED_ON)
+        self.tell(ConnectionState.LOGGED_ON)
 
-    async def _log_on(
-        self,
-        connection: Connection,
-        uri: Uri,
-        authenticator: Authenticator,
-        *,
-        timeout: float | None,
-    ) -> None:
-        self.server = await log_on(
+    async def log_on(self, authenticator: Authenticator, *, timeout: float) -> None:
+        """Exchange the logon alone; it raises what `logon` does."""
+        connection, uri = self.check_connected(), self._uri
+        assert uri is not None  # noqa: S101  # a connection was dialled by one
+        server = await log_on(
             connection,
             self.commander,
             client_name=self.name,
@@ -222,80 +266,73 @@ class Core:
             correlation_id=self.settings.logon_correlation_id,
             timeout=timeout,
         )
-        self._check_serving(connection)  # it may have been lost right behind the ack
-        self.commander.server_version = self.server.server_version
+        self.check_connected(connection)  # it may have been lost right behind the ack
+        self.commander.server_version = server.server_version
         self.commander.logged_on = True
+        self.status.logged_on(server)
 
-    def _reconcile(self) -> None:
-        if self.server is not None:
-            self.publisher.reconcile(self.server, self.settings.clock_us())
+    def reconcile(self) -> None:
+        """Trim the publish store to what the server has persisted, and number above it."""
+        if self.status.server is not None:
+            self.publisher.reconcile(self.status.server, self.settings.clock_us())
 
-    def _check_serving(self, connection: Connection) -> None:
-        """Look whether it is still in use.
+    def check_connected(self, connection: Connection | None = None) -> Connection:
+        """The connection in use, which has to be this one if one is given.
 
         Raises:
-            HAClientError: It was lost; this says why.
+            HAClientError: There is none, or it was lost; this says why.
         """
-        if self._connection is not connection:
-            raise self._not_connected()
+        if self.connection is None or self.connection is not (connection or self.connection):
+            raise self.status.why_not_connected()
+        return self.connection
 
-    @staticmethod
-    async def _abandon(
-        connection: Connection, closed: trio.Event, reason: HAClientError | None = None
-    ) -> None:
+    async def abandon(self, reason: HAClientError | None = None) -> None:
         """Close a connection that came to nothing; then the client may connect again at once."""
-        connection.close(reason)
-        with trio.CancelScope(shield=True):
-            await closed.wait()
-
-    async def ready(self) -> None:
-        """Wait until commands may be sent; there is nothing to wait for without reconnecting."""
-
-    def subscriptions(self) -> list[Subscription]:
-        """Every subscription that has not ended."""
-        return self.session.router.all()
-
-    def opened(self, subscription: Subscription, fields: Fields, body: bytes) -> None:
-        """A subscription that lasts was accepted; who reconnects remembers it."""
-
-    def closed(self, subscription: Subscription) -> None:
-        """A subscription was ended on purpose."""
-
-    def drops(self, sub_id: str, error: HAClientError) -> bool:  # noqa: ARG002  # for HACore
-        """Whether a handler's subscription that the server has ended may end with a log line."""
-        return False
+        if self.connection is not None:
+            closed = self._closed
+            self.connection.close(reason)
+            # Not to be interrupted: until it is over, nothing else can be connected.
+            with trio.CancelScope(shield=True):
+                await closed.wait()
 
     async def disconnect(self) -> None:
         """Close the connection; what the stores keep stays kept. The client may connect again."""
         self.thread.check("disconnect")
         closed = self._closed
         self._dialler.stop()
-        if self._connection is not None:
-            self._connection.close()
+        if self.connection is not None:
+            self.connection.close()
             await closed.wait()
 
     async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
-        """Beat every `interval` seconds, now if logged on, else from the next logon (HB1, HB3).
+        """Send heartbeats every `interval` seconds, now if logged on, else from the next logon.
 
         Raises:
             UsageError: A limit can never work.
         """
         self.thread.check("set_heartbeat")
-        self._heartbeat = None if interval is None else Heartbeat(interval, idle_limit)
-        if self._connection is None or not self.commander.logged_on:
+        self.heartbeat = None if interval is None else Heartbeat(interval, idle_limit)
+        connection = self.connection
+        if connection is None or not self.status.is_logged_on:
             return
-        if self._heartbeat is None:
-            self._connection.set_heartbeat(None)
-            self._connection.writer.send(encode_frame({"c": "heartbeat", "opts": "stop"}))
+        if self.heartbeat is None:
+            connection.set_heartbeat(None)
+            connection.writer.send(encode_frame({"c": "heartbeat", "opts": "stop"}))
         else:
-            await self._start_heartbeat(self._heartbeat, timeout=TIMEOUT_S)
+            await self.start_heartbeat(timeout=TIMEOUT_S)
 
-    async def _start_heartbeat(self, heartbeat: Heartbeat, *, timeout: float | None) -> None:
+    async def start_heartbeat(self, *, timeout: float) -> bool:
+        """Start the heartbeat of the present connection; whether one was asked for."""
+        heartbeat = self.heartbeat
+        if heartbeat is None:
+            return False
         connection = self.commander.connected()
         fields = self.fields("heartbeat", a="processed", opts=heartbeat.options)
         await self.commander.command(fields, what="heartbeat", urgent=True, timeout=timeout)
-        self._check_serving(connection)
-        connection.set_heartbeat(heartbeat)
+        self.check_connected(connection).set_heartbeat(heartbeat)
+        return True
+
+    # -- serving and losing --------------------------------------------------------
 
     async def _serve(self, connection: Connection) -> None:
         reason: HAClientError = DisconnectedError("the client was closed")
@@ -306,42 +343,106 @@ class Core:
             reason.__cause__ = error
             raise
         finally:
-            self._lost(reason)
+            self._lost(connection, reason)
 
-    def _lost(self, reason: HAClientError) -> None:
-        """The connection is over: what waits fails, what streams ends."""
-        self._connection = self.commander.connection = None
+    def _lost(self, connection: Connection, reason: HAClientError) -> None:
+        """The connection is over: what waits fails, what streams ends or waits for the next."""
+        if self.status.is_live and self.status.expects_connection:
+            self._live = trio.Event()  # first: who has to wait must not take this one for the next
+        self.connection = self.commander.connection = None
         self.commander.logged_on = False
+        self.status.lost(reason)
         self.publisher.lost()
-        self._lost_because = reason
         for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
-            self._end(subscription, reason)
-        _logger.info("client %s: %s", self.name, reason)
-        self._tell(ConnectionState.DISCONNECTED)
+            self._end_or_keep(subscription, reason)
+        if not self.status.reconnects:  # else the recovery says it, and which server it was
+            level = logging.INFO if connection.closed_by_us else logging.WARNING
+            _logger.log(level, "client %s: %s", self.name, reason)
+        self.tell(ConnectionState.DISCONNECTED)
         self.events.tell("disconnect", reason)
         self._closed.set()
 
-    def _end(self, subscription: Subscription, reason: HAClientError) -> None:
-        """The connection of a subscription is lost; what has arrived is still handed out."""
+    def _end_or_keep(self, subscription: Subscription, reason: HAClientError) -> None:
+        """The connection of a subscription is lost."""
+        keeps = self.status.expects_connection
+        if keeps and subscription.phase is Phase.OPENING:
+            subscription.phase = Phase.LOST  # whoever opens it does so anew, with the same queue
+            drop_queued(subscription)
+        elif keeps and self.lasting.get(subscription.sub_id) is subscription:
+            if subscription.log is not None or subscription.query_id:
+                drop_queued(subscription)  # of a plain subscription nothing is redelivered
+            subscription.sink.mark(Marker.GAP)
+        elif keeps and not subscription.finite:
+            fail(subscription, _plain_stream_lost(subscription, reason))
+        else:
+            self.end(subscription, reason)
+
+    @staticmethod
+    def end(subscription: Subscription, reason: HAClientError) -> None:
+        """End it with its connection; what has arrived is still delivered."""
         if isinstance(subscription.sink, Delivery):
             subscription.sink.end(reason, raises=subscription.finite)
 
-    def _tell(self, state: ConnectionState) -> None:
-        """A state is reached (HA20)."""
-        self.state = state
+    async def wait_lost(self) -> None:
+        """Wait until the present connection has ended."""
+        await self._closed.wait()
+
+    def tell(self, state: ConnectionState) -> None:
+        """A state is reached: the application is told."""
+        self.status.state = state
         self.events.tell("state", state)
 
+    # -- what connections that follow each other share -------------------------------
+
+    def live(self) -> None:
+        """The recovery is complete: what waited for it goes on."""
+        self.status.live()
+        self._live.set()
+
+    async def ready(self) -> None:
+        """Wait until commands may be sent; not at all in a client that does not reconnect.
+
+        Raises:
+            HAClientError: No connection will follow; this says why.
+        """
+        while self.status.reconnects:
+            if self.status.stop_reason is not None:
+                raise self.status.stop_reason
+            if self.status.is_live:
+                return
+            await self._live.wait()
+
+    def subscriptions(self) -> list[Subscription]:
+        """Every subscription that has not ended."""
+        return list(dict.fromkeys((*self.session.router.all(), *self.lasting.values())))
+
+    def opened(self, subscription: Subscription, fields: Fields, body: bytes) -> None:
+        """A subscription that lasts was accepted; a client that reconnects remembers it."""
+        if self._manager is not None:
+            kept = {name: value for name, value in fields.items() if name != "cid"}
+            self.lasting[subscription.sub_id] = subscription
+            self._manager.add(Entry(subscription.sub_id, kept, body))
+
+    def closed(self, subscription: Subscription) -> None:
+        """A subscription was ended on purpose."""
+        if self._manager is not None and self.lasting.get(subscription.sub_id) is subscription:
+            del self.lasting[subscription.sub_id]
+            self._manager.remove(subscription.sub_id)
+
+    # -- waiting for the server ------------------------------------------------------
+
     async def _drain(self) -> None:
-        """Before leaving: what was published has left, and is persisted if soon (CC3, HA25)."""
+        """Before leaving: what was published has left, and is persisted if soon."""
         publisher, limit_s = self.publisher, self.settings.exit_timeout_s
-        if limit_s == 0 or (publisher.log is None and not self.commander.logged_on):
+        if limit_s == 0 or (publisher.log is None and not self.status.is_logged_on):
             return
-        let_go(self.session.router.all())
+        release_queues(self.session.router.all())
+        limit_s = math.inf if limit_s is None else limit_s
         left = await drain(publisher, self.flush_persisted, limit_s=limit_s)
         if left:
             _logger.warning("client %s leaves with publishes not persisted: %s", self.name, left)
 
-    async def flush_persisted(self, *, timeout: float | None) -> None:
+    async def flush_persisted(self, *, timeout: float) -> None:
         """Wait until everything published so far is persisted (CC9, PS15).
 
         Without a store, wait until the server has processed it. With one, a `flush` that asks for
@@ -358,23 +459,37 @@ class Core:
         target = log.last_sequence
         if not log.unpersisted_count:
             return
-        if self._connection is not None and self.commander.logged_on:
-            self._connection.writer.send(_HURRY)
-        with trio.move_on_after(float("inf") if timeout is None else timeout):
+        if self.connection is not None and self.status.is_logged_on:
+            self.connection.writer.send(_HURRY)
+        with trio.move_on_after(timeout):
             await self.publisher.wait_persisted(target, "publish_flush")
             return
         raise TimedOut(
             f"publish_flush: {log.unpersisted_count} publishes are not persisted after "
-            f"{timeout:g} s; they stay in the store"
+            f"{timeout:g} s; {what_remains(log)}"
         )
 
-    async def flush(self, *, timeout: float | None) -> None:
-        """Wait until the server has processed every command sent so far (CC10)."""
-        await self.commander.command(
-            self.fields("flush", a="processed"), what="flush", timeout=timeout
-        )
+    async def flush(self, *, timeout: float) -> None:
+        """Wait until a server has processed every command sent so far.
 
-    async def wait_persisted(self, sequence: int, *, timeout: float | None) -> None:
+        Raises:
+            TimedOut: It took longer than `timeout` seconds.
+            DisconnectedError: The connection was lost, and no other one follows.
+        """
+        with trio.move_on_after(timeout):
+            while True:
+                await self.ready()
+                fields = self.fields("flush", a="processed")
+                try:
+                    await self.commander.command(fields, what="flush", timeout=timeout)
+                except DisconnectedError:
+                    if not self.status.reconnects:
+                        raise
+                else:
+                    return
+        raise TimedOut(f"flush: the server did not answer within {timeout:g} s")
+
+    async def wait_persisted(self, sequence: int, *, timeout: float) -> None:
         """Wait until one publish, and all before it, is persisted (CC8).
 
         Raises:
@@ -382,7 +497,7 @@ class Core:
             TimedOut: It took longer than `timeout` seconds.
             DisconnectedError: The connection was lost.
         """
-        with trio.move_on_after(float("inf") if timeout is None else timeout):
+        with trio.move_on_after(timeout):
             await self.publisher.wait_persisted(sequence, "wait_persisted")
             if (reason := self.publisher.refusals.get(sequence)) is not None:
                 raise PublishFailed(
@@ -393,30 +508,37 @@ class Core:
             return
         raise TimedOut(f"wait_persisted: {sequence} is not persisted after {timeout:g} s")
 
-    async def wait_empty(self, *, timeout: float | None) -> None:
+    async def wait_empty(self, *, timeout: float) -> None:
         """Wait until nothing is unpersisted (PS14).
 
         Raises:
             TimedOut: It took longer than `timeout` seconds.
             DisconnectedError: The connection was lost.
         """
-        with trio.move_on_after(float("inf") if timeout is None else timeout):
+        with trio.move_on_after(timeout):
             while self.publisher.log is not None and self.publisher.log.unpersisted_count:
-                await self.flush_persisted(timeout=None)
+                await self.flush_persisted(timeout=math.inf)
             return
         raise TimedOut(f"wait_empty: not everything is persisted after {timeout:g} s")
 
-    async def sow_delete(self, fields: Fields, body: Payload, *, timeout: float | None) -> Message:
-        """Delete SOW records; with a store the command is kept until it is persisted (PS3)."""
+    async def sow_delete(self, fields: Fields, body: Payload, *, timeout: float) -> Message:
+        """Delete SOW records.
+
+        With a store the command is kept like a publish until it is persisted. Without one it is
+        sent once: after a lost connection it would also delete what was published meanwhile.
+        """
         body = body.encode() if isinstance(body, str) else bytes(body)
         if self.publisher.log is not None:
             return await delete_stored(
                 self.commander, self.publisher, fields, body, timeout=timeout
             )
-        header = {**fields, "cid": self.session.next_command_id(), "a": "processed,stats"}
-        return await self.commander.command(
-            header, body, what="sow_delete", awaited="stats", timeout=timeout
-        )
+        with trio.move_on_after(timeout):
+            await self.ready()
+            header = {**fields, "cid": self.session.next_command_id(), "a": "processed,stats"}
+            return await self.commander.command(
+                header, body, what="sow_delete", awaited="stats", timeout=timeout
+            )
+        raise TimedOut(f"sow_delete: the server did not answer within {timeout:g} s")
 
     def fields(self, command: str, **others: str | int) -> Fields:
         """The header of a command with a new id."""
@@ -438,15 +560,12 @@ class Core:
         """Whether the client's `async with` was entered, and not left."""
         return self._nursery is not None
 
-    def _not_connected(self) -> HAClientError:
-        return self._lost_because or DisconnectedError("not connected: call connect first")
-
     def _hurried(self) -> bool:
         return bool(self.session.pending or self.publisher.persisted)
 
     def _refuse_deadlock(self, what: str) -> None:
-        if self._connection is not None:
-            self._connection.refuse_deadlock(what)
+        if self.connection is not None:
+            self.connection.refuse_deadlock(what)
 
     def _received(self, received: Received) -> None:
         for ack in received.failed:
@@ -462,3 +581,120 @@ class Core:
             self.events.tell("duplicate", message)
         for message in received.unrouted:
             self.events.tell("last_chance", message)
+
+
+def fail(subscription: Subscription, error: HAClientError) -> None:
+    """End it by an error: who iterates gets it raised, a handler's task ends."""
+    if isinstance(subscription.sink, Delivery):
+        subscription.sink.end(error, raises=True)
+
+
+def _plain_stream_lost(subscription: Subscription, reason: HAClientError) -> HAClientError:
+    error = DisconnectedError(
+        f"the stream {subscription.sub_id!r} ended with its connection, and messages may be "
+        f"missing from here on: {reason}: open it again, open it with resumes=True to go on after "
+        "a gap, or use a bookmark_stream to miss nothing"
+    )
+    error.__cause__ = reason
+    return error
+
+
+# -- the logon exchange ------------------------------------------------------------
+
+
+async def log_on(  # noqa: PLR0913  # who, where, how: each a part of one frame
+    connection: Connection,
+    commander: Commander,
+    *,
+    client_name: str,
+    uri: Uri,
+    authenticator: Authenticator,
+    options: str,
+    correlation_id: str,
+    timeout: float,
+) -> LoggedOn:
+    """Log on, answering up to three requests for other credentials.
+
+    Raises:
+        AuthenticationError: The server refused user or password, or asked for others too often.
+        NameInUse: The client name belongs to a connection of another user.
+        DisconnectedError: Any other refusal, or the connection was lost.
+        TimedOut: The server did not answer in time.
+    """
+    user, given = uri.user, uri.password
+    password = await authenticator.authenticate(user, given)
+    for _ in range(MAX_ROUNDS):
+        fields = logon_fields(
+            commander.session.next_command_id(),
+            client_name,
+            message_type=uri.message_type,
+            user=user,
+            password=password,
+            options=",".join(filter(None, (options, "pretty" if uri.pretty else ""))),
+            correlation_id=correlation_id,
+        )
+        ack = await _exchange(connection, commander, fields, timeout=timeout)
+        if ack.status != "retry":
+            server = read_logon_ack(ack)
+            authenticator.completed(user, password, server.reason)
+            return server
+        user = ack.user_id or user
+        given = ack.password or given  # without `pw` the authenticator gets what it had before
+        password = await authenticator.retry(user, given)
+    raise AuthenticationError(f"the server asked for other credentials {MAX_ROUNDS} times")
+
+
+async def _exchange(
+    connection: Connection, commander: Commander, fields: Fields, *, timeout: float
+) -> Message:
+    if commander.connection is not connection:  # lost while the authenticator took its time
+        raise DisconnectedError("logon: the connection was lost before it was sent")
+    event = trio.Event()
+    frame = encode_frame(fields)
+    pending = PendingCommand(str(fields["cid"]), "logon", awaited="processed", wake=event.set)
+    try:
+        return await commander.confirm(
+            lambda: connection.writer.send_urgent(frame), pending, event, timeout=timeout
+        )
+    except CommandError as error:
+        raise refusal(error.reason) from error
+
+
+# -- before a client is left ----------------------------------------------------------
+
+
+class Flush(Protocol):
+    """Waits until everything published so far is persisted, or processed without a store."""
+
+    async def __call__(self, *, timeout: float) -> None:
+        """Raise `TimedOut` after `timeout` seconds, `DisconnectedError` when it is hopeless."""
+
+
+def release_queues(subscriptions: Iterable[Subscription]) -> None:
+    """Drop the queues of the exiting task, so that the final acks can still be read."""
+    for subscription in subscriptions:
+        sink = subscription.sink
+        if isinstance(sink, Delivery) and sink.consumer in {trio.lowlevel.current_task(), None}:
+            drop_queued(subscription)
+            sink.end()
+
+
+async def drain(publisher: Publisher, flush: Flush, *, limit_s: float) -> str:
+    """Wait until everything published has left, and is persisted; both within the limit.
+
+    Returns:
+        What is left unpersisted and why, empty when nothing is.
+    """
+    began = trio.current_time()
+    with trio.move_on_after(limit_s):
+        while publisher.log is None and publisher.writer and publisher.writer.outbox_bytes:
+            await publisher.writer.room()
+    rest_s = limit_s
+    if publisher.log is None:
+        rest_s = max(limit_s - round(trio.current_time() - began, 3), 0.0)
+    try:
+        await flush(timeout=rest_s)
+    except (TimedOut, DisconnectedError) as error:
+        return str(error)
+    count = 0 if publisher.log is None else publisher.log.unpersisted_count
+    return f"{count} were published while it was left" if count else ""

@@ -27,7 +27,7 @@ async def delete_stored(
     fields: Fields,
     body: bytes,
     *,
-    timeout: float | None,
+    timeout: float,
 ) -> Message:
     """Store the command, wait for its `stats`; like a publish it waits for room before.
 
@@ -48,7 +48,7 @@ async def delete_stored(
         )
     if not publisher.lasting:
         commander.connected()
-    with trio.move_on_after(float("inf") if timeout is None else timeout):
+    with trio.move_on_after(timeout):
         await publisher.make_room()
         while True:
             try:

@@ -35,7 +35,7 @@ class Dialler:
         if self._scope is not None:
             self._scope.cancel()
 
-    async def dial(self, uri: Uri, *, timeout: float | None) -> Link:
+    async def dial(self, uri: Uri, *, timeout: float) -> Link:
         """`dial`, unless `stop` is called before it is done.
 
         Raises:
@@ -55,12 +55,12 @@ class Dialler:
         return link
 
 
-async def dial(uri: Uri, *, timeout: float | None) -> Link:
+async def dial(uri: Uri, *, timeout: float) -> Link:
     """Connect to the server that the URI names, trying its addresses in order.
 
     Args:
         uri: Where to; its socket options are applied.
-        timeout: Seconds for all addresses together; `None` waits for as long as the system does.
+        timeout: Seconds for all addresses together; infinite waits as long as the system does.
 
     Raises:
         ConnectionRefused: No address could be connected to.
@@ -68,7 +68,7 @@ async def dial(uri: Uri, *, timeout: float | None) -> Link:
         UsageError: The scheme or an option is not supported by this version.
     """
     _refuse_unsupported(uri)
-    with trio.move_on_after(float("inf") if timeout is None else timeout):
+    with trio.move_on_after(timeout):
         if uri.scheme == "mem":
             return await _connect_memory(uri)
         return TcpLink(await (_connect_unix(uri) if uri.scheme == "unix" else _connect_tcp(uri)))

@@ -46,8 +46,9 @@ from haclient.transport.watermark import Watermark
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog, PublishStore
 from haclient_stores.publish_stores.null import NullPublishStore
+from haclient_stores.publish_stores.publish_log import PublishLog
 
-__all__ = ["DEFAULT_MAX_UNPERSISTED_BYTES", "Publisher"]
+__all__ = ["DEFAULT_MAX_UNPERSISTED_BYTES", "Publisher", "what_remains"]
 
 DEFAULT_MAX_UNPERSISTED_BYTES: Final = 512 * 1024 * 1024
 """Unpersisted bytes at which `publish` waits for acks and `publish_nowait` raises (HA18)."""
@@ -485,11 +486,18 @@ class Publisher:
                 why = self._stopped or "the connection is lost: connect again"
                 raise DisconnectedError(
                     f"{what}: {log.unpersisted_count} publishes are not persisted and {why}; "
-                    "they are still in the store"
+                    f"{what_remains(log)}"
                 ) from self._stopped
             if self.writer is not None:
                 self.writer.flush()  # who waits has nothing to gather: one task switch less
             await self.persisted.reached(sequence)
+
+
+def what_remains(log: FrameLog) -> str:
+    """What becomes of publishes that are not persisted, for an error message."""
+    if isinstance(log, PublishLog) and log.path is None:
+        return "they stay in memory until the client is left"
+    return "they stay in the store"
 
 
 def _as_log(store: PublishStore | None) -> FrameLog | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -11,13 +12,13 @@ from typing import Final
 from haclient.auth import Authenticator, DefaultAuthenticator
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
+from haclient.session.connection_state import StateListener
 from haclient.session.heartbeat import Heartbeat
-from haclient.session.states import StateListener
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
-__all__ = ["EXIT_TIMEOUT_S", "TIMEOUT_S", "Settings", "wall_clock"]
+__all__ = ["EXIT_TIMEOUT_S", "TIMEOUT_S", "Settings", "seconds", "wall_clock"]
 
 TIMEOUT_S: Final = 10.0
 """How long a command may take unless the call says otherwise, in seconds."""
@@ -34,6 +35,11 @@ wall_clock: Final[ContextVar[Callable[[], int]]] = ContextVar(
 
 def _clock_us() -> int:
     return wall_clock.get()()
+
+
+def seconds(timeout: float | None) -> float:
+    """A timeout of the public API as a number: `None`, no timeout, is infinite."""
+    return math.inf if timeout is None else timeout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +62,6 @@ class Settings:
     clock_us: Callable[[], int] = _clock_us
     on_state: StateListener | None = None
     exit_timeout_s: float | None = EXIT_TIMEOUT_S
-    lasting: bool = False
 
     def __post_init__(self) -> None:
         if self.exit_timeout_s is not None and not self.exit_timeout_s >= 0:

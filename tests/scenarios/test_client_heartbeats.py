@@ -10,7 +10,7 @@ from haclient.client import Client
 from haclient.errors import HAClientError, HeartbeatLost, UsageError
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
-from haclient.session.states import ConnectionState
+from haclient.session.connection_state import ConnectionState
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, together
@@ -145,7 +145,7 @@ async def test_a_full_queue_stops_reading_while_beats_go_on_and_then_reading_res
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(flood)
                 await trio.sleep(20.5)
-                assert client._core._connection is not None
+                assert client._core.connection is not None
                 assert stream._delivery.held_bytes < 400_000
                 assert len(peer.beats) >= 20
                 assert client.state is ConnectionState.LOGGED_ON

@@ -12,7 +12,7 @@ from typing_extensions import override
 from haclient.client import Client
 from haclient.errors import DisconnectedError, StoreError, StoreFull, UsageError, WouldBlock
 from haclient.protocol.commands import Command
-from haclient.session.states import ConnectionState
+from haclient.session.connection_state import ConnectionState
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore

@@ -22,7 +22,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.protocol.options import Options
-from haclient.session.states import ConnectionState
+from haclient.session.connection_state import ConnectionState
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Server, answering, together

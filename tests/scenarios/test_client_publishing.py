@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.client import Client
 from haclient.errors import DisconnectedError, PublishFailed, StoreError, TimedOut
 from haclient.protocol.messages import Message
-from haclient.session.states import ConnectionState
+from haclient.session.connection_state import ConnectionState
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
@@ -262,7 +262,7 @@ async def test_publish_flush_ends_with_the_connection(store: PublishStore) -> No
 
         with pytest.raises(DisconnectedError, match="connect again"):
             await together(client.publish_flush, script)
-        with pytest.raises(DisconnectedError, match="still in the store"):
+        with pytest.raises(DisconnectedError, match="they stay in"):
             await client.publish_flush()
 
 

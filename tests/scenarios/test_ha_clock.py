@@ -15,7 +15,7 @@ from haclient_stores.bookmark import EPOCH, NOW, StartPoint, Timestamp
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering
-from support.recovery import entered, live, lose
+from support.recovery import drop, entered, live, until_stable
 
 pytestmark = [in_virtual_time, pytest.mark.row("BS9", "HA17")]
 
@@ -60,9 +60,10 @@ async def anchor_us(
         for step_s in rest:
             await trio.sleep(30)
             clock.wrong_s += step_s
+        await until_stable(peer)
         heard_us = clock.right_us()
-        await lose(peer)
-        await lose(await live(server))
+        await drop(peer)
+        await drop(await live(server))
         there = await live(other)
         asked = (await there.answer("subscribe")).bookmark.split(",")[-1]
         await client.disconnect()

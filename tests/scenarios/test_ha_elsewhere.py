@@ -54,7 +54,7 @@ class Application:
         return peer.heard[-1].bookmark.split(",")
 
     def now_us(self) -> int:
-        return self.client._ha_core.commander.places.now_us()
+        return self.client._core.commander.places.now_us()
 
 
 async def send(peer: Peer, *bookmarks: str, complete: bool = False, sub_id: str = "s") -> None:

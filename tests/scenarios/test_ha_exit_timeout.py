@@ -12,7 +12,7 @@ from haclient.client import Client
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
-from haclient.transport.exceptions import open_nursery
+from haclient.transport.nursery import open_nursery
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time

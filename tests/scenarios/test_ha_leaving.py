@@ -21,9 +21,9 @@ from haclient.client import Client
 from haclient.errors import DisconnectedError, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import Recovery
-from haclient.session.states import ConnectionState
-from haclient.transport.exceptions import open_nursery
+from haclient.transport.nursery import open_nursery
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -31,7 +31,7 @@ from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, together
-from support.recovery import World, entered, live, lose, not_answering, running_tasks
+from support.recovery import World, drop, entered, live, lose, not_answering, running_tasks
 
 pytestmark = in_virtual_time
 
@@ -75,11 +75,11 @@ async def come_to(world: World, server: Server, peer: Peer, state: Recovery) -> 
     await lose(peer)
     if state is Recovery.DIALLING:
         await (await server.accept()).expect("logon")
-        await lose(server.peers[-1])  # and the next one does not answer at all
+        await drop(server.peers[-1])  # and the next one does not answer at all
         return
     again = await server.accept()
     if state is Recovery.WAITING:
-        await lose(again)
+        await drop(again)
         return
     await world.up_to(again, state)
     await wait_all_tasks_blocked()

@@ -31,6 +31,7 @@ from support.recovery import (
     lose,
     not_answering,
     running_tasks,
+    until_stable,
 )
 
 pytestmark = in_virtual_time
@@ -152,6 +153,7 @@ async def test_a_lost_live_link_is_made_again_with_the_same_server(
     world, before = World(server.uri, other.uri), running_tasks()
     async with entered(world.client, partial(world.first, server)) as peer:
         await world.work(peer)
+        await until_stable(peer)
         started = trio.current_time()
         world.seen.clear()
         async with trio.open_nursery() as nursery:

@@ -22,14 +22,14 @@ from haclient.errors import (
 )
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient.session.states import ConnectionState
-from haclient.transport.ha_core import OnResubscribeFailure
+from haclient.session.connection_state import ConnectionState
+from haclient.transport.reconnector import OnResubscribeFailure
 from haclient_stores.bookmark import EPOCH, Timestamp
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering, together
-from support.recovery import RecordedDelay, Recorder, entered, live, lose
+from support.recovery import RecordedDelay, Recorder, drop, entered, live, lose, until_stable
 
 pytestmark = in_virtual_time
 
@@ -236,7 +236,7 @@ async def test_on_another_server_the_replay_begins_a_little_before_the_loss(
         resumed = await same.expect("subscribe")
         assert resumed.bookmark == "7|1|"
         assert resumed.options == "bookmark_not_found=epoch"
-        await lose(same)  # before it answered: that is a failure of this server
+        await drop(same)  # before it answered: that is a failure of this server
         moved = await live(other)
         command = await moved.expect("subscribe")
         recovery_point, anchor = command.bookmark.split(",")
@@ -479,7 +479,8 @@ async def test_a_half_open_link_is_noticed_and_left_within_the_heartbeat_bound(
         await peer.answer("heartbeat")
         return peer
 
-    async with entered(client, serve):
+    async with entered(client, serve) as peer:
+        await until_stable(peer)
         started = trio.current_time()
         again = await serve()
         assert trio.current_time() - started == pytest.approx(4.0, abs=0.01)
@@ -518,7 +519,7 @@ async def test_the_replay_elsewhere_begins_before_the_silence_that_ended_the_lin
         moved = await live(other)
         await moved.answer("heartbeat")
         _, anchor = (await moved.answer("subscribe")).bookmark.split(",")
-        now_us = client._ha_core.settings.clock_us()
+        now_us = client._core.settings.clock_us()
         assert Timestamp.parse(anchor).microseconds <= now_us - 65_000_000
         async with answering(moved):
             await stream.aclose()

@@ -11,7 +11,7 @@ from haclient.delay import FixedDelayStrategy
 from haclient.errors import DisconnectedError, ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient.session.states import ConnectionState
+from haclient.session.connection_state import ConnectionState
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.instances import instances

@@ -19,10 +19,10 @@ from haclient.errors import DisconnectedError, StoreFull, UsageError, WouldBlock
 from haclient.ha import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
-from haclient.session.states import ConnectionState
+from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
 from haclient.subscription_manager import MemorySubscriptionManager
-from haclient.transport.exceptions import open_nursery
+from haclient.transport.nursery import open_nursery
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore

@@ -11,7 +11,7 @@ import trio
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import InvalidTopic
 from haclient.ha import HAClient
-from haclient.transport.ha_core import OnPublishGap
+from haclient.transport.reconnector import OnPublishGap
 from haclient_fake_server.config import BrokerConfig, LogTopic
 from support.broker import RawClient, running_broker
 from support.clock import in_virtual_time
@@ -61,7 +61,7 @@ async def test_a_server_that_records_nothing_forgets_what_it_acknowledged(
         await trio.sleep(10)
         refused = on_publish_gap == "refuse"
         assert (client.disconnected, client.unpersisted_count) == (refused, int(refused))
-        assert ("reconciling: the server has persisted" in caplog.text) == refused
+        assert ("failed (reconciling): the server has persisted" in caplog.text) == refused
         if not refused:
             with pytest.raises(InvalidTopic):
                 await client.bookmark_subscribe("orders", sub_id="s", handler=print)

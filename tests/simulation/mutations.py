@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from haclient.session import logon, resuming, unstepped
-from haclient.transport import dispatch, ha_core, publisher, reentry, upkeep
+from haclient.transport import core, dispatch, publisher, reentry, upkeep
 from haclient_fake_server.engine import durability, identity, persisted_acks
 from haclient_fake_server.journal import files as journal_files
 from haclient_stores.bookmark import Bookmark, BookmarkList
@@ -271,7 +271,7 @@ def _discard_not_written(stack: contextlib.ExitStack) -> None:
 
 @_mutation("what was queued when the link was lost counts as handed out")
 def _lost_queue_counts_as_seen(stack: contextlib.ExitStack) -> None:
-    _replace(stack, ha_core, "drop_queued", lambda subscription: subscription.sink.drop())
+    _replace(stack, core, "drop_queued", lambda subscription: subscription.sink.drop())
 
 
 @_mutation("a step of the client's clock leads to a replay that begins too late")

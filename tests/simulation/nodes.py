@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 import trio
 
-from haclient.transport.exceptions import unwrapped
 from haclient.transport.memory import origin
+from haclient.transport.nursery import unwrapped
 from haclient.transport.settings import wall_clock
 from simulation.disk import SimulatedDisk
 from simulation.wires import Wires

@@ -67,7 +67,7 @@ import trio.testing
 from trio._core import _run as scheduler  # its order is to come from the seed
 
 from haclient.transport import syncing
-from haclient.transport.exceptions import unwrapped
+from haclient.transport.nursery import unwrapped
 from haclient_stores.errors import StoreError, StoreLocked
 from simulation import checkers
 from simulation.actors import Broker, Counts, Reader, Surroundings

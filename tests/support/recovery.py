@@ -16,8 +16,8 @@ from haclient.delay import FixedDelayStrategy
 from haclient.errors import HAClientError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient.session.recovery import Recovery
-from haclient.transport.exceptions import open_nursery
+from haclient.session.recovery import STABLE_AFTER_S, Recovery
+from haclient.transport.nursery import open_nursery
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
@@ -29,11 +29,13 @@ __all__ = [
     "RecordedDelay",
     "Recorder",
     "World",
+    "drop",
     "entered",
     "live",
     "lose",
     "not_answering",
     "running_tasks",
+    "until_stable",
 ]
 
 CONNECT_TIMEOUT_S = 3.0
@@ -85,9 +87,24 @@ class RecordedDelay(FixedDelayStrategy):
         return delay
 
 
-async def lose(peer: Peer) -> None:
+async def until_stable(peer: Peer) -> None:
+    """Let the client be live for as long as it takes to count as a success of the server."""
+    for _ in range(int(STABLE_AFTER_S) + 1):
+        await trio.sleep(1.0)
+        await peer.say("heartbeat")
+    await wait_all_tasks_blocked()
+
+
+async def drop(peer: Peer) -> None:
+    """Lose a connection now, stable or not."""
     peer.link.close()
     await wait_all_tasks_blocked()
+
+
+async def lose(peer: Peer) -> None:
+    """Lose a stable connection."""
+    await until_stable(peer)
+    await drop(peer)
 
 
 async def live(server: Server, *, seen: int = 0, persisted: int | None = None) -> Peer:
@@ -101,13 +118,16 @@ async def live(server: Server, *, seen: int = 0, persisted: int | None = None) -
 async def entered(client: HAClient, serve: Callable[[], Awaitable[Peer]]) -> AsyncGenerator[Peer]:
     """Enter a client while a server accepts it; the peer that it is live with."""
     peers: list[Peer] = []
+    served = trio.Event()
 
     async def accept() -> None:
         peers.append(await serve())
+        served.set()
 
     async with open_nursery() as nursery:
         nursery.start_soon(accept)
         async with client:
+            await served.wait()
             await wait_all_tasks_blocked()
             yield peers[0]
 

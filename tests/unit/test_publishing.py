@@ -67,7 +67,7 @@ async def test_one_message_can_be_waited_for() -> None:
             await client.wait_persisted(second, timeout=1)
         peer.link.close()
         await wait_all_tasks_blocked()
-        with pytest.raises(DisconnectedError, match="still in the store"):
+        with pytest.raises(DisconnectedError, match="stay in memory"):
             await client.wait_persisted(second)
 
 

@@ -26,8 +26,8 @@ from typing import Final, Literal, Self, TypeAlias, get_args
 import trio
 
 from haclient.errors import UsageError
-from haclient.transport.exceptions import open_nursery
 from haclient.transport.memory import network
+from haclient.transport.nursery import open_nursery
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.testing.faults import (

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import trio
 
-from haclient.transport.exceptions import open_nursery
+from haclient.transport.nursery import open_nursery
 from haclient_fake_server.testing.faults import Direction, How
 from haclient_fake_server.testing.wires import Wire
 

@@ -39,7 +39,7 @@ from haclient.cli.demo.verdict import Measures, Verdict, judge
 from haclient.cli.options import json_option, with_request
 from haclient.cli.output import Progress, both_on_terminal, print_result, progress_bar
 from haclient.cli.termination import ExitCode, Interrupted, run_until_signal
-from haclient.transport.exceptions import open_nursery
+from haclient.transport.nursery import open_nursery
 
 __all__ = ["demo", "run_demo", "stopped"]
 

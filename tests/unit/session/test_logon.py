@@ -8,9 +8,17 @@ from haclient.errors import (
     HAClientError,
     NameInUse,
     ProtocolError,
+    UsageError,
 )
 from haclient.protocol.messages import Message
-from haclient.session.logon import LoggedOn, LogStart, logon_fields, read_logon_ack, refusal
+from haclient.session.logon import (
+    LoggedOn,
+    LogStart,
+    check_client_name,
+    logon_fields,
+    read_logon_ack,
+    refusal,
+)
 
 
 def test_a_logon_says_only_what_is_known() -> None:
@@ -115,3 +123,11 @@ def test_a_refusal_is_an_error_by_its_reason(reason: str, kind: type[HAClientErr
     assert type(refusal(reason)) is kind
     with pytest.raises(kind):
         read_logon_ack(Message(kind="ack", status="failure", reason=reason))
+
+
+@pytest.mark.row("CC1")
+def test_a_name_is_printable_and_not_empty() -> None:
+    assert check_client_name("orders-7 \N{EURO SIGN}") == "orders-7 \N{EURO SIGN}"
+    for name in ("", "a\tb", "[a]", "\x7f"):
+        with pytest.raises(UsageError):
+            check_client_name(name)

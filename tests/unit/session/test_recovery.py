@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.session.recovery import NEXT, Recovery, RecoveryPlan
+from haclient.session.recovery import NEXT, FailureLog, Recovery, RecoveryPlan
 
-ORDER = [str(state) for state in Recovery if state is not Recovery.STOPPED]
+ORDER = [str(state) for state in Recovery]
 
 
 def plan_in(state: Recovery) -> RecoveryPlan:
@@ -27,23 +27,26 @@ def test_the_steps_follow_each_other_in_the_order_of_the_guide() -> None:
 
 
 @pytest.mark.row("HA4", "HA5", "HA23")
-@pytest.mark.parametrize("state", [each for each in Recovery if each is not Recovery.STOPPED])
+@pytest.mark.parametrize("state", list(Recovery))
 def test_a_loss_anywhere_begins_anew(state: Recovery) -> None:
     plan = plan_in(state)
     plan.lost()
     assert plan.state is Recovery.CHOOSING
 
 
-@pytest.mark.row("HA4", "HA5", "HA7")
+@pytest.mark.row("DS8", "HA4", "HA5", "HA7")
 @pytest.mark.parametrize("state", list(Recovery))
-def test_the_server_is_blamed_for_a_failed_attempt_but_not_for_a_live_link_that_broke(
+def test_a_server_that_was_tried_has_failed_unless_its_connection_was_stable(
     state: Recovery,
 ) -> None:
-    tried = ORDER.index(state) if state in ORDER else -1
-    assert plan_in(state).lost() == (ORDER.index("dialling") <= tried < ORDER.index("live"))
+    assert plan_in(state).lost() == (state not in {Recovery.CHOOSING, Recovery.WAITING})
+    plan = plan_in(Recovery.LIVE)
+    plan.stable()
+    assert not plan.lost()
 
 
-def test_attempts_are_counted_since_it_was_live() -> None:
+@pytest.mark.row("DS8")
+def test_attempts_are_counted_since_the_last_stable_connection() -> None:
     plan = RecoveryPlan()
     for _ in range(3):
         plan.done()
@@ -52,15 +55,9 @@ def test_attempts_are_counted_since_it_was_live() -> None:
     assert plan.attempts == 3
     for _ in range(len(ORDER) - 1):
         plan.done()
-    assert (plan.state, plan.attempts) == (Recovery.LIVE, 0)
-
-
-@pytest.mark.row("HA8")
-def test_a_stopped_plan_stays_stopped() -> None:
-    plan = RecoveryPlan()
-    plan.stop()
-    plan.lost()
-    assert plan.state is Recovery.STOPPED
+    assert (plan.state, plan.attempts) == (Recovery.LIVE, 4)
+    plan.stable()
+    assert plan.attempts == 0
 
 
 @given(st.lists(st.booleans(), max_size=60))
@@ -76,12 +73,9 @@ def test_whatever_happens_live_is_reached_only_through_every_step(results: list[
         assert (plan.state is Recovery.LIVE) == (run == len(ORDER) - 1)
 
 
-@pytest.mark.row("HA8")
-@pytest.mark.parametrize("state", list(NEXT))
-def test_a_step_that_ends_after_the_stop_changes_nothing(state: Recovery) -> None:
-    """Its task was running already when somebody else disconnected."""
-    plan = RecoveryPlan()
-    plan.state = state
-    plan.stop()
-    plan.done()
-    assert plan.state is Recovery.STOPPED
+def test_failures_are_warned_of_at_once_and_then_at_growing_intervals() -> None:
+    failures = FailureLog()
+    warned = [now for now in range(2000) if failures.is_due(now)]
+    assert warned == [0, 10, 30, 70, 150, 310, 630, 1230, 1830]
+    failures.reset()
+    assert failures.is_due(2000)

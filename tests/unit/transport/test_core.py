@@ -1,15 +1,38 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from functools import partial
+from math import inf
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.errors import DisconnectedError, HAClientError, StoreLocked, UsageError
-from haclient.session.states import ConnectionState
-from haclient.transport.core import Core
+from haclient.auth import DefaultAuthenticator
+from haclient.errors import (
+    AuthenticationError,
+    DisconnectedError,
+    HAClientError,
+    NameInUse,
+    StoreLocked,
+    TimedOut,
+    UsageError,
+)
+from haclient.protocol.messages import Message
+from haclient.protocol.uri import Uri
+from haclient.session.connection_state import ConnectionState
+from haclient.session.logon import LoggedOn
+from haclient.session.machine import Session
+from haclient.session.subscriptions import Subscription
+from haclient.transport.commander import Commander
+from haclient.transport.connection import Connection
+from haclient.transport.core import Core, drain, log_on, release_queues
+from haclient.transport.dispatch import Delivery
+from haclient.transport.events import Events
+from haclient.transport.memory import link_pair
+from haclient.transport.publisher import Publisher
 from haclient.transport.settings import Settings
+from haclient.transport.writer import SendGate, Writer
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore, DictPublishStore
@@ -24,7 +47,7 @@ async def server() -> AsyncGenerator[Server]:
         yield found
 
 
-async def log_on(core: Core, server: Server, *, seen: int = 0) -> Peer:
+async def logged_on(core: Core, server: Server, *, seen: int = 0) -> Peer:
     await together(lambda: core.connect(server.uri, timeout=1), trio.lowlevel.checkpoint)
     peer = await server.accept()
     await together(lambda: core.logon(timeout=1), lambda: peer.log_on(seen=seen))
@@ -36,7 +59,7 @@ async def test_a_store_without_history_counts_from_the_clock(server: Server) -> 
     store = MemoryPublishStore()
     core = Core(Settings(name="c", publish_store=store, clock_us=lambda: 1_000_000))
     await core.enter()
-    await log_on(core, server, seen=5)
+    await logged_on(core, server, seen=5)
     assert store.last_sequence == 1_000_000
     await core.leave(None, None, None)
 
@@ -68,7 +91,7 @@ async def test_stores_are_closed_even_when_the_block_fails() -> None:
     error = ZeroDivisionError()
     await core.leave(type(error), error, None)
     assert store.closed
-    assert core.state is ConnectionState.SHUTDOWN
+    assert core.status.state is ConnectionState.SHUTDOWN
 
 
 async def test_everything_needs_the_block() -> None:
@@ -83,19 +106,19 @@ async def test_a_lost_connection_is_told_and_what_waits_is_released(server: Serv
     told: list[HAClientError] = []
     core = Core(Settings(name="c", publish_store=MemoryPublishStore(), on_disconnect=told.append))
     await core.enter()
-    peer = await log_on(core, server)
+    peer = await logged_on(core, server)
     await core.publisher.publish("t", b"x")
     async with trio.open_nursery() as nursery:
 
         async def wait() -> None:
             with pytest.raises(DisconnectedError):
-                await core.flush_persisted(timeout=None)
+                await core.flush_persisted(timeout=inf)
 
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
         peer.link.close()
     assert len(told) == 1
-    assert core.state is ConnectionState.DISCONNECTED
+    assert core.status.state is ConnectionState.DISCONNECTED
     with pytest.raises(DisconnectedError, match=r"closed the connection|was lost"):
         await core.logon(timeout=1)
     await core.leave(None, None, None)
@@ -106,11 +129,186 @@ async def test_a_stored_delete_has_an_id_that_no_later_command_repeats(server: S
     store = MemoryPublishStore()
     core = Core(Settings(name="c", publish_store=store))
     await core.enter()
-    peer = await log_on(core, server)
+    peer = await logged_on(core, server)
     async with answering(peer):
         for _ in range(2):
             with trio.move_on_after(1):
-                await core.sow_delete({"c": "sow_delete", "t": "t"}, "{}", timeout=None)
+                await core.sow_delete({"c": "sow_delete", "t": "t"}, "{}", timeout=inf)
     ids = [message.command_id for message in peer.heard if message.command == "sow_delete"]
     assert ids == [f"sow_delete-{store.last_sequence - 1}", f"sow_delete-{store.last_sequence}"]
     await core.leave(None, None, None)
+
+
+# -- the logon exchange ----------------------------------------------------------
+
+
+class Bench:
+    """A connection in memory on which nobody has logged on."""
+
+    def __init__(self) -> None:
+        near, far = link_pair()
+        session = Session()
+        self.peer = Peer(far)
+        self.commander = Commander(session, None, lambda: 1)
+        self.connection = self.commander.connection = Connection(
+            near,
+            session,
+            writer=Writer(near, None, SendGate(1 << 40)),
+            on_received=lambda _: None,
+            events=Events(),
+            hurried=lambda: True,
+            on_stopped=lambda: None,
+            on_heard=lambda _until, _last: None,
+        )
+
+    async def log_on(self, uri: str = "tcp://me:pw@h:1/amps/json", options: str = "") -> LoggedOn:
+        return await log_on(
+            self.connection,
+            self.commander,
+            client_name="pub",
+            uri=Uri.parse(uri),
+            authenticator=DefaultAuthenticator(),
+            options=options,
+            correlation_id="",
+            timeout=3,
+        )
+
+
+@pytest.fixture
+async def bench(nursery: trio.Nursery) -> AsyncGenerator[Bench]:
+    found = Bench()
+    nursery.start_soon(found.connection.run)
+    yield found
+    found.connection.close()
+
+
+@pytest.mark.row("CC4", "CC5", "AT10")
+async def test_an_accepted_logon_tells_what_the_server_knows(bench: Bench) -> None:
+    server, logon = await together(bench.log_on, lambda: bench.peer.log_on(seen=9, persisted=7))
+    assert (server.seen, server.persisted, server.server_version) == (9, 7, "5.3.5.1")
+    assert (logon.user_id, logon.password, logon.message_type) == ("me", "pw", "json")
+
+
+@pytest.mark.row("CC4")
+async def test_an_option_of_the_address_joins_those_of_the_client(bench: Bench) -> None:
+    _, logon = await together(
+        lambda: bench.log_on("tcp://h:1/amps?pretty=true", "ack_conflation=1s"), bench.peer.log_on
+    )
+    assert logon.options == "ack_conflation=1s,pretty"
+
+
+@pytest.mark.row("AT9")
+async def test_credentials_that_come_with_a_retry_are_used(bench: Bench) -> None:
+    async def script() -> None:
+        first = await bench.peer.expect("logon")
+        await bench.peer.ack(first, status="retry", pw="next")
+        second = await bench.peer.expect("logon", user_id="me", password="next")  # noqa: S106  # a test's
+        assert second.command_id != first.command_id
+        await bench.peer.ack(second, s=1)
+
+    server, _ = await together(bench.log_on, script)
+    assert server.seen == 1
+
+
+@pytest.mark.row("CC37")
+async def test_a_refusal_is_an_error_by_its_reason(bench: Bench) -> None:
+    async def refuse(reason: str) -> None:
+        await bench.peer.refuse(await bench.peer.expect("logon"), reason)
+
+    with pytest.raises(AuthenticationError):
+        await together(bench.log_on, lambda: refuse("auth failure"))
+    with pytest.raises(NameInUse):
+        await together(bench.log_on, lambda: refuse("name in use"))
+
+
+@pytest.mark.row("CC4")
+async def test_silence_is_a_timeout(bench: Bench) -> None:
+    with pytest.raises(TimedOut, match="logon"):
+        await bench.log_on()
+
+
+# -- before a client is left ------------------------------------------------------
+
+
+async def flushed(*, timeout: float) -> None:
+    """A flush that succeeds at once."""
+    assert timeout == inf or 0.0 <= timeout <= 3.0
+
+
+@pytest.mark.row("HA25")
+@pytest.mark.parametrize("error", [TimedOut("too late"), DisconnectedError("hopeless")])
+async def test_what_is_left_is_told_with_the_reason(error: HAClientError) -> None:
+    async def failing(*, timeout: float) -> None:
+        await flushed(timeout=timeout)
+        raise error
+
+    publisher = Publisher(MemoryPublishStore(), would_deadlock=lambda _: None)
+    assert await drain(publisher, failing, limit_s=3.0) == str(error)
+    assert await drain(publisher, flushed, limit_s=inf) == ""
+    publisher.publish_nowait("t", b"by a handler that goes on")
+    assert await drain(publisher, flushed, limit_s=inf) == "1 were published while it was left"
+
+
+@pytest.mark.row("HA25")
+@pytest.mark.parametrize(("limit_s", "left"), [(3.0, False), (inf, True)])
+async def test_without_a_store_the_outbox_leaves_first(limit_s: float, *, left: bool) -> None:
+    near, far = link_pair(capacity_bytes=10)
+    publisher = Publisher(None, would_deadlock=lambda _: None)
+    writer = Writer(near, None, publisher.gate)
+    publisher.connected(writer)
+    publisher.open_log()
+    publisher.publish_nowait("t", bytes(1000))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        nursery.start_soon(partial(drain, publisher, flushed, limit_s=limit_s))
+        await wait_all_tasks_blocked()
+        assert len(nursery.child_tasks) == 2
+        if left:
+            buffer = memoryview(bytearray(10))
+            while writer.outbox_bytes:
+                far.recv_into(buffer)
+                await wait_all_tasks_blocked()
+        await trio.sleep(3.0)
+        await wait_all_tasks_blocked()
+        assert len(nursery.child_tasks) == 1
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.row("HA25")
+@pytest.mark.parametrize(("leaves_after_s", "rest_s"), [(0.0, 3.0), (2.0, 1.0), (10.0, 0.0)])
+async def test_the_outbox_and_the_flush_have_one_limit_together(
+    leaves_after_s: float, rest_s: float
+) -> None:
+    timeouts: list[float] = []
+
+    async def flush(*, timeout: float) -> None:
+        timeouts.append(timeout)
+
+    near, _ = link_pair(capacity_bytes=10)
+    publisher = Publisher(None, would_deadlock=lambda _: None)
+    writer = Writer(near, None, publisher.gate)
+    publisher.connected(writer)
+    publisher.open_log()
+    publisher.publish_nowait("t", bytes(1000))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(drain, publisher, flush, limit_s=3.0))
+        await trio.sleep(leaves_after_s)
+        publisher.lost()  # nothing will leave any more, and nobody waits for that
+        writer.release()
+    assert timeouts == [rest_s]
+
+
+@pytest.mark.row("HA25")
+async def test_the_queues_of_the_exiting_task_are_dropped_and_others_stay() -> None:
+    mine, theirs, nobodys = Delivery(), Delivery(), Delivery()
+    batch = [Message(kind="p")]
+    for delivery in (mine, theirs, nobodys):
+        delivery.put(batch, 10)
+    await mine.next_batch()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(theirs.next_batch)
+    for delivery in (mine, theirs):
+        delivery.put(batch, 10)
+    release_queues([Subscription("s", each, command_id="1") for each in (mine, theirs, nobodys)])
+    assert (mine.ended, theirs.ended, nobodys.ended) == (True, False, True)
+    assert (mine.held_bytes, theirs.held_bytes, nobodys.held_bytes) == (0, 10, 0)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import resource
 import socket
 import sys
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -167,7 +168,7 @@ async def test_windows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_cancelled_dial_leaves_no_socket_open(uri: str) -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
-        await dial(Uri.parse(uri), timeout=None)
+        await dial(Uri.parse(uri), timeout=inf)
     assert scope.cancelled_caught
 
 
@@ -178,7 +179,7 @@ async def test_a_dial_is_stopped_and_can_be_followed_by_another() -> None:
 
         async def wait() -> None:
             with pytest.raises(DisconnectedError, match="on purpose"):
-                await dialler.dial(Uri.parse(mute), timeout=None)
+                await dialler.dial(Uri.parse(mute), timeout=inf)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)

@@ -15,7 +15,6 @@ def test_everything_but_the_name_has_a_default() -> None:
     settings = Settings(name="orders-7")
     assert isinstance(settings.authenticator, DefaultAuthenticator)
     assert (settings.publish_store, settings.bookmark_store, settings.heartbeat) == (None,) * 3
-    assert not settings.lasting
 
 
 @pytest.mark.row("HA25")

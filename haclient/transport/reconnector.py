@@ -1,0 +1,417 @@
+"""Keeps a client connected: drives a `Core` through the recovery plan.
+
+One task, one step at a time, from choosing a server to being live, and again after every loss; the
+plan is `haclient.session.recovery`. What the application does meanwhile goes on: publishes go into
+the store, commands wait until the client is live, handlers and resumable streams keep waiting for
+messages.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import trio
+
+from haclient.auth import Authenticator, DefaultAuthenticator
+from haclient.chooser import ServerChooser
+from haclient.delay import DelayStrategy
+from haclient.errors import (
+    AuthenticationError,
+    CommandError,
+    DisconnectedError,
+    HAClientError,
+    NameInUse,
+    ProtocolError,
+    PublishGap,
+    ReconnectGaveUp,
+    TimedOut,
+    UsageError,
+)
+from haclient.protocol.uri import Uri
+from haclient.session.connection_state import ConnectionState
+from haclient.session.recovery import STABLE_AFTER_S, FailureLog, Recovery, RecoveryPlan
+from haclient.session.resuming import Refusals, resuming_options
+from haclient.session.subscriptions import Subscription
+from haclient.subscription_manager import Entry, SubscriptionManager
+from haclient.transport.core import Core, fail
+from haclient.transport.reentry import best_first
+from haclient_stores.interfaces import PublishStore
+from haclient_stores.publish_stores.publish_log import PublishLog
+
+__all__ = ["HASettings", "OnPublishGap", "OnResubscribeFailure", "Reconnector"]
+
+OnPublishGap: TypeAlias = Literal["refuse", "continue", "raise"]
+"""What to do with a server that lacks what was acknowledged: try the next, go on, or give up."""
+
+OnResubscribeFailure: TypeAlias = (
+    Literal["fail", "retry", "drop"] | Callable[[str, HAClientError], str]
+)
+"""What becomes of a subscription that no server takes back; a callable gets its id and the error
+and answers with one of the words."""
+
+_EXPECTED = (DisconnectedError, CommandError, ProtocolError, TimedOut, PublishGap)
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HASettings:
+    """What a client that stays connected was made with; `haclient.ha.HAClient` documents each."""
+
+    chooser: ServerChooser
+    delay: DelayStrategy
+    manager: SubscriptionManager
+    connect_timeout_s: float
+    on_publish_gap: OnPublishGap
+    on_resubscribe_failure: OnResubscribeFailure
+    failover_overlap_s: float
+
+    def __post_init__(self) -> None:
+        """Refuse words that mean nothing.
+
+        Raises:
+            UsageError: One does.
+        """
+        gap, failure = self.on_publish_gap, self.on_resubscribe_failure
+        if gap not in {"refuse", "continue", "raise"}:
+            raise UsageError(f"on_publish_gap is 'refuse', 'continue' or 'raise', not {gap!r}")
+        if not callable(failure) and failure not in {"fail", "retry", "drop"}:
+            raise UsageError(
+                f"on_resubscribe_failure is 'fail', 'retry', 'drop' or a callable, not {failure!r}"
+            )
+
+    @property
+    def refuses_gaps(self) -> bool:
+        """Whether a server that lacks what was acknowledged is left."""
+        return self.on_publish_gap != "continue"
+
+    def check_store(self, store: PublishStore | None) -> None:
+        """Look whether the publish store says the same about gaps.
+
+        Raises:
+            UsageError: One says go on where the other says stop.
+        """
+        stops = isinstance(store, PublishLog) and store.error_on_publish_gap
+        if stops and not self.refuses_gaps:
+            raise UsageError(
+                "on_publish_gap='continue' goes on where error_on_publish_gap=True of the publish "
+                "store says stop: give one of the two"
+            )
+
+
+class Reconnector:
+    """Keeps one `Core` connected.
+
+    Args:
+        core: What to connect; it was made with the same subscription manager.
+        settings: Which servers, which waits, and what to do when a server is not fit.
+    """
+
+    def __init__(self, core: Core, settings: HASettings) -> None:
+        self._core = core
+        self._settings = settings
+        self._plan = RecoveryPlan()
+        self._failures = FailureLog()
+        self._refusals = Refusals()
+        self._fatal: HAClientError | None = None  # what has to leave the block
+        self._uri = ""  # of this attempt
+        self._authenticator: Authenticator = DefaultAuthenticator()
+        self._sweep: dict[str, HAClientError] = {}  # what each server said, before any logon
+        self._abandoned: Counter[str] = Counter()  # logons without an answer, by server address
+        self._scope = trio.CancelScope()
+        self._steps: dict[Recovery, Callable[[], Awaitable[None]]] = {
+            Recovery.CHOOSING: self._choose,
+            Recovery.WAITING: self._wait,
+            Recovery.DIALLING: self._dial,
+            Recovery.LOGGING_ON: self._log_on,
+            Recovery.RECONCILING: self._reconcile,
+            Recovery.HEARTBEAT: self._start_heartbeat,
+            Recovery.REPLAYING: self._replay,
+            Recovery.RESUBSCRIBING: self._resubscribe,
+            Recovery.LIVE: self._serve,
+        }
+        core.drops = self._drops
+        core.commander.places.overlap_us = int(settings.failover_overlap_s * 1_000_000)
+
+    async def connect_and_logon(self) -> None:
+        """Start to stay connected; returns when it is live for the first time.
+
+        Raises:
+            AuthenticationError: Every server has refused user or password.
+            ReconnectGaveUp: The chooser has no server, or the delay strategy had enough.
+            NameInUse: The client name belongs to somebody else.
+        """
+        self._core.running().start_soon(self._run)
+        await self._core.ready()
+
+    async def disconnect(self) -> None:
+        """Stop for good, at once, whatever the recovery is doing."""
+        core, reason = self._core, DisconnectedError("the client was disconnected on purpose")
+        core.stop(reason)
+        self._scope.cancel()
+        for subscription in core.lasting.values():
+            core.end(subscription, reason)
+        await core.disconnect()
+
+    # -- the plan -------------------------------------------------------------
+
+    async def _run(self) -> None:
+        with self._scope:
+            while self._core.status.stop_reason is None:
+                try:
+                    await self._steps[self._plan.state]()
+                except _EXPECTED as error:
+                    await self._failed(error)
+                else:
+                    self._plan.done()
+        if self._fatal is not None:
+            raise self._fatal
+
+    async def _failed(self, error: HAClientError) -> None:
+        """A step failed, or the connection was lost."""
+        core, state = self._core, self._plan.state
+        if core.status.stop_reason is not None:  # stopped on purpose, which is what made it fail
+            return
+        final = self._is_final(error)
+        self._warn(error)
+        if self._plan.lost():
+            self._settings.chooser.report_failure(error, self._info())
+        if core.status.server is None and state in {Recovery.DIALLING, Recovery.LOGGING_ON}:
+            self._sweep[self._uri] = error
+        await core.abandon(error)
+        if final:
+            self._give_up(error)
+        elif core.status.state is ConnectionState.DISCONNECTED:
+            core.tell(ConnectionState.RECONNECTING)
+
+    def _is_final(self, error: HAClientError) -> bool:
+        """Whether the client ends with this error.
+
+        A name that somebody else has taken is not fought for. But a logon that this client has
+        given up waiting for may reach its server late, and displaces the connection that was made
+        since: each such logon excuses one displacement.
+        """
+        if error is self._fatal or isinstance(error, ReconnectGaveUp):
+            return True
+        if isinstance(error, PublishGap):
+            return self._settings.on_publish_gap == "raise"
+        address, logging_on = self._core.status.address, self._plan.state is Recovery.LOGGING_ON
+        if isinstance(error, NameInUse):
+            if logging_on or not self._abandoned[address]:
+                return True
+            self._abandoned[address] -= 1
+        elif logging_on and not isinstance(error, AuthenticationError):
+            self._abandoned[address] += 1
+        return False
+
+    def _warn(self, error: HAClientError) -> None:
+        """Log a failed attempt or a lost connection; never a password."""
+        core, plan, server = self._core, self._plan, self._info()["uri"]
+        if plan.state in {Recovery.CHOOSING, Recovery.WAITING}:
+            return  # nobody was tried: this ends the client, which raises it
+        if plan.state is Recovery.LIVE:
+            _logger.warning("client %s lost its connection to %s: %s", core.name, server, error)
+            return
+        due = self._failures.is_due(trio.current_time())
+        _logger.log(
+            logging.WARNING if due else logging.INFO,
+            "client %s: attempt %d at %s failed (%s): %s",
+            core.name,
+            plan.attempts,
+            server,
+            plan.state,
+            error,
+        )
+
+    def _give_up(self, error: HAClientError) -> None:
+        """The error leaves the block, and every stream."""
+        self._fatal = error
+        self._core.stop(error)
+        for subscription in self._core.lasting.values():
+            fail(subscription, error)
+        self._core.lasting.clear()
+
+    def _info(self) -> dict[str, str]:
+        return {
+            "uri": Uri.parse(self._uri).safe if self._uri else "",
+            "client_name": self._core.name,
+            "server_version": self._core.status.server_version,
+        }
+
+    # -- its steps --------------------------------------------------------------
+
+    async def _choose(self) -> None:
+        self._uri = self._settings.chooser.current_uri()
+        if not self._uri:
+            raise ReconnectGaveUp(self._plan.attempts, self._settings.chooser.error())
+        self._check_credentials()
+        self._authenticator = self._settings.chooser.current_authenticator()
+
+    def _check_credentials(self) -> None:
+        """A sweep is over when a server comes up again: did each one refuse the credentials?
+
+        Only before the first logon: later the credentials were right, and may be right again.
+
+        Raises:
+            AuthenticationError: Each did; this ends the client.
+        """
+        if self._uri not in self._sweep:
+            return
+        errors = list(self._sweep.values())
+        self._sweep.clear()
+        if all(isinstance(error, AuthenticationError) for error in errors):
+            self._fatal = AuthenticationError(
+                f"user or password was refused by every server: {errors[-1]}"
+            )
+            raise self._fatal
+
+    async def _wait(self) -> None:
+        try:
+            delay_s = self._settings.delay.delay_for(self._uri, trio.current_time())
+        except TimedOut as error:
+            why = f"{error}; the last error: {self._settings.chooser.error()}"
+            raise ReconnectGaveUp(self._plan.attempts, why) from error
+        await trio.sleep(delay_s)
+
+    async def _dial(self) -> None:
+        core, plan = self._core, self._plan
+        _logger.info("client %s: attempt %d at %s", core.name, plan.attempts, self._info()["uri"])
+        await core.connect(self._uri, timeout=self._settings.connect_timeout_s)
+
+    async def _log_on(self) -> None:
+        core, limit_s = self._core, self._settings.connect_timeout_s
+        with trio.move_on_after(limit_s):  # with what the authenticator takes
+            await core.log_on(self._authenticator, timeout=limit_s)
+            self._sweep.clear()
+            core.tell(ConnectionState.LOGGED_ON)
+            return
+        raise TimedOut(f"logon: no answer within {limit_s:g} s")
+
+    async def _reconcile(self) -> None:
+        core = self._core
+        core.check_connected()
+        self._settings.chooser.report_success(self._info())
+        log = core.publisher.log
+        persisted = None if core.status.server is None else core.status.server.persisted
+        if (
+            self._settings.refuses_gaps
+            and log is not None
+            and persisted is not None
+            and persisted < log.last_persisted
+        ):
+            # Before the store is told: a store of the user's own might go on.
+            raise PublishGap(log.last_persisted, persisted)
+        core.reconcile()
+        if log is not None and log.gap is not None:
+            _logger.warning(
+                "client %s goes on with %s: %s", core.name, self._info()["uri"], log.gap
+            )
+
+    async def _start_heartbeat(self) -> None:
+        core = self._core
+        core.check_connected()
+        if await core.start_heartbeat(timeout=self._settings.connect_timeout_s):
+            core.tell(ConnectionState.HEARTBEAT_INITIATED)
+
+    async def _replay(self) -> None:
+        self._core.check_connected()
+        self._core.publisher.open_log()
+        self._core.tell(ConnectionState.PUBLISH_REPLAYED)
+
+    async def _resubscribe(self) -> None:
+        core = self._core
+        for entry in self._settings.manager.entries():
+            subscription = core.lasting.get(entry.sub_id)
+            if subscription is not None:
+                try:
+                    await self._reenter(subscription, entry)
+                except (CommandError, AuthenticationError) as error:
+                    self._refused(subscription, error)
+        core.check_connected()
+        core.tell(ConnectionState.RESUBSCRIBED)
+
+    async def _serve(self) -> None:
+        """Stay until the connection is lost; one that lasts counts as a success."""
+        core = self._core
+        core.check_connected()
+        self._refusals.clear()
+        core.live()
+        with trio.move_on_after(STABLE_AFTER_S) as young:
+            await core.wait_lost()
+        if young.cancelled_caught:
+            self._plan.stable()
+            self._failures.reset()
+            self._settings.delay.reset()
+            await core.wait_lost()
+        raise core.status.why_not_connected()
+
+    # -- entering again -----------------------------------------------------------
+
+    async def _reenter(self, subscription: Subscription, entry: Entry) -> None:
+        """Subscribe one again, from where its store says."""
+        core = self._core
+        fields, log = dict(entry.fields), subscription.log
+        options = str(fields.pop("opts", ""))
+        forms: tuple[str, ...] = (str(fields.get("bm", "")),)
+        if log is not None:
+            conflated = "conflation=" in options
+            log.begin(acked=fields["c"] == "subscribe", start=None, conflated=conflated)
+            # Conflated messages and those of a query do not come in the order of the log.
+            ordered = not conflated and not subscription.query_id
+            last = subscription.whereabouts.last if ordered else ""
+            forms = core.commander.places.forms(log, last)
+
+        async def enter(bookmark: str) -> None:
+            if core.lasting.get(subscription.sub_id) is not subscription:
+                return  # it was ended on purpose while the better form was refused
+            opts = resuming_options(
+                options, bookmark=bookmark, version=core.status.server_version, again=True
+            )
+            more = {name: value for name, value in (("bm", bookmark), ("opts", opts)) if value}
+            await core.commander.reopen(
+                subscription,
+                {**fields, **more},
+                entry.body,
+                timeout=self._settings.connect_timeout_s,
+            )
+
+        await best_first(forms, enter, self._info()["uri"])
+
+    def _refused(self, subscription: Subscription, error: HAClientError) -> None:
+        """A server does not take a subscription back.
+
+        Another server may, so each is asked once, in the chooser's order and with the strategy's
+        waits. When one refuses for the second time, the application's word counts.
+
+        Raises:
+            HAClientError: The connection is given up, for the next server or for good.
+        """
+        sub_id, core = subscription.sub_id, self._core
+        if core.lasting.get(sub_id) is not subscription:  # ended on purpose meanwhile
+            return
+        if not self._refusals.add(sub_id, self._uri):
+            raise error
+        match word := self._decide(sub_id, error):
+            case "drop":
+                _logger.error("client %s drops subscription %s: %s", core.name, sub_id, error)
+                core.closed(subscription)
+                fail(subscription, error)
+            case "retry":
+                raise error
+            case "fail":
+                self._fatal = error
+                raise error
+            case _:
+                raise UsageError(
+                    f"on_resubscribe_failure has to answer 'fail', 'retry' or 'drop', not {word!r}"
+                )
+
+    def _decide(self, sub_id: str, error: HAClientError) -> str:
+        policy = self._settings.on_resubscribe_failure
+        return policy(sub_id, error) if callable(policy) else policy
+
+    def _drops(self, sub_id: str, error: HAClientError) -> bool:
+        return self._decide(sub_id, error) == "drop"
