@@ -39,10 +39,10 @@ from haclient.cli.termination import ExitCode, Interrupted, run_until_signal
 from haclient.errors import DisconnectedError, ReconnectGaveUp, TimedOut, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient.session.states import ConnectionState
+from haclient.session.connection_state import ConnectionState
 from haclient.stores import BookmarkStore, LoggedBookmarkStore, MemoryBookmarkStore
 from haclient.streams import MessageStream
-from haclient.transport.exceptions import open_nursery
+from haclient.transport.nursery import open_nursery
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, StartPoint, parse_bookmark
 
 __all__ = ["SubscribeRequest", "SubscribeRun", "stopped", "subscribe"]
