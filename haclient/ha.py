@@ -123,10 +123,7 @@ class HAClient(Client):
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
         exit_timeout: float | None = EXIT_TIMEOUT_S,
     ) -> None:
-        if isinstance(servers, str):
-            raise UsageError("servers is a list of connection strings: servers=[...]")
-        if bool(servers) == (server_chooser is not None):
-            raise UsageError("give either servers=[...] or a server_chooser")
+        _check_servers(servers, server_chooser)
         check_policy(on_handler_error)  # before anything is taken
         manager = subscription_manager or MemorySubscriptionManager()
         settings = HASettings(
@@ -260,3 +257,10 @@ class HAClient(Client):
         if self._core.entered:
             raise UsageError("an HAClient takes its heartbeat before it connects: heartbeat=...")
         await super().set_heartbeat(interval, idle_limit)
+
+
+def _check_servers(servers: Sequence[str], chooser: ServerChooser | None) -> None:
+    if isinstance(servers, str):
+        raise UsageError("servers is a list of connection strings: servers=[...]")
+    if bool(servers) == (chooser is not None):
+        raise UsageError("give either servers=[...] or a server_chooser")
