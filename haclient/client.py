@@ -295,7 +295,7 @@ class Client(PublishingClient):
         Raises:
             UsageError: It is true, and this client does not reconnect by itself.
         """
-        if resumes and not self._core.settings.lasting:
+        if resumes and not self._core.status.reconnects:
             raise UsageError(
                 "resumes=True needs an HAClient: a Client does not reconnect by itself"
             )
