@@ -13,7 +13,7 @@ from pathlib import Path
 import trio
 
 from haclient.errors import HAClientError, UsageError
-from haclient.transport.exceptions import open_nursery
+from haclient.transport.nursery import open_nursery
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, LogTopic, ReplicateTo, SowTopic
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 from haclient_fake_server.listening import check_reachable
