@@ -1,12 +1,15 @@
-"""How a broker is configured: the engine's settings and what the shells need (design 8)."""
+"""How a broker is configured: the engine's settings and what the shells need."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final, cast
 
+from haclient.errors import UsageError
 from haclient.protocol.framing import MAX_FRAME_BYTES
 from haclient_fake_server.engine.settings import (
     EngineSettings,
@@ -16,6 +19,28 @@ from haclient_fake_server.engine.settings import (
 )
 
 __all__ = ["BrokerConfig", "FsyncPolicy", "LogTopic", "ReplicateTo", "SowTopic"]
+
+
+_LISTS: Final[dict[str, type]] = {
+    "listen": str,
+    "log_topics": LogTopic,
+    "sow_topics": SowTopic,
+    "replicate_to": ReplicateTo,
+}
+_BYTES: Final = {
+    "segment_bytes": 1024,
+    "high_water_bytes": 1,
+    "low_water_bytes": 1,
+    "slow_client_bytes": 1,
+    "max_frame_bytes": 1024,
+}
+_SECONDS: Final = (
+    "ack_interval_s",
+    "flush_interval_s",
+    "dial_timeout_s",
+    "redial_s",
+    "redial_max_s",
+)
 
 
 class FsyncPolicy(enum.StrEnum):
@@ -56,6 +81,9 @@ class BrokerConfig:
         dial_timeout_s: How long a connection to one of them may take.
         redial_s: How long to wait after the first failure; twice as long after each further one.
         redial_max_s: The longest such wait.
+
+    Raises:
+        UsageError: A value is of the wrong kind, or out of range.
     """
 
     name: str = "broker"
@@ -78,6 +106,26 @@ class BrokerConfig:
     redial_s: float = 0.05
     redial_max_s: float = 2.0
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, before anything is opened.
+
+        Raises:
+            UsageError: A value is of the wrong kind, or out of range.
+        """
+        checks: tuple[Callable[[BrokerConfig], str], ...] = (
+            *(partial(_check_list, name, kind) for name, kind in _LISTS.items()),
+            *(partial(_check_bytes, name, lowest) for name, lowest in _BYTES.items()),
+            *(partial(_check_seconds, name) for name in _SECONDS),
+            _check_names,
+            _check_users,
+        )
+        for check in checks:
+            wrong = check(self)
+            if wrong:
+                raise UsageError(f"broker {self.name!r}: {wrong}")
+        # A plain "batch" would be none of the policies, and the journal never synced.
+        object.__setattr__(self, "fsync", FsyncPolicy(self.fsync))
+
     def engine_settings(self) -> EngineSettings:
         """The part that the engine decides by."""
         return EngineSettings(
@@ -89,3 +137,53 @@ class BrokerConfig:
             version=self.version,
             replicate_to=self.replicate_to,
         )
+
+
+def _check_list(name: str, kind: type, config: object) -> str:
+    found: object = getattr(config, name)
+    if isinstance(found, tuple):
+        wrong = [item for item in cast("tuple[object, ...]", found) if not isinstance(item, kind)]
+        if not wrong:
+            return ""
+        found = wrong[0]  # its type only: an address may have a password in it
+    return f"{name} has a {type(found).__name__}: wanted a tuple of {kind.__name__}"
+
+
+def _check_bytes(name: str, lowest: int, config: object) -> str:
+    found: object = getattr(config, name)
+    if isinstance(found, int) and found >= lowest:
+        return ""
+    return f"{name}={found!r}: wanted {lowest} bytes or more"
+
+
+def _check_seconds(name: str, config: object) -> str:
+    found: object = getattr(config, name)
+    lowest = "0" if name == "ack_interval_s" else "more than 0"
+    if isinstance(found, int | float) and 0 <= found < float("inf") and (found or lowest == "0"):
+        return ""
+    return f"{name}={found!r}: wanted {lowest} seconds" + (" or more" if lowest == "0" else "")
+
+
+def _check_names(config: BrokerConfig) -> str:
+    name, data_dir, fsync = cast("tuple[object, ...]", (config.name, config.data_dir, config.fsync))
+    if not isinstance(name, str) or not name:
+        return "wanted a name that is not empty"
+    if not isinstance(data_dir, Path | None):
+        return f"data_dir={data_dir!r}: wanted a pathlib.Path, or None"
+    if fsync not in [*FsyncPolicy]:
+        return f"fsync={fsync!r}: wanted one of {', '.join(FsyncPolicy)}"
+    topics = [(topic.message_type, topic.name) for topic in config.sow_topics]
+    if not all(name for _, name in topics) or len({*topics}) < len(topics):
+        return f"sow_topics {[name for _, name in topics]}: wanted names, each once"
+    return ""
+
+
+def _check_users(config: BrokerConfig) -> str:
+    users = cast("object", config.users)
+    if users is None:
+        return ""
+    if isinstance(users, Mapping):
+        pairs = cast("Mapping[object, object]", users).items()
+        if all(isinstance(each, str) for pair in pairs for each in pair):
+            return ""
+    return "users: wanted a mapping from user to password, both str, or None"

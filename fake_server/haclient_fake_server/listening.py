@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import resource
 import socket
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
@@ -18,13 +19,24 @@ from haclient.transport.tcp import TcpLink
 if TYPE_CHECKING:
     from haclient.transport.link import Link
 
-__all__ = ["Listener", "check_reachable", "listen"]
+__all__ = [
+    "RESERVED_DESCRIPTORS",
+    "Listener",
+    "TcpListener",
+    "check_reachable",
+    "descriptor_limit",
+    "listen",
+]
 
 BACKLOG: Final = 1024
 """Connections that may wait to be accepted: all clients of a failed server at once."""
 
 ACCEPT_PAUSE_S: Final = 0.1
 """How long to wait when the process has run out of file descriptors."""
+
+RESERVED_DESCRIPTORS: Final = 32
+"""File descriptors that connections may not use: the journal opens segments and manifests while the
+broker runs, and replication dials. A broker that cannot open a file has to stop."""
 
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _log = logging.getLogger(__name__)
@@ -60,7 +72,7 @@ def listen(uri: str, accept: Callable[[Link], object]) -> Listener:
     scheme, host, port = _parse(uri)
     if scheme == "mem":
         return _MemoryListener(f"{host}:{port}", accept)
-    return _TcpListener(host, port, accept)
+    return TcpListener(host, port, accept)
 
 
 def _parse(uri: str) -> tuple[str, str, int]:
@@ -74,6 +86,12 @@ def _parse(uri: str) -> tuple[str, str, int]:
     if parts.scheme not in {"tcp", "mem"} or parts.hostname is None or port is None:
         raise UsageError(wanted)
     return parts.scheme, parts.hostname, port
+
+
+def descriptor_limit() -> float:
+    """How many files and sockets this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return float("inf") if soft == resource.RLIM_INFINITY else soft
 
 
 def check_reachable(uris: Iterable[str]) -> None:
@@ -98,8 +116,29 @@ class _MemoryListener:
         """Nothing to do: whoever connects calls `accept`."""
 
 
-class _TcpListener:
-    def __init__(self, host: str, port: int, accept: Callable[[Link], object]) -> None:
+class TcpListener:
+    """Listens on TCP.
+
+    Args:
+        host: The interface, by name or number.
+        port: The port; 0 takes a free one.
+        accept: Gets the server's end of each connection.
+        limit: How many file descriptors there are, asked for each connection.
+
+    Attributes:
+        uri: The address, with its real port.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        accept: Callable[[Link], object],
+        *,
+        limit: Callable[[], float] = descriptor_limit,
+    ) -> None:
+        self._limit = limit
+        self._refusing = False
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -114,6 +153,7 @@ class _TcpListener:
         self.uri = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     async def run(self) -> None:
+        """Accept connections until cancelled."""
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             try:
@@ -121,10 +161,23 @@ class _TcpListener:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
                 if error.errno in _OUT_OF_DESCRIPTORS:
-                    _log.warning("cannot accept: %s", error)
+                    self._refuse(str(error))
                     await trio.sleep(ACCEPT_PAUSE_S)
                 continue  # or the peer has gone again, or another task was faster
+            # A new descriptor is the lowest that is free: all below it are in use.
+            if connection.fileno() >= self._limit() - RESERVED_DESCRIPTORS:
+                self._refuse(f"{connection.fileno()} of {self._limit():g} descriptors are in use")
+                connection.close()
+                continue
+            self._refusing = False
             self._accept(TcpLink(connection))
 
+    def _refuse(self, reason: str) -> None:
+        """Say so once, until a connection is accepted again."""
+        if not self._refusing:
+            _log.warning("%s: connections are refused: %s (see ulimit -n)", self.uri, reason)
+        self._refusing = True
+
     def close(self) -> None:
+        """Listen no more; connections stay."""
         self._socket.close()

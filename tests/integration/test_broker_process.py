@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,23 @@ async def test_only_chosen_topics_are_logged() -> None:
             await client.logon("pubber")
             await client.send(c="subscribe", cid="1", t="orders", bm="0", a="processed")
             assert (await client.ack("processed")).reason.startswith("invalid topic")
+
+
+async def test_idle_connections_never_take_the_journals_descriptors(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "haclient_fake_server", "--segment-bytes", "16384"]
+    limited = ["/bin/sh", "-c", f'ulimit -n 64; exec {shlex.join(command)} "$@"', "broker"]
+    with BrokerProcess(data_dir=tmp_path / "data", command=limited) as broker:
+        async with RawClient.connect(broker.uri) as client:
+            await client.logon("pubber")
+            _, _, port = broker.address.rpartition(":")
+            idle = [await trio.open_tcp_stream("127.0.0.1", int(port)) for _ in range(100)]
+            for number in range(1, 40):  # each a batch: several segments
+                await client.send(bytes(2000), c="p", t="orders", s=number)
+                await client.send(c="flush", cid=str(number), a="persisted")
+                await client.ack("persisted", str(number))
+            for stream in idle:
+                await stream.aclose()
+        assert len(list((tmp_path / "data").glob("*.manifest.json"))) > 2
+        assert broker.is_running
+        assert broker.err.count("connections are refused") == 1
+        assert broker.stop() == 0

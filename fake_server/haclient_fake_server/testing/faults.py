@@ -215,8 +215,7 @@ class Kill:
     def __post_init__(self) -> None:
         """Refuse nonsense."""
         _check_word("at", self.at, ("", *KillPoint))
-        if not isinstance(self.passes, int) or self.passes < 0:
-            raise UsageError(f"passes={self.passes!r}: wanted a whole number, 0 or more")
+        _check_count("passes", self.passes)
         if self.passes and not self.at:
             raise UsageError(f"passes={self.passes} of no point: wanted `at` with it")
 
@@ -296,6 +295,11 @@ def _check_word(name: str, found: object, wanted: tuple[str, ...]) -> None:
 def _check_whole(name: str, found: object) -> None:
     if found is not None and not isinstance(found, int):
         raise UsageError(f"{name}={found!r}: wanted a whole number, or None")
+
+
+def _check_count(name: str, found: object) -> None:
+    if not isinstance(found, int) or found < 0:
+        raise UsageError(f"{name}={found!r}: wanted a whole number, 0 or more")
 
 
 def _check_seconds(name: str, found: object) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from haclient_fake_server.config import BrokerConfig, LogTopic, ReplicateTo, SowTopic
+from haclient.errors import UsageError
+from haclient_fake_server.config import BrokerConfig, FsyncPolicy, LogTopic, ReplicateTo, SowTopic
 
 
 @pytest.mark.row("TL2", "TL6")
@@ -39,3 +42,48 @@ def test_the_engine_is_told_what_concerns_it() -> None:
 def test_the_engine_is_told_where_to_replicate() -> None:
     to = (ReplicateTo("tcp://west:1", "async"),)
     assert BrokerConfig(replicate_to=to).engine_settings().replicate_to == to
+
+
+def test_a_policy_may_be_given_as_a_plain_word() -> None:
+    plain: Any = "batch"
+    assert BrokerConfig(fsync=plain).fsync is FsyncPolicy.BATCH
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"name": ""}, "wanted a name that is not empty"),
+        ({"name": None}, "wanted a name that is not empty"),
+        ({"listen": "tcp://127.0.0.1:0"}, "listen has a str: wanted a tuple of str"),
+        ({"listen": (1,)}, "listen has a int: wanted a tuple of str"),
+        ({"data_dir": "data"}, "data_dir='data': wanted a pathlib.Path, or None"),
+        ({"users": ["ann"]}, "users: wanted a mapping from user to password"),
+        ({"users": {"ann": None}}, "users: wanted a mapping from user to password"),
+        ({"log_topics": ("orders",)}, "log_topics has a str: wanted a tuple of LogTopic"),
+        (
+            {"replicate_to": ("tcp://ann:secret@h:1",)},
+            "replicate_to has a str: wanted a tuple of ReplicateTo$",
+        ),
+        (
+            {"sow_topics": (SowTopic("a"), SowTopic("a", ("/id",)))},
+            "sow_topics .*'a', 'a'.*: wanted names, each once",
+        ),
+        ({"sow_topics": (SowTopic(""),)}, "sow_topics .*: wanted names, each once"),
+        ({"fsync": "sometimes"}, "fsync='sometimes': wanted one of none, interval, batch"),
+        ({"segment_bytes": 0}, "segment_bytes=0: wanted 1024 bytes or more"),
+        ({"segment_bytes": "x"}, "segment_bytes='x': wanted 1024 bytes or more"),
+        ({"high_water_bytes": 0}, "high_water_bytes=0: wanted 1 bytes or more"),
+        ({"ack_interval_s": -1}, "ack_interval_s=-1: wanted 0 seconds or more"),
+        ({"redial_s": 0}, "redial_s=0: wanted more than 0 seconds"),
+        ({"flush_interval_s": float("nan")}, "flush_interval_s=nan: wanted more than 0 seconds"),
+        ({"dial_timeout_s": "x"}, "dial_timeout_s='x': wanted more than 0 seconds"),
+    ],
+)
+def test_what_cannot_work_is_refused_where_it_is_written(wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=f"^broker .*: {why}") as caught:
+        BrokerConfig(**wrong)
+    assert "secret" not in str(caught.value)
+
+
+def test_acks_need_not_be_collected() -> None:
+    assert BrokerConfig(ack_interval_s=0).engine_settings().ack_interval_s == 0

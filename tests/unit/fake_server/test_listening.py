@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import trio
+import trio.testing
 
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
 from haclient.transport.dial import dial
 from haclient.transport.link import Link
-from haclient_fake_server.listening import check_reachable, listen
+from haclient_fake_server.listening import TcpListener, check_reachable, listen
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,37 @@ def test_no_other_process_reaches_an_address_in_memory() -> None:
     check_reachable(["tcp://127.0.0.1:0"])
     with pytest.raises(UsageError, match="no other process reaches it; wanted tcp://HOST:PORT"):
         check_reachable(["tcp://127.0.0.1:0", "mem://broker:1"])
+
+
+async def test_connections_leave_some_descriptors_to_the_journal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    accepted: list[Link] = []
+    limit = 0.0
+    listener = TcpListener("127.0.0.1", 0, accepted.append, limit=lambda: limit)
+    target = Uri.parse(f"{listener.uri}/amps")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.run)
+        for _ in range(3):
+            link = await dial(target, timeout=5)
+            with trio.fail_after(10):
+                await link.wait_readable()
+                with contextlib.suppress(OSError):  # a reset, or an end
+                    assert link.recv_into(memoryview(bytearray(1))) == 0
+            link.close()
+        assert not accepted
+        limit = 4096.0
+        link = await dial(target, timeout=5)
+        with trio.fail_after(10):
+            while not accepted:
+                await trio.testing.wait_all_tasks_blocked()
+        for each in (link, *accepted):
+            each.close()
+        nursery.cancel_scope.cancel()
+    listener.close()
+    (told,) = caplog.messages
+    assert "connections are refused" in told
+    assert "ulimit -n" in told
 
 
 @pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "tcp://[::1]:0", "mem://broker:1"])

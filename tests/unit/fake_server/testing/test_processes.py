@@ -100,7 +100,7 @@ def test_a_broker_that_does_not_start_is_told_with_its_words() -> None:
 
 def test_a_command_that_says_something_else() -> None:
     command = [sys.executable, "-c", "print('hello')"]
-    with pytest.raises(HAClientError, match="did not say that it listens"):
+    with pytest.raises(HAClientError, match="instead of 'listening'"):
         BrokerProcess(command=command).start()
 
 
