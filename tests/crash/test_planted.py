@@ -21,8 +21,8 @@ from haclient_stores.bookmark_stores import (
 from haclient_stores.bookmark_stores import ring as ring_bookmark
 from haclient_stores.publish_stores import hybrid, segment_file, store_directory
 from haclient_stores.publish_stores import segment_log as segments
-from support import bookmark_walk, publish_walk, unsynced_tail
-from support.recording import RecordingDisk
+from support import bookmark_walk, prune_in_use, publish_walk, unsynced_tail
+from support.recording import RecordingDisk, power_cuts
 
 pytestmark = [pytest.mark.row("PS21", "PS22", "BS14", "BS15", "BS16"), pytest.mark.timeout(600)]
 
@@ -50,6 +50,13 @@ def bookmark_proofs(kind: str, seed: int) -> Iterator[None]:
     events = bookmark_walk.walked(kind, seed, steps=30, kill_every=3 * (seed % 2))
     for crash in bookmark_walk.crashes(events):
         bookmark_walk.check(kind, crash)
+        yield
+
+
+def prune_proofs(_kind: str, seed: int) -> Iterator[None]:
+    """A log is used while it is pruned, and power fails."""
+    for crash in prune_in_use.crashes(power_cuts, every=7 + seed):
+        prune_in_use.check(crash)
         yield
 
 
@@ -184,6 +191,13 @@ def a_prune_is_not_synced_before_the_rename(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(logged_bookmark.LoggedBookmarkStore, "_sync_up_to", staticmethod(sync))
 
 
+@bug("logged", prune_proofs)
+def what_was_synced_during_a_prune_is_renamed_away(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        logged_bookmark.LoggedBookmarkStore, "_catch_up", lambda _self, _pruned, begin: begin
+    )
+
+
 @bug("logged", lambda kind, _: bookmark_walk.check_next_process(kind))
 def the_name_of_a_pruned_file_is_not_synced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(logged_bookmark.LoggedBookmarkStore, "_sync_name", lambda _: None)
@@ -247,6 +261,17 @@ def a_slot_is_written_where_the_newest_is(patch: pytest.MonkeyPatch) -> None:
         written(self)
 
     patch.setattr(ring_subscription.RingSubscription, "_write", write)
+
+
+@bug("logged", bookmark_proofs)
+def a_value_of_zero_is_the_end(patch: pytest.MonkeyPatch) -> None:
+    read = record_file._Reading._unsealed
+
+    def unsealed(self: Ours, words: Ours, offset: int, sealed: int) -> int:
+        zeros = (at for at in range(1, len(words), 2) if not words[at])
+        return min(read(self, words, offset, sealed), next(zeros, len(words)) - 1)
+
+    patch.setattr(record_file._Reading, "_unsealed", unsealed)
 
 
 @bug("bookmark log", lost_pages)

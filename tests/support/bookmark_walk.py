@@ -89,7 +89,7 @@ class BookmarkWalk:
         self.store = OPEN[self.kind](self.disk)
         self.store.open_for("me")
         other = self.store.subscription("other")
-        other.begin(acked=False, start=None)
+        other.begin(acked=False, start="9|0|")  # a record with a value of zero
         other.log(LIVE)
         log = self.store.subscription("s")
         if not hasattr(self, "world"):
