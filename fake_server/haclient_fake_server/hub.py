@@ -109,6 +109,11 @@ class Hub:
         """Where the log is replicated to, and how far that is."""
         return self._engine.destinations
 
+    @property
+    def missing(self) -> int:
+        """See `Engine.missing`."""
+        return self._engine.missing
+
     def downgrade(self, address: str) -> None:
         """See `Engine.downgrade`."""
         self._apply(self._engine.downgrade(address, trio.current_time()))

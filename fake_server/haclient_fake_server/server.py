@@ -154,6 +154,14 @@ class BrokerServer:
         """Where the log is replicated to, and how far that is (RE4)."""
         return self._entered().destinations
 
+    @property
+    def missing(self) -> int:
+        """How many replicated records were dropped, since this log had gone on without them.
+
+        This log and that of their sender differ for good: see README.md, *Replication*.
+        """
+        return self._entered().missing
+
     def downgrade(self, address: str) -> None:
         """Let persisted acks no longer wait for a destination, until `upgrade` (RE5).
 

@@ -88,7 +88,9 @@ class BatchBuilder:
         parts.append(body)
         self.position += 1
         self._records += 1
-        publisher.noted = sequence
+        if sequence != publisher.logged + 1:
+            publisher.begin_run(sequence)
+        publisher.noted = publisher.logged = sequence
         if not publisher.batch_low:
             publisher.batch_low = sequence
             self._touched.append(publisher)

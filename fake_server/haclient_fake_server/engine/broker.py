@@ -114,6 +114,11 @@ class Engine:
         """Where the log is replicated to, and how far that is."""
         return self._replication.statuses
 
+    @property
+    def missing(self) -> int:
+        """How many replicated records were not taken, since this log had gone on without them."""
+        return self._replicas.missing
+
     def dialled(self, connection_id: int, address: str, now: float) -> Effects:
         """A connection to a destination was made; its number must be new."""
         state = self._state

@@ -29,6 +29,7 @@ from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     Record,
     RecordCommand,
+    RecordFlag,
     encode_record,
 )
 
@@ -66,6 +67,8 @@ class DestinationStatus:
         acknowledged: Position of this log up to which it has everything.
         behind: How many records of this log it has not acknowledged.
         links: How often it was reached.
+        missing: How many records of this log it does not have and cannot take any more, because a
+            publisher that had lost them went on there. They do not count as `behind`.
     """
 
     address: str
@@ -76,6 +79,7 @@ class DestinationStatus:
     acknowledged: int
     behind: int
     links: int
+    missing: int = 0
 
 
 class Destination:
@@ -91,6 +95,7 @@ class Destination:
         acked: It has everything up to this position.
         position: The next one to read.
         links: How often it was reached.
+        missing: How many records it has refused since it has later ones of their publishers.
     """
 
     def __init__(self, settings: ReplicateTo) -> None:
@@ -103,6 +108,8 @@ class Destination:
         self.acked = 0
         self.position = 1
         self.links = 0
+        self.missing = 0
+        self._verified: int | None = None
         self._pinned = False
         self._cursor: Cursor | None = None
         self._known: dict[int, int] = {}
@@ -126,6 +133,10 @@ class Destination:
         self.position = self.acked + 1
         self._cursor = None
 
+    def restore(self, position: int) -> None:
+        """It had everything up to a position when an earlier run of this broker ended."""
+        self._verified = position
+
     def welcome(self, message: Message, journal: JournalReader, *, end: int, now: float) -> None:
         """The other side has answered the logon: its vector says where to begin (RE3).
 
@@ -135,6 +146,12 @@ class Destination:
         self._known = decode_vector(message.data)
         self.instance = message.client_name
         self.position = journal.first_beyond(self._known)
+        if self._verified is None:
+            self._verified = end - 1  # what it has acknowledged is not known: believe its vector
+        else:
+            # What it has not acknowledged on any link is sent even where its vector covers it: a
+            # publisher without a store may have gone on there, and then it lacks some of it.
+            self.position = min(self.position, self._verified + 1)
         self.acked = self.position - 1
         self._cursor = None
         self._told.clear()
@@ -154,6 +171,7 @@ class Destination:
         flying = self._flying
         while flying and flying[0][0] <= position:
             self.acked = flying.popleft()[1]
+        self._verified = max(self._verified or 0, self.acked)
 
     # --- sending -------------------------------------------------------------------------------
 
@@ -164,6 +182,7 @@ class Destination:
         frames: list[bytes] = []
         parts: list[bytes] = []
         known, unpack, start = self._known, RECORD_HEADER.unpack_from, self.position
+        verified, from_elsewhere = self._verified or 0, RecordFlag.REPLICATED
         size = last = covered = 0
         unit = (0, 0)
         for begin, end in blocks_of(chunk):
@@ -173,11 +192,14 @@ class Destination:
                 after, position, publisher, sequence = at + fields[0], *fields[4:7]
                 if position >= start:
                     same = unit == (publisher, sequence)
-                    if same or sequence > known.get(publisher, 0):
+                    is_new = sequence > known.get(publisher, 0)
+                    if same or is_new or (position > verified and not fields[1] & from_elsewhere):
                         if size > FRAME_BYTES and not same:
                             frames.append(self._frame(parts, last, position - 1))
                             parts, size = [], 0
-                        known[publisher], unit, last = sequence, (publisher, sequence), position
+                        if is_new:
+                            known[publisher] = sequence
+                        unit, last = (publisher, sequence), position
                         if fields[8] not in self._told:
                             parts.append(self._definition(fields[8], topics))
                         parts.append(chunk[at:after])
@@ -202,6 +224,7 @@ class Destination:
             self._flying[-1] = (self._flying[-1][0], covered)
         else:
             self.acked = covered
+            self._verified = max(self._verified or 0, covered)
 
     def _definition(self, topic_id: int, topics: Mapping[int, Route]) -> bytes:
         self._told.add(topic_id)
@@ -281,4 +304,5 @@ class Destination:
             self.acked,
             end - 1 - self.acked,
             self.links,
+            self.missing,
         )

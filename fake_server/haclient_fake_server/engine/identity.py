@@ -14,13 +14,18 @@ the first message.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
+from typing import Final
 
 from haclient.protocol.identity import instance_publisher_id, publisher_id
 
 __all__ = ["Publisher", "Publishers"]
 
 _ASSIGNED_PER_SECOND = 10**9
+
+MAX_RUNS: Final = 1024
+"""Runs of consecutive sequences that are remembered of a publisher; one is the usual number."""
 
 
 class Publisher:
@@ -31,17 +36,48 @@ class Publisher:
         prefix: `<id>|` as bytes, the constant part of its bookmarks.
         seen: The highest sequence seen.
         noted: The highest sequence that the journal knows of.
+        logged: The highest sequence that a record of this run of the broker carries.
         batch_low: The first sequence of it in the batch being built, 0 when there is none.
     """
 
-    __slots__ = ("batch_low", "id", "noted", "prefix", "seen")
+    __slots__ = (
+        "_run_ends",
+        "_run_starts",
+        "batch_low",
+        "id",
+        "logged",
+        "noted",
+        "prefix",
+        "seen",
+    )
 
     def __init__(self, number: int) -> None:
         self.id = number
         self.prefix = b"%d|" % number
         self.seen = 0
         self.noted = 0
+        self.logged = 0
         self.batch_low = 0
+        self._run_starts: list[int] = []
+        self._run_ends: list[int] = []
+
+    def begin_run(self, sequence: int) -> None:
+        """A record follows whose sequence is not the next one."""
+        if sequence == self.logged:
+            return  # a delete over several topics is several records
+        if self._run_starts:
+            self._run_ends.append(self.logged)
+        if len(self._run_starts) >= MAX_RUNS:
+            del self._run_starts[: MAX_RUNS // 2], self._run_ends[: MAX_RUNS // 2]
+        self._run_starts.append(sequence)
+
+    def holds(self, sequence: int) -> bool | None:
+        """Whether the log has a message; `None` for one before those that are remembered."""
+        number = bisect.bisect_right(self._run_starts, sequence) - 1
+        if number < 0:
+            return None
+        ends = self._run_ends
+        return sequence <= (ends[number] if number < len(ends) else self.logged)
 
     def bookmark(self, sequence: int) -> str:
         """The bookmark of one of its messages."""

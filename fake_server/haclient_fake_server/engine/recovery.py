@@ -45,6 +45,10 @@ def recover(state: State, confirmed: int | None = None) -> None:
     state.last = _record_at(state, end - 1)
     if state.destinations:
         _restore_durability(state, end - 1 if confirmed is None else min(confirmed, end - 1))
+    if confirmed is not None:
+        for each in state.destinations:
+            if each.is_sync:
+                each.restore(min(confirmed, end - 1))
 
 
 def _take(state: State, found: Scan) -> None:

@@ -8,6 +8,11 @@ state of its key, is delivered, and goes on to this instance's own destinations.
 The answer is one ack for all that came together, after the block is written here. It never waits
 for this instance's own destinations: two that are synchronous to each other would wait for ever.
 
+A record below the highest sequence of its publisher is usually in the log already. When it is not,
+its publisher has lost it and gone on here: taking it would turn the publisher's order round, and
+subscribers would be handed an old message as a new one. It is dropped, and both sides tell their
+logs: they differ for good.
+
 Records of one sequence, which a delete over several topics makes, come in one frame and are taken
 or dropped together. Marks are not sent: whether a message is refused, and whether a topic is
 logged, is for each instance to say, and a publisher that changes over must be told again.
@@ -25,7 +30,9 @@ from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.heartbeats import heartbeat
+from haclient_fake_server.engine.holdings import Holdings
 from haclient_fake_server.engine.sow import SowError, recorded_keys
+from haclient_fake_server.engine.state import Severity
 from haclient_fake_server.journal.format import (
     EXPIRATION,
     JournalFormatError,
@@ -55,10 +62,23 @@ class _Source:
         self.connection = connection
         self.topics: dict[int, Route] = {}
         self.position = 0
+        self.missing: dict[int, wire.Missing] = {}
+
+    def drop(self, record: Record) -> None:
+        """A record cannot be taken: the log has gone on without it."""
+        number, sequence = record.publisher_id, record.sequence
+        _, first, last, records = self.missing.get(number, (number, sequence, sequence, 0))
+        self.missing[number] = wire.Missing(
+            number, min(first, sequence), max(last, sequence), records + 1
+        )
 
 
 class Replicas:
-    """Takes in the logs of other instances."""
+    """Takes in the logs of other instances.
+
+    Attributes:
+        missing: How many records were not taken since the log had gone on without them.
+    """
 
     def __init__(self, state: State, publishing: Publishing) -> None:
         self._state = state
@@ -66,6 +86,9 @@ class Replicas:
         self._sources: dict[str, _Source] = {}
         self._owed: list[_Source] = []
         self._unit = (0, 0)
+        self._dropped = (0, 0)
+        self._holdings = Holdings(state.journal, state.batch)
+        self.missing = 0
 
     def log_on(self, connection: Connection, message: Message) -> None:
         """A connection wants to be another instance's."""
@@ -92,8 +115,21 @@ class Replicas:
     def acknowledge(self) -> None:
         """The batch is complete: one ack for all of it (RE7)."""
         for source in self._owed:
-            self._state.send(source.connection, wire.written(source.position))
+            missing = source.missing.values()
+            self._state.send(source.connection, wire.written(source.position, missing))
+            for each in missing:
+                self._report(source, each)
+            source.missing.clear()
         self._owed.clear()
+
+    def _report(self, source: _Source, missing: wire.Missing) -> None:
+        self.missing += missing.records
+        seen = self._state.publishers.of_id(missing.publisher_id).seen
+        self._state.report(
+            Severity.ERROR,
+            f"replication from {source.connection.name}: this log lacks {missing}"
+            f" and has gone on to {seen}: the two logs differ for good",
+        )
 
     def _problem(self, connection: Connection, message: Message) -> str:
         settings = self._state.settings
@@ -131,7 +167,7 @@ class Replicas:
                 if record.command == RecordCommand.TOPIC:
                     self._define(source, record)
                 else:
-                    self._record(source.topics[record.topic_id], record)
+                    self._record(source, source.topics[record.topic_id], record)
         except (JournalFormatError, KeyError) as error:
             self._refuse(connection, f"malformed records: {error}")
             return
@@ -155,12 +191,15 @@ class Replicas:
             )
         source.topics[record.topic_id] = route
 
-    def _record(self, route: Route, record: Record) -> None:
+    def _record(self, source: _Source, route: Route, record: Record) -> None:
         """One record, unless it is a duplicate (ID2)."""
         state = self._state
         publisher = state.publishers.of_id(record.publisher_id)
         unit = (record.publisher_id, record.sequence)
         if record.sequence <= publisher.seen and unit != self._unit:
+            if unit != self._dropped and self._holdings.lacks(publisher, record.sequence):
+                self._dropped = unit
+                source.drop(record)
             return
         self._unit = unit
         publisher.seen = record.sequence

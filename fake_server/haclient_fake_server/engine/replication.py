@@ -73,11 +73,21 @@ class Replication:
                 self._state.close(connection, "replication refused")
             elif destination.is_ready:
                 destination.acknowledge(message.sequence or 0)
+                for missing in wire.decode_missing(message.data):
+                    self._report_missing(destination, missing)
             else:
                 self._welcome(destination, message)
         except ProtocolError as error:
             self._tell(destination, str(error))
             self._state.close(connection, "replication error")
+
+    def _report_missing(self, destination: Destination, missing: wire.Missing) -> None:
+        destination.missing += missing.records
+        self._state.report(
+            Severity.ERROR,
+            f"replication to {destination.address}: {destination.instance} lacks {missing}"
+            " and has gone on without: the two logs differ for good",
+        )
 
     def _welcome(self, destination: Destination, message: Message) -> None:
         state = self._state

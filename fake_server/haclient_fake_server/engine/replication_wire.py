@@ -7,7 +7,10 @@
 `replicate`                 sender to receiver: `s` is the position of its last record in the
                             sender's log; the body is records of the journal's format, a topic's
                             definition before its first record on this connection
-`ack` of `replicated`       receiver to sender: everything up to the position `s` is written here
+`ack` of `replicated`       receiver to sender: everything up to the position `s` is written here,
+                            but for what the body names: 32 bytes per publisher, its id, the
+                            lowest and the highest sequence and the number of the records that
+                            the receiver cannot take, as it has later ones
 `heartbeat`                 both ways, as between client and server (protocol 3.12)
 ==========================  ===========================================================
 
@@ -18,8 +21,10 @@ takes no other command: neither side can be mistaken for a client.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from typing_extensions import override
 
 from haclient.errors import ProtocolError
 from haclient.protocol.codec import encode_frame
@@ -28,6 +33,8 @@ __all__ = [
     "LOGON",
     "REPLICATE",
     "VERSION",
+    "Missing",
+    "decode_missing",
     "decode_vector",
     "logon",
     "records",
@@ -40,6 +47,32 @@ LOGON: Final = "replication_logon"
 REPLICATE: Final = "replicate"
 VERSION: Final = "1"
 _ENTRY: Final = struct.Struct("<QQ")
+_MISSING: Final = struct.Struct("<QQQQ")
+
+
+class Missing(NamedTuple):
+    """Records of one publisher that a receiver lacks and cannot take any more.
+
+    Attributes:
+        publisher_id: Whose they are.
+        first: The lowest of their sequences.
+        last: The highest.
+        records: How many there are.
+    """
+
+    publisher_id: int
+    first: int
+    last: int
+    records: int
+
+    @override
+    def __str__(self) -> str:
+        if self.first == self.last:
+            return f"the record of publisher {self.publisher_id} with the sequence {self.first}"
+        return (
+            f"{self.records} records of publisher {self.publisher_id}"
+            f" with sequences from {self.first} to {self.last}"
+        )
 
 
 def logon(instance: str, *, user: str, password: str, beat_interval_s: float) -> bytes:
@@ -88,6 +121,23 @@ def records(parts: Sequence[bytes], position: int) -> bytes:
     return encode_frame({"c": REPLICATE, "s": position}, b"".join(parts))
 
 
-def written(position: int) -> bytes:
-    """Everything that was sent up to this position of the sender's log is written."""
-    return encode_frame({"c": "ack", "a": "replicated", "status": "success", "s": position})
+def written(position: int, missing: Iterable[Missing] = ()) -> bytes:
+    """Everything that was sent up to this position of the sender's log is written, but for some."""
+    fields: dict[str, str | int] = {
+        "c": "ack",
+        "a": "replicated",
+        "status": "success",
+        "s": position,
+    }
+    return encode_frame(fields, b"".join(_MISSING.pack(*each) for each in missing))
+
+
+def decode_missing(data: bytes) -> list[Missing]:
+    """What a receiver cannot take.
+
+    Raises:
+        ProtocolError: The bytes are no such list.
+    """
+    if len(data) % _MISSING.size:
+        raise ProtocolError(f"{len(data)} bytes of missing records: wanted 32 per publisher")
+    return [Missing(*each) for each in _MISSING.iter_unpack(data)]

@@ -8,6 +8,7 @@ import pytest
 
 from haclient.errors import UsageError
 from haclient.protocol.codec import encode_frame
+from haclient.protocol.identity import publisher_id
 from haclient_fake_server.engine import replication_wire as wire
 from haclient_fake_server.engine.durability import MAX_HELD
 from haclient_fake_server.engine.settings import LogTopic, ReplicateTo, SowTopic
@@ -410,3 +411,78 @@ def test_credentials_of_the_address_are_sent_and_never_shown() -> None:
     (logon,) = peer.take()
     assert (logon.user_id, logon.password) == ("me", "secret")
     assert world.engine.destinations[0].address == "tcp://west:1"
+
+
+def errors(world: World) -> list[str]:
+    return [event for event in world.events if "differ for good" in event]
+
+
+def gone_on(group: Group, first: str, second: str, *, numbers: range) -> None:
+    """A publisher leaves records at one instance, loses its store and goes on at another."""
+    publisher = group[first].client("p")
+    for number in numbers:
+        publisher.publish(number, b"lost", a="")
+    publisher.close()
+    group[second].client("p").publish(100, b"later")
+
+
+@pytest.mark.row("RE4")
+@pytest.mark.parametrize("restarted", ["", "a", "b"])
+@pytest.mark.parametrize("links", [ONE_WAY, PAIR], ids=["one way", "pair"])
+def test_records_that_one_side_has_gone_on_without_are_told_and_counted(
+    links: Mapping[str, tuple[str, ...]], restarted: str
+) -> None:
+    group = linked(links)
+    group["a"].client("p").publish(4, b"both")
+    group.settle()
+    for link in group.links:
+        group.cut(*link)
+    gone_on(group, "a", "b", numbers=range(5, 9))
+    if restarted:
+        group.restart(restarted)
+    group.heal()
+    wanted = f"4 records of publisher {publisher_id('p')} with sequences from 5 to 8 "
+    for name in "ab":
+        (told,) = errors(group[name])
+        assert wanted in told
+    assert group["b"].engine.missing == group.status("a", "b").missing == 4
+    assert 5 not in group.sequences("b", "p")
+    group["a"].client("q").publish(1, b"next")
+    group.settle()
+    assert group.sequences("b", "q") == {1}, "the link goes on"
+    assert group.status("a", "b").behind == 0
+    for name in restarted or "a":
+        group.restart(name)
+        group.settle()
+        assert len(errors(group["a"])) == len(errors(group["b"])) == 1, "told once"
+
+
+@pytest.mark.row("RE4")
+def test_records_on_the_way_may_come_too_late() -> None:
+    group = linked(PAIR)
+    publisher = group["a"].client("p")
+    publisher.publish(5, b"on the way", a="")
+    publisher.close()
+    group["b"].client("p").publish(100, b"first")
+    group.settle()
+    assert group.status("a", "b").missing == 1
+    assert "with the sequence 5 " in errors(group["a"])[0]
+    assert group.sequences("a", "p") == {5, 100}
+    assert group.sequences("b", "p") == {100}
+
+
+@pytest.mark.row("RE4", "ID2")
+def test_what_a_publisher_sent_again_elsewhere_is_no_difference() -> None:
+    group = linked(PAIR)
+    for link in group.links:
+        group.cut(*link)
+    for name in "ab":
+        publisher = group[name].client("p")
+        for number in range(1, 6):
+            publisher.publish(number, b"%d" % number, a="")
+        publisher.close()
+    group.restart("a")
+    group.heal()
+    assert errors(group["a"]) == errors(group["b"]) == []
+    assert group.status("a", "b").missing == group["b"].engine.missing == 0
+    assert group.messages("a") == group.messages("b")

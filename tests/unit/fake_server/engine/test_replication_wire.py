@@ -38,3 +38,13 @@ def test_records_and_their_ack_carry_the_senders_position() -> None:
     assert (message.kind, message.sequence, message.data) == ("replicate", 2**40, b"ab")
     assert (ack.ack_type, ack.sequence) == ("replicated", 2**40)
     assert (refusal.status, refusal.reason) == ("failure", "why")
+
+
+def test_what_a_receiver_lacks_is_read_back() -> None:
+    missing = [wire.Missing(2**64 - 1, 5, 8, 4), wire.Missing(1, 3, 3, 1)]
+    (ack,) = decode(wire.written(9, missing))
+    assert (ack.ack_type, ack.sequence) == ("replicated", 9)
+    assert wire.decode_missing(ack.data) == missing
+    with pytest.raises(ProtocolError, match="wanted 32 per publisher"):
+        wire.decode_missing(b"123")
+    assert "sequence 3" in str(missing[1])
