@@ -16,7 +16,7 @@ from haclient.errors import HAClientError, UsageError
 from haclient.transport.nursery import open_nursery
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, LogTopic, ReplicateTo, SowTopic
 from haclient_fake_server.kill_points import KillPoint, KillPoints
-from haclient_fake_server.listening import check_reachable
+from haclient_fake_server.listener import check_reachable
 from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.testing.faults import Kill, from_json
 

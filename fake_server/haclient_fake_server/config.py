@@ -32,7 +32,7 @@ _BYTES: Final = {
     "high_water_bytes": 1,
     "low_water_bytes": 1,
     "slow_client_bytes": 1,
-    "max_frame_bytes": 1024,
+    "max_frame_bytes": 1,
 }
 _SECONDS: Final = (
     "ack_interval_s",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.destinations import DestinationStatus
-    from haclient_fake_server.journal.confirmed_position import ConfirmedPosition
+    from haclient_fake_server.journal.files import ConfirmedPosition
 
 __all__ = ["Hub", "SessionLike"]
 

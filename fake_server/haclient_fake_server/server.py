@@ -26,12 +26,10 @@ from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.hub import Hub
-from haclient_fake_server.journal.confirmed_position import ConfirmedPosition
-from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.journal.files import ConfirmedPosition, JournalFiles
 from haclient_fake_server.kill_points import KillPoints
-from haclient_fake_server.listening import Listener, listen
-from haclient_fake_server.redialling import Dial, dial_destination, keep_connected
-from haclient_fake_server.sessions import Session
+from haclient_fake_server.listener import Listener, listen
+from haclient_fake_server.session import Dial, Session, dial_destination, keep_connected
 from haclient_stores.disk.files import Disk, RealDisk
 
 if TYPE_CHECKING:

@@ -126,7 +126,7 @@ def check_data_directory(path: Path) -> None:
 
 def _config(request: _Request) -> BrokerConfig:
     from haclient_fake_server.config import BrokerConfig  # noqa: PLC0415 - as above
-    from haclient_fake_server.listening import check_reachable  # noqa: PLC0415 - as above
+    from haclient_fake_server.listener import check_reachable  # noqa: PLC0415 - as above
 
     check_reachable(request.listen)
     if request.data is not None:

@@ -20,6 +20,7 @@ from haclient.session import logon, resuming, unstepped
 from haclient.transport import core, dispatch, publisher, reentry, upkeep
 from haclient_fake_server.engine import durability, identity, persisted_acks
 from haclient_fake_server.journal import files as journal_files
+from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
 from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.bookmark_stores import logged as logged_bookmark
 from haclient_stores.bookmark_stores import logged_subscription, ring_subscription, tracked_store
@@ -87,9 +88,10 @@ def _ack_before_write(stack: contextlib.ExitStack) -> None:
 
     def append(self: Ours, block: Ours) -> None:
         appended(self, block)
-        size = len(block.data)
+        size = BLOCK_HEADER_BYTES + len(block.records)
         for segment in self._segments.values():
-            unwritten.pop(segment.file.inode, None)
+            if segment.file is not None:
+                unwritten.pop(segment.file.inode, None)
         unwritten[self._live.file.inode] = (self._live.end - size, size)
 
     def copy(self: Ours) -> Ours:

@@ -19,7 +19,7 @@ from haclient.transport.memory import network
 from haclient.transport.nursery import open_nursery
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.server import BrokerServer
-from haclient_fake_server.testing.nodes import LocalBroker
+from haclient_fake_server.testing.cluster import LocalBroker
 
 __all__ = ["Instance", "address", "instances"]
 

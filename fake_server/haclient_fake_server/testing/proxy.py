@@ -1,4 +1,4 @@
-"""A TCP proxy that loses connections as it is told (rows FI1, FI4).
+"""Connections that are lost, slowed and partitioned as they are told, and a TCP proxy that does it.
 
 ::
 
@@ -6,9 +6,21 @@
         ...                                     # clients connect to proxy.uri
         proxy.wire.apply(Cut(how="silence", before_ack="persisted"))
 
-Each direction of a connection has two tasks: one reads and notes when, one sends what has arrived,
-late or in pieces, and holds it back or drops it. So latency does not cost throughput, and what a
-partition holds is limited by what fits between the two, after which the sender has to wait.
+A `Wire` is all connections from one dialler to one listener, and the faults that apply to them.
+Those who carry the bytes, `FaultProxy` here or `MemorySwitch` in memory, ask it:
+
+* `refusing` and `barrier` before a connection is made; then `join`;
+* `feed` with everything that is sent: what of it arrives, and how the connection is lost then;
+* `blocked` and `slow` whenever something is to arrive; `changed` tells a connection to look again.
+
+A `CutTracker` finds the place of a cut in one direction of one connection. It follows the frames
+from the first byte on, so that a cut may be armed at any time and still falls where a frame begins.
+While a cut waits for a frame, only whole frames pass: whether one is the ack that is waited for is
+not known before its end.
+
+In the proxy each direction of a connection has two tasks: one reads and notes when, one sends what
+has arrived, late or in pieces, and holds it back or drops it. So latency does not cost throughput,
+and what a partition holds is limited by what fits between the two, after which the sender waits.
 """
 
 from __future__ import annotations
@@ -16,18 +28,261 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 from urllib.parse import urlsplit
 
 import trio
 
+from haclient.errors import HAClientError
+from haclient.protocol.codec import MessageDecoder
+from haclient.protocol.framing import LENGTH, MAX_FRAME_BYTES, FrameReader
 from haclient.transport.nursery import open_nursery
-from haclient_fake_server.testing.faults import Direction, How
-from haclient_fake_server.testing.wires import Wire
+from haclient_fake_server.testing.faults import (
+    BOTH,
+    LINK_FAULTS,
+    Cut,
+    Direction,
+    How,
+    LinkFault,
+    Refuse,
+    Slow,
+    check_fault,
+)
 
-__all__ = ["FaultProxy"]
+__all__ = ["CutTracker", "FaultProxy", "Wire", "WireConnection"]
+
+_DECODER: Final = MessageDecoder(expand_sow=False)
+
+
+class CutTracker:
+    """One direction of one connection, watched for the places of cuts."""
+
+    def __init__(self) -> None:
+        self._cuts: list[_Waiting] = []
+        self._kept = b""  # of a frame that is not whole, while a cut waits for a frame
+        self._left = 0  # of the present frame
+        self._length = b""  # of a frame of which not even the length is known
+
+    def arm(self, cut: Cut) -> None:
+        """Watch for the place of a cut from here on."""
+        self._cuts.append(_Waiting(cut))
+
+    def disarm(self, cut: Cut) -> None:
+        """Watch for it no more; nothing happens when it is not armed."""
+        self._cuts = [each for each in self._cuts if each.cut is not cut]
+
+    def feed(self, data: bytes | memoryview) -> tuple[bytes, Cut | None]:
+        """Take what was sent: what of it arrives now, and the cut that is due after that.
+
+        After a cut the tracker is of no more use.
+        """
+        self._kept += data
+        passed: list[bytes] = []
+        while piece := self._piece():
+            self._kept = self._kept[len(piece) :]
+            starts = not (self._left or self._length)
+            due = [(each.reached(piece, starts=starts), each.cut) for each in self._cuts]
+            for count, cut in sorted(due, key=lambda each: each[0]):
+                if count <= len(piece):
+                    return b"".join((*passed, piece[:count])), cut
+            self._follow(piece)
+            passed.append(piece)
+        return b"".join(passed), None
+
+    def _piece(self) -> bytes:
+        """What passes next in one go: the rest of a frame, a whole one, or anything there is."""
+        if all(each.cut.at_byte is not None for each in self._cuts):
+            return self._kept
+        if self._left or self._length:
+            return self._kept[: self._left or LENGTH.size - len(self._length)]
+        if len(self._kept) < LENGTH.size:
+            return b""
+        size = LENGTH.size + LENGTH.unpack_from(self._kept)[0]
+        if size > MAX_FRAME_BYTES:  # nothing that the receiver would take: its affair
+            return self._kept
+        return self._kept[:size] if len(self._kept) >= size else b""
+
+    def _follow(self, data: bytes) -> None:
+        """Find out where the frame ends that the end of `data` is in."""
+        at, end = 0, len(data)
+        while at < end:
+            if self._left:
+                step = min(self._left, end - at)
+                self._left -= step
+            else:
+                step = min(LENGTH.size - len(self._length), end - at)
+                self._length += data[at : at + step]
+                if len(self._length) == LENGTH.size:
+                    (self._left,) = LENGTH.unpack(self._length)
+                    self._length = b""
+            at += step
+
+
+class _Waiting:
+    """A cut, and what has passed since it was armed."""
+
+    def __init__(self, cut: Cut) -> None:
+        self.cut = cut
+        self._bytes = 0
+        self._frames = 0
+
+    def reached(self, piece: bytes, *, starts: bool) -> int:
+        """How much of a piece passes before the cut; more than there is when it is not in there."""
+        cut = self.cut
+        before, self._bytes = self._bytes, self._bytes + len(piece)
+        if cut.at_byte is not None:
+            return cut.at_byte - before
+        if starts:  # else the frame had begun before the cut was armed
+            self._frames += 1
+            if cut.in_frame == self._frames:
+                return len(piece) // 2
+            if cut.in_frame is None and _is_ack(piece, cut.before_ack or cut.after_ack):
+                return 0 if cut.before_ack else len(piece)
+        return len(piece) + 1
+
+
+def _is_ack(frame: bytes, kind: str) -> bool:
+    try:
+        (message,) = _DECODER.decode(*FrameReader().feed(frame))
+    except (HAClientError, ValueError):  # not ours to judge, or an empty frame
+        return False
+    return message.kind == "ack" and kind in {message.ack_type, "*"}
+
+
+class WireConnection(Protocol):
+    """One connection, as its wire sees it."""
+
+    @property
+    def open(self) -> bool:
+        """Whether anybody has an end of it."""
+        ...
+
+    @property
+    def lossy(self) -> bool:
+        """Whether bytes of it have disappeared, so that it cannot go on after `Heal`."""
+        ...
+
+    def lose(self, how: How) -> None:
+        """Lose it now."""
+
+    def changed(self) -> None:
+        """What is blocked or slow has changed."""
+
+
+class Wire:
+    """The connections from one dialler, or all clients, to one listener.
+
+    Attributes:
+        blocked: Directions in which nothing arrives, and whether it is dropped rather than held.
+        slow: How slow connections are.
+        refusing: Whether new connections are refused.
+        barrier: While anything is blocked, an event that is set when new connections may be made.
+        on_cut: Called with each cut that a connection has reached.
+    """
+
+    def __init__(self) -> None:
+        self.blocked: dict[Direction, bool] = {}
+        self.slow = Slow()
+        self.refusing = False
+        self.barrier: trio.Event | None = None
+        self.on_cut: Callable[[Cut], object] = self.disarm
+        self._cuts: list[Cut] = []
+        self._trackers: dict[WireConnection, dict[Direction, CutTracker]] = {}
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._open())
+
+    @property
+    def waiting(self) -> tuple[Cut, ...]:
+        """The cuts whose place no connection has reached yet."""
+        return tuple(self._cuts)
+
+    # -- for tests ------------------------------------------------------------
+
+    def apply(self, fault: LinkFault) -> None:
+        """Let it go wrong; whose connections they are is not looked at here.
+
+        Raises:
+            UsageError: It is nothing that a wire can suffer.
+        """
+        check_fault(fault, LINK_FAULTS)
+        match fault:
+            case Cut(is_now=True):
+                for connection in self._open():
+                    connection.lose(fault.how)
+            case Cut():
+                self._cuts.append(fault)
+                for trackers in self._trackers.values():
+                    trackers[fault.direction].arm(fault)
+            case Slow():
+                self.slow = fault
+                self._tell()
+            case Refuse():
+                self.refusing = True
+
+    def block(self, direction: Direction, *, dropped: bool = False) -> None:
+        """Let nothing arrive in this direction, and no new connection be made."""
+        self.blocked[direction] = dropped
+        if self.barrier is None:
+            self.barrier = trio.Event()
+        self._tell()
+
+    def heal(self) -> None:
+        """Undo everything; connections that lost bytes are reset."""
+        self.blocked.clear()
+        self.slow = Slow()
+        self.refusing = False
+        for cut in self.waiting:
+            self.disarm(cut)
+        for connection in self._open():
+            if connection.lossy:
+                connection.lose("reset")
+        self._tell()
+        if self.barrier is not None:
+            self.barrier.set()
+            self.barrier = None
+
+    def disarm(self, cut: Cut) -> None:
+        """Wait for the place of a cut no more."""
+        self._cuts = [each for each in self._cuts if each is not cut]
+        for trackers in self._trackers.values():
+            trackers[cut.direction].disarm(cut)
+
+    # -- for those who carry the bytes ------------------------------------------
+
+    def join(self, connection: WireConnection) -> None:
+        """A connection was made."""
+        self._open()
+        trackers = self._trackers[connection] = {direction: CutTracker() for direction in BOTH}
+        for cut in self._cuts:
+            trackers[cut.direction].arm(cut)
+        connection.changed()
+
+    def feed(
+        self, connection: WireConnection, direction: Direction, data: bytes
+    ) -> tuple[bytes, How | None]:
+        """What of these bytes arrives, and how the connection is lost after them, if it is."""
+        passed, cut = self._trackers[connection][direction].feed(data)
+        if cut is None:
+            return passed, None
+        self.on_cut(cut)
+        return passed, cut.how
+
+    def _open(self) -> list[WireConnection]:
+        """The connections; those that nobody has any more are forgotten."""
+        for connection in [each for each in self._trackers if not each.open]:
+            del self._trackers[connection]
+        return list(self._trackers)
+
+    def _tell(self) -> None:
+        for connection in self._open():
+            connection.changed()
+
 
 READ_BYTES: Final = 64 * 1024
 IN_FLIGHT_PIECES: Final = 256
@@ -84,7 +339,7 @@ class FaultProxy:
         if server is None:
             _reset(client)
         else:
-            await _Connection(self.wire, client, server).run()
+            await _ProxiedConnection(self.wire, client, server).run()
 
     async def _dial(self) -> trio.SocketStream | None:
         parts = urlsplit(self.target)
@@ -95,7 +350,7 @@ class FaultProxy:
         return None
 
 
-class _Connection:
+class _ProxiedConnection:
     """One connection: two streams and what is on its way between them."""
 
     def __init__(self, wire: Wire, client: trio.SocketStream, server: trio.SocketStream) -> None:

@@ -14,7 +14,7 @@ from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine import replication_wire as wire
 from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.hub import Hub, SessionLike
-from haclient_fake_server.journal.confirmed_position import ConfirmedPosition
+from haclient_fake_server.journal.files import ConfirmedPosition
 from haclient_stores.disk.files import RealDisk
 from haclient_stores.errors import StoreFull
 from support.engine import decode

@@ -1,7 +1,8 @@
-"""Clusters in memory and on a mock clock; those on sockets are in tests/integration."""
+"""Clusters, and the brokers that they are made of."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,8 +13,9 @@ from haclient.errors import ConnectionRefused, HAClientError, UsageError
 from haclient.protocol.uri import Uri
 from haclient.transport.dial import dial
 from haclient.transport.memory import network
-from haclient_fake_server.config import BrokerConfig, LogTopic
-from haclient_fake_server.testing.cluster import Cluster
+from haclient_fake_server.__main__ import _config, _parser
+from haclient_fake_server.config import BrokerConfig, FsyncPolicy, LogTopic, ReplicateTo, SowTopic
+from haclient_fake_server.testing.cluster import Cluster, LocalBroker, ProcessBroker, arguments_of
 from haclient_fake_server.testing.faults import (
     CLIENT,
     Cut,
@@ -26,12 +28,87 @@ from haclient_fake_server.testing.faults import (
     Slow,
     from_json,
 )
+from support.broker import RawClient
 from support.clock import in_virtual_time
 from support.journey import Journey
 
-pytestmark = in_virtual_time
+
+async def test_a_broker_in_this_process_ends_and_comes_back(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        broker = LocalBroker(BrokerConfig(data_dir=tmp_path, segment_bytes=1 << 20), nursery)
+        assert (broker.is_running, broker.destinations) == (False, ())
+        await broker.kill()
+        for sequence in (0, 1):
+            await broker.start()
+            await broker.start()
+            address = broker.address
+            async with RawClient.connect(address) as client:
+                assert (await client.logon("p")).sequence == sequence
+                await client.send(b"{}", c="p", t="orders", s=sequence + 1)
+                await client.send(c="flush", cid="f", a="persisted")
+                await client.ack("persisted", "f")
+            await broker.kill()
+            assert (broker.is_running, broker.address) == (False, address)
 
 
+async def test_a_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "journal.00000001").write_bytes(b"not a journal")
+    broker = ProcessBroker(BrokerConfig(data_dir=tmp_path))
+    with pytest.raises(Exception, match="corrupt at byte 0"):
+        await broker.start()
+    assert not broker.is_running
+    with pytest.raises(UsageError, match="brokers of this process only"):
+        _ = broker.destinations
+
+
+FULL = BrokerConfig(
+    name="east",
+    listen=("tcp://127.0.0.1:9",),
+    log_topics=(LogTopic("^a"), LogTopic("b")),
+    sow_topics=(SowTopic("prices", ("/id", "/side")), SowTopic("keyed")),
+    replicate_to=(ReplicateTo("tcp://127.0.0.1:8"), ReplicateTo("tcp://127.0.0.1:7", "async")),
+    fsync=FsyncPolicy.BATCH,
+    segment_bytes=2**20,
+)
+
+
+@pytest.mark.parametrize("config", [FULL, BrokerConfig(name="plain", listen=FULL.listen)])
+def test_a_configuration_becomes_arguments_and_these_the_same_configuration(
+    config: BrokerConfig,
+) -> None:
+    arguments = ["--listen", config.listen[0], *arguments_of(config)]
+    assert _config(_parser().parse_args(arguments)) == config
+
+
+@pytest.mark.parametrize(
+    ("config", "mute"),
+    [
+        (
+            replace(FULL, flush_interval_s=1.0, ack_interval_s=0.1),
+            "ack_interval_s, flush_interval_s",
+        ),
+        (replace(FULL, log_topics=(), replicate_to=()), "log_topics"),
+        (replace(FULL, log_topics=(LogTopic("a", "json"),)), "log_topics"),
+        (replace(FULL, replicate_to=(ReplicateTo("tcp://h:1", heartbeat_s=1.0),)), "heartbeat_s"),
+        (
+            replace(
+                FULL,
+                version="9",
+                replicate_to=(
+                    ReplicateTo("tcp://h:1", "async", 5.0),
+                    ReplicateTo("tcp://h:2", heartbeat_s=1.0),
+                ),
+            ),
+            "version, downgrade_after_s, heartbeat_s",
+        ),
+    ],
+)
+def test_what_the_command_line_has_no_words_for_is_refused(config: BrokerConfig, mute: str) -> None:
+    with pytest.raises(UsageError, match=f"cannot be told its {mute}$"):
+        arguments_of(config)
+
+
+@in_virtual_time
 @pytest.mark.row("FI7")
 async def test_a_single_broker_is_a_cluster_of_one() -> None:
     async with Cluster("broker", on="memory") as cluster:
@@ -41,6 +118,7 @@ async def test_a_single_broker_is_a_cluster_of_one() -> None:
             await journey.arrive()
 
 
+@in_virtual_time
 @pytest.mark.row("FI1", "FI4", "FI7")
 async def test_the_same_faults_as_on_sockets_in_no_time_at_all() -> None:
     async with Cluster("east", "west", on="memory") as cluster, Journey(cluster.uris) as journey:
@@ -65,6 +143,7 @@ async def test_the_same_faults_as_on_sockets_in_no_time_at_all() -> None:
         await journey.arrive()
 
 
+@in_virtual_time
 @pytest.mark.row("FI4", "RE3")
 async def test_a_partition_holds_what_is_sent_one_way() -> None:
     async with Cluster("east", "west", on="memory") as cluster, Journey(cluster.uris) as journey:
@@ -81,6 +160,7 @@ async def test_a_partition_holds_what_is_sent_one_way() -> None:
         assert cluster.destination("east", "west").behind == 0
 
 
+@in_virtual_time
 async def test_brokers_are_killed_and_restarted_on_their_data(tmp_path: Path) -> None:
     async with (
         Cluster("east", "west", on="memory", data_dir=tmp_path) as cluster,
@@ -100,6 +180,7 @@ async def test_brokers_are_killed_and_restarted_on_their_data(tmp_path: Path) ->
     assert (tmp_path / "east" / "journal.00000001").exists()
 
 
+@in_virtual_time
 async def test_a_cut_falls_once_whichever_wire_it_is_reached_on() -> None:
     async with Cluster("a", "b", on="memory") as cluster:
         cut = Cut(at_byte=10)
@@ -110,6 +191,7 @@ async def test_a_cut_falls_once_whichever_wire_it_is_reached_on() -> None:
         assert all(cluster.wire(CLIENT, name).waiting == () for name in cluster.names)
 
 
+@in_virtual_time
 async def test_links_decide_who_replicates_to_whom() -> None:
     links = {"a": ["b"]}
     config = BrokerConfig(segment_bytes=1 << 20, log_topics=(LogTopic("orders"),))
@@ -120,6 +202,7 @@ async def test_links_decide_who_replicates_to_whom() -> None:
         await cluster.apply(Partition("b", "a"), Refuse(source="a"), Heal("a"), Slow(target="b"))
 
 
+@in_virtual_time
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
@@ -138,6 +221,7 @@ async def test_a_fault_that_names_nobody_is_refused(fault: Fault, why: str) -> N
             await cluster.apply(fault)
 
 
+@in_virtual_time
 @pytest.mark.parametrize("found", ["kill", None, {"fault": "kill", "name": "a"}])
 async def test_what_is_not_a_fault_is_refused_before_anything_goes_wrong(found: object) -> None:
     async with Cluster("a", on="memory") as cluster:
@@ -146,6 +230,7 @@ async def test_what_is_not_a_fault_is_refused_before_anything_goes_wrong(found: 
         assert cluster.is_running("a")
 
 
+@in_virtual_time
 async def test_questions_about_nobody_are_refused() -> None:
     async with Cluster("broker", on="memory") as cluster:
         with pytest.raises(UsageError, match="nobody dials from 'broker'"):
@@ -165,6 +250,7 @@ def test_names_and_links_have_to_fit(
         Cluster(*names, links=links)
 
 
+@in_virtual_time
 @pytest.mark.parametrize(
     ("cluster", "given"),
     [
@@ -191,6 +277,7 @@ def test_brokers_have_names(names: tuple[object, ...]) -> None:
         Cluster(*cast("Any", names))
 
 
+@in_virtual_time
 async def test_a_broker_that_does_not_start_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "journal.00000001").write_bytes(b"not a journal")
@@ -200,6 +287,7 @@ async def test_a_broker_that_does_not_start_leaves_nothing_behind(tmp_path: Path
         pass
 
 
+@in_virtual_time
 async def test_a_cluster_that_has_ended_has_no_hand_in_the_next_one() -> None:
     before = network().admit, network().connected
     async with Cluster("broker", on="memory"):

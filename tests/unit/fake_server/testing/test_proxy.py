@@ -1,17 +1,245 @@
-"""The proxy between two sockets of a test."""
+"""Wires, the places of cuts, and the TCP proxy that carries them out."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import AsyncGenerator
 from functools import partial
+from itertools import cycle
+from typing import Any, cast
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
-from haclient_fake_server.testing.faults import BOTH, Cut, Direction, How, Refuse, Slow
-from haclient_fake_server.testing.proxy import FaultProxy
+from haclient.errors import UsageError
+from haclient.protocol.codec import encode_frame
+from haclient_fake_server.testing.faults import BOTH, Cut, Direction, How, Kill, Refuse, Slow
+from haclient_fake_server.testing.proxy import CutTracker, FaultProxy, Wire
 from support.broker import port_of
+
+FRAMES = [
+    encode_frame({"c": "p", "t": "orders", "s": 1}, b"one"),
+    encode_frame({"c": "ack", "a": "processed", "cid": "1"}),
+    encode_frame({"c": "ack", "a": "persisted", "s": 1}),
+    bytes(4),  # an empty frame
+    encode_frame({"c": "p", "t": "orders", "s": 2}, b"x" * 300),
+    encode_frame({"c": "ack", "a": "persisted", "s": 2}),
+]
+STREAM = b"".join(FRAMES)
+STARTS = [sum(map(len, FRAMES[:index])) for index in range(len(FRAMES) + 1)]
+
+chunkings = st.lists(st.integers(1, 60), min_size=1, max_size=8)
+
+
+def chunks(sizes: list[int], data: bytes = STREAM) -> list[bytes]:
+    """A stream in pieces of these sizes, over and over."""
+    found: list[bytes] = []
+    for size in cycle(sizes):
+        if not data:
+            return found
+        found.append(data[:size])
+        data = data[size:]
+    return found
+
+
+def run(tracker: CutTracker, sizes: list[int], data: bytes = STREAM) -> tuple[bytes, Cut | None]:
+    """Feed a stream in chunks; what arrives, and the cut that ends it."""
+    arrived = b""
+    for chunk in chunks(sizes, data):
+        passed, cut = tracker.feed(chunk)
+        arrived += passed
+        if cut is not None:
+            return arrived, cut
+    return arrived, None
+
+
+@given(chunkings)
+def test_without_a_cut_everything_arrives_at_once(sizes: list[int]) -> None:
+    tracker = CutTracker()
+    for chunk in chunks(sizes):
+        assert tracker.feed(chunk) == (chunk, None)
+
+
+PLACES = [
+    *[(Cut(at_byte=count), count) for count in (1, 4, STARTS[1], STARTS[4] + 7, len(STREAM))],
+    (Cut(in_frame=1), len(FRAMES[0]) // 2),
+    (Cut(in_frame=5), STARTS[4] + len(FRAMES[4]) // 2),
+    (Cut(before_ack="processed"), STARTS[1]),
+    (Cut(after_ack="processed"), STARTS[2]),
+    (Cut(before_ack="persisted"), STARTS[2]),
+    (Cut(after_ack="persisted"), STARTS[3]),
+    (Cut(before_ack="*"), STARTS[1]),
+    (Cut(before_ack="completed"), None),
+    (Cut(at_byte=len(STREAM) + 1), None),
+]
+
+
+@pytest.mark.row("FI1")
+@pytest.mark.parametrize(("cut", "place"), PLACES)
+@given(sizes=chunkings)
+def test_a_cut_falls_at_its_place_however_the_stream_is_chunked(
+    cut: Cut, place: int | None, sizes: list[int]
+) -> None:
+    tracker = CutTracker()
+    tracker.arm(cut)
+    expected = (STREAM, None) if place is None else (STREAM[:place], cut)
+    assert run(tracker, sizes) == expected
+
+
+def test_no_byte_at_all_passes_before_a_cut_at_byte_0() -> None:
+    tracker = CutTracker()
+    cut = Cut(at_byte=0)
+    tracker.arm(cut)
+    assert tracker.feed(b"x") == (b"", cut)
+
+
+@given(armed_at=st.integers(0, STARTS[4]), sizes=chunkings)
+def test_a_cut_may_be_armed_in_the_middle_of_a_frame(armed_at: int, sizes: list[int]) -> None:
+    tracker = CutTracker()
+    tracker.feed(STREAM[:armed_at])
+    cut = Cut(in_frame=1)
+    tracker.arm(cut)
+    frame = next(index for index, start in enumerate(STARTS) if start >= armed_at)
+    place = STARTS[frame] + len(FRAMES[frame]) // 2
+    assert run(tracker, sizes, STREAM[armed_at:]) == (STREAM[armed_at:place], cut)
+
+
+def test_of_several_cuts_the_first_place_counts() -> None:
+    late, early = Cut(after_ack="persisted"), Cut(at_byte=STARTS[1] + 2)
+    tracker = CutTracker()
+    tracker.arm(late)
+    tracker.arm(early)
+    assert tracker.feed(STREAM) == (STREAM[: STARTS[1] + 2], early)
+
+
+def test_a_cut_that_is_disarmed_lets_go_what_it_kept() -> None:
+    cut = Cut(before_ack="persisted")
+    tracker = CutTracker()
+    tracker.arm(cut)
+    half = FRAMES[0][:10]
+    assert tracker.feed(half) == (b"", None)
+    tracker.disarm(cut)
+    tracker.disarm(cut)
+    assert tracker.feed(STREAM[10:]) == (STREAM, None)
+
+
+def test_a_length_that_no_receiver_takes_is_not_waited_for() -> None:
+    tracker = CutTracker()
+    tracker.arm(Cut(in_frame=2))
+    nonsense = b"\xff\xff\xff\xff and more"
+    assert tracker.feed(nonsense) == (nonsense, None)
+
+
+def test_a_frame_that_is_no_message_is_no_ack() -> None:
+    tracker = CutTracker()
+    tracker.arm(Cut(before_ack="*"))
+    garbage = b"\0\0\0\5hello\0\0\0\6{oops}"
+    assert tracker.feed(garbage) == (garbage, None)
+
+
+class Connection:
+    """A connection that writes down what happens to it."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.lossy = False
+        self.lost: list[How] = []
+        self.changes = 0
+
+    def lose(self, how: How) -> None:
+        self.lost.append(how)
+
+    def changed(self) -> None:
+        self.changes += 1
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+def connection(wire: Wire) -> Connection:
+    made = Connection()
+    wire.join(made)
+    return made
+
+
+def test_a_cut_without_a_place_loses_what_is_open_and_nothing_later(
+    wire: Wire, connection: Connection
+) -> None:
+    wire.apply(Cut(how="end"))
+    later = Connection()
+    wire.join(later)
+    assert (connection.lost, later.lost, wire.waiting) == (["end"], [], ())
+
+
+@pytest.mark.row("FI1")
+def test_a_cut_with_a_place_falls_once_on_whichever_connection_gets_there(
+    wire: Wire, connection: Connection
+) -> None:
+    cut = Cut(how="silence", at_byte=4)
+    wire.apply(cut)
+    later = Connection()
+    wire.join(later)
+    assert wire.waiting == (cut,)
+    assert wire.feed(connection, "down", b"abc") == (b"abc", None)
+    assert wire.feed(later, "up", b"abcdef") == (b"abcdef", None)
+    assert wire.feed(later, "down", b"abcdef") == (b"abcd", "silence")
+    assert not wire.waiting
+    assert wire.feed(connection, "down", b"abcdef") == (b"abcdef", None)
+
+
+def test_blocking_holds_back_new_connections_until_it_is_healed(
+    wire: Wire, connection: Connection
+) -> None:
+    wire.block("up")
+    barrier = wire.barrier
+    wire.block("down", dropped=True)
+    assert isinstance(barrier, trio.Event)
+    assert wire.barrier is barrier
+    assert dict(wire.blocked) == {"up": False, "down": True}
+    seen = connection.changes
+    wire.heal()
+    assert barrier.is_set()
+    assert wire.barrier is None
+    assert not wire.blocked
+    assert connection.changes > seen
+    wire.heal()
+
+
+def test_healing_undoes_everything_and_resets_what_has_lost_bytes(
+    wire: Wire, connection: Connection
+) -> None:
+    whole = Connection()
+    wire.join(whole)
+    connection.lossy = True
+    for fault in (Slow(latency_s=1.0), Refuse(), Cut(at_byte=1)):
+        wire.apply(fault)
+    assert (wire.slow.latency_s, wire.refusing) == (1.0, True)
+    wire.heal()
+    assert (wire.slow, wire.refusing, wire.waiting) == (Slow(), False, ())
+    assert (connection.lost, whole.lost) == (["reset"], [])
+    assert wire.feed(whole, "down", b"ab") == (b"ab", None)
+
+
+def test_connections_that_nobody_has_any_more_are_forgotten(
+    wire: Wire, connection: Connection
+) -> None:
+    assert wire.connections == 1
+    connection.open = False
+    assert wire.connections == 0
+    wire.apply(Cut())
+    assert connection.lost == []
+
+
+@pytest.mark.parametrize("found", ["cut", None, Kill("east")])
+def test_what_a_wire_cannot_suffer_is_refused(wire: Wire, found: object) -> None:
+    with pytest.raises(UsageError, match=r"wanted a fault, one of Cut, Slow, Refuse$"):
+        wire.apply(cast("Any", found))
+
 
 LIMIT_S = 20.0
 

@@ -10,7 +10,7 @@ from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
 from haclient.transport.dial import dial
 from haclient.transport.link import Link
-from haclient_fake_server.listening import TcpListener, check_reachable, listen
+from haclient_fake_server.listener import TcpListener, check_reachable, listen
 
 
 @pytest.mark.parametrize(

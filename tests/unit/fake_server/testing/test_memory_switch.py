@@ -7,8 +7,8 @@ import trio
 
 from haclient.transport.memory import MemoryLink, MemoryNetwork, origin
 from haclient_fake_server.testing.faults import BOTH, Cut, Direction, How, Refuse, Slow
-from haclient_fake_server.testing.memory_wires import MemorySwitch
-from haclient_fake_server.testing.wires import Wire
+from haclient_fake_server.testing.memory_switch import MemorySwitch
+from haclient_fake_server.testing.proxy import Wire
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time

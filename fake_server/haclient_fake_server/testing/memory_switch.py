@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from haclient_fake_server.testing.faults import CLIENT, Direction, How
-from haclient_fake_server.testing.wires import Wire
+from haclient_fake_server.testing.proxy import Wire
 
 if TYPE_CHECKING:
     from haclient.transport.memory import MemoryConnection, MemoryNetwork, Pipe
@@ -64,12 +64,12 @@ class MemorySwitch:
     def _connected(self, connection: MemoryConnection) -> None:
         wire = self._find(connection.source, connection.target)
         if wire is not None:
-            _Carried(wire, connection)
+            _MemoryWireConnection(wire, connection)
         if self._next_connected is not None:
             self._next_connected(connection)
 
 
-class _Carried:
+class _MemoryWireConnection:
     """One connection, disturbed through its pipes."""
 
     def __init__(self, wire: Wire, connection: MemoryConnection) -> None:

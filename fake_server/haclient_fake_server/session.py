@@ -1,28 +1,35 @@
-"""One connection of the broker: a reader, a writer and the bytes between them.
+"""Connections of the broker: those that clients make, and those to destinations of replication.
 
-The reader splits and decodes what arrives and hands whole chunks to the hub. The writer sends what
-the hub queued, and asks it for replay whenever its queue is short: that is how a replay runs at its
-reader's pace (RB13). Neither does any work of its own per message.
+The reader of a `Session` splits and decodes what arrives and hands whole chunks to the hub. The
+writer sends what the hub queued, and asks it for replay whenever its queue is short: that is how a
+replay runs at its reader's pace. Neither does any work of its own per message.
+
+A destination is dialled again for as long as the broker runs. The wait doubles from failure to
+failure up to a limit and starts again from the beginning when the destination was reached; a
+connection that has gone silent is ended by the engine's heartbeats. The first failure of a row is a
+warning in the log, the others are not.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from haclient.errors import ProtocolError
+from haclient.errors import HAClientError, ProtocolError
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
+from haclient.transport.dial import dial as dial_uri
 
 if TYPE_CHECKING:
     from haclient.transport.link import Link
-    from haclient_fake_server.config import BrokerConfig
+    from haclient_fake_server.config import BrokerConfig, ReplicateTo
     from haclient_fake_server.hub import Hub
 
-__all__ = ["Session"]
+__all__ = ["Dial", "Session", "dial_destination", "keep_connected"]
 
 SEND_BYTES: Final = 256 * 1024
 """What is offered to the kernel at a time."""
@@ -149,3 +156,44 @@ class Session:
             parts.append(chunks.popleft())
             size += len(parts[-1])
         return b"".join(parts)
+
+
+Dial = Callable[["ReplicateTo", float], Awaitable["Link"]]
+"""Connects to a destination within so many seconds; raises `HAClientError` or `OSError`."""
+
+_log = logging.getLogger(__name__)
+
+
+async def dial_destination(to: ReplicateTo, timeout_s: float) -> Link:
+    """Connect to where a destination listens.
+
+    Raises:
+        HAClientError: It could not be reached in time.
+    """
+    return await dial_uri(to.parsed, timeout=timeout_s)
+
+
+async def keep_connected(to: ReplicateTo, *, hub: Hub, config: BrokerConfig, dial: Dial) -> None:
+    """Be connected to a destination whenever that is possible; never returns."""
+    wait_s, level = config.redial_s, logging.WARNING
+    while True:
+        before = _links(hub, to)
+        try:
+            link = await dial(to, config.dial_timeout_s)
+        except (HAClientError, OSError) as error:
+            _log.log(level, "%s: replication to %s: %s", config.name, to.address, error)
+        else:
+            session = Session(hub.next_number(), link, hub=hub, config=config)
+            hub.dialled(session, to.address)
+            await session.run()
+        if _links(hub, to) > before:
+            wait_s, level = config.redial_s, logging.WARNING
+        else:
+            level = logging.DEBUG
+        await trio.sleep(wait_s)
+        wait_s = min(2 * wait_s, config.redial_max_s)
+
+
+def _links(hub: Hub, to: ReplicateTo) -> int:
+    """How often a destination was reached."""
+    return sum(each.links for each in hub.destinations if each.address == to.address)
