@@ -13,7 +13,8 @@ message again: at most one line for each of its kills, counted as `redelivered_u
 other repetition is a duplicate. The exit code is 0 only when nothing was lost, duplicated or out
 of order.
 
-Without FILE, the rows are those of `airports.csv` from the package vega-datasets.
+Without FILE, it sends `airports.csv` of the package vega-datasets, or 3000 made-up rows where that
+package is not installed.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from typing import IO
 from typing_extensions import override
 
 TOPIC = "rows"
+INTERRUPTED = 130
+MADE_UP_ROWS = 3000
 PATIENCE_S = 120.0
 POLL_S = 0.02
 MAX_STARTS = 20
@@ -322,12 +325,14 @@ def redelivered(expected: list[bytes], printed: list[bytes], seams: list[int]) -
     return found
 
 
-def airports() -> Path:
-    """The file that vega-datasets carries; found without importing the package."""
+def default_file(directory: Path) -> Path:
+    """A file of the package vega-datasets, found without importing it; else one that we write."""
     spec = importlib.util.find_spec("vega_datasets")
-    if spec is None or not spec.submodule_search_locations:
-        raise SystemExit("name a FILE, or install vega-datasets (it is in the extra `test`)")
-    return Path(spec.submodule_search_locations[0]) / "_data" / "airports.csv"
+    if spec is not None and spec.submodule_search_locations:
+        return Path(spec.submodule_search_locations[0]) / "_data" / "airports.csv"
+    path = directory / "rows.jsonl"
+    path.write_text("".join(f'{{"row": {number}}}\n' for number in range(1, MADE_UP_ROWS + 1)))
+    return path
 
 
 def say(text: str) -> None:
@@ -335,17 +340,35 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def interrupt(_number: int, _frame: object) -> None:
+    """End like Ctrl-C, so that no process and no file is left behind."""
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     """Run the job; 0 when the verdict is good."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    try:
+        return run(sys.argv[1:])
+    except KeyboardInterrupt:
+        say("interrupted: there is no verdict")
+        return INTERRUPTED
+
+
+def run(arguments: list[str]) -> int:
+    """Parse the command line, run the job and print its verdict."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="default: airports.csv")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a text file")
     parser.add_argument("--rate", type=float, default=1000.0, help="messages per second")
     parser.add_argument("--json", action="store_true", help="print the verdict as one object")
-    options = parser.parse_args()
-    file = options.file or airports()
-    if not file.is_file():
-        parser.error(f"{file} is not a file")
+    options = parser.parse_args(arguments)
+    if not options.rate > 0:
+        parser.error("--rate must be above 0")
     with tempfile.TemporaryDirectory(prefix="haclient-main-job-") as directory:
+        file = options.file or default_file(Path(directory))
+        if not file.is_file() or not file.stat().st_size:
+            parser.error(f"{file} is not a file, or is empty")
         verdict = Job(file, Path(directory), rate=options.rate).run()
     if options.json:
         print(json.dumps(asdict(verdict)))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from support.documents import blocks
 from support.process import LIMIT_S, python_environment
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.mark.row("PS22", "BS4")
@@ -29,6 +33,48 @@ def test_the_main_job_accounts_for_every_line_while_everything_is_killed() -> No
     assert verdict["published"] == verdict["delivered"] > 3000
     assert (verdict["lost"], verdict["duplicated"], verdict["out_of_order"]) == (0, 0, 0)
     assert verdict["kills"] == 3
+
+
+def test_the_page_of_the_main_job_is_true_as_it_is_typed(tmp_path: Path) -> None:
+    """Its first command runs from a checkout in which only the package is installed."""
+    first = blocks((ROOT / "docs/main-job.md").read_text())[0].text.split()
+    assert first == [".venv/bin/python", "examples/main_job.py"]
+    (tmp_path / "vega_datasets.py").touch()  # a module without data: as if it were not installed
+    environment = python_environment()
+    environment["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{environment['PYTHONPATH']}"
+    done = subprocess.run(
+        [sys.executable, *first[1:]],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("nothing lost, duplicated or out of order\n")
+    assert "published  3000\n" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["term", "hup"])
+def test_an_interrupted_job_leaves_no_process_and_no_file(tmp_path: Path, number: int) -> None:
+    environment = python_environment({"TMPDIR": str(tmp_path)})
+    with subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "main_job.py"), "--rate", "10"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as job:
+        assert job.stderr is not None
+        for line in job.stderr:
+            if "publish" in line:  # all three processes are started
+                break
+        job.send_signal(number)
+        out, err = job.communicate(timeout=LIMIT_S)
+    assert job.returncode == 130
+    assert (out, err.splitlines()[-1]) == ("", "interrupted: there is no verdict")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_file_is_one_line_and_no_traceback() -> None:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import shlex
-from collections.abc import Iterator
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-__all__ = ["Block", "blocks", "command_lines", "links"]
+__all__ = ["Block", "Step", "Terminal", "blocks", "command_lines", "links", "steps"]
 
 SHELL = {"console", "sh", "bash"}
 _FENCE = re.compile(r"^```(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
@@ -63,3 +73,100 @@ def _haclient_commands(line: str) -> Iterator[list[str]]:
         if command and Path(command[0]).name == "haclient":
             yield command[1:]
         command = []
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A command that a reader types, and the output that the page shows for it."""
+
+    command: str
+    shown: list[str]
+
+
+def steps(markdown: str) -> Iterator[Step]:
+    """The commands of all console blocks, in order."""
+    for block in blocks(markdown):
+        if block.language == "console":
+            _, *typed = re.split(r"^\$ ", block.text.replace("\\\n", " "), flags=re.MULTILINE)
+            for text in typed:
+                command, *shown = text.splitlines()
+                yield Step(command, shown)
+
+
+class Terminal:
+    """A shell in an empty directory, which types the commands of a page.
+
+    Ports 9007 and 9008 of the pages are replaced by free ones, since tests run beside each other.
+    """
+
+    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
+        self._directory = directory
+        self._environment = {**environment, "PATH": f"{directory}/bin:{os.environ['PATH']}"}
+        self._ports = {number: _free_port() for number in ("9007", "9008")}
+        self._output = directory / "terminal"
+        self._shown = 0
+
+    def __enter__(self) -> Self:
+        binary = self._directory / "bin" / "haclient"
+        binary.parent.mkdir()
+        binary.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m haclient "$@"\n')
+        binary.chmod(0o700)
+        work = self._directory / "work"
+        work.mkdir()
+        with self._output.open("wb") as output:
+            self._shell = subprocess.Popen(
+                [shutil.which("bash") or "bash", "-s"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                text=True,
+                cwd=work,
+                env=self._environment,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._shell.pid, signal.SIGKILL)  # what it has left in the background, too
+        self._shell.communicate()
+
+    def type(self, step: Step, *, limit_s: float) -> None:
+        """Type a command and wait until it has ended with 0 and its output has been shown.
+
+        Raises:
+            AssertionError: It failed, or printed something else.
+        """
+        assert self._shell.stdin is not None
+        ended = self._directory / "ended"
+        ended.unlink(missing_ok=True)
+        self._shell.stdin.write(f"{self._translated(step.command)}\necho $? > {ended}\n")
+        self._shell.stdin.flush()
+        deadline = time.perf_counter() + limit_s
+        shown = [self._translated(line) for line in step.shown]
+        while not (ended.exists() and ended.read_text().endswith("\n") and self._has(shown)):
+            output = self._new_output()
+            assert time.perf_counter() < deadline, f"{step.command}: not {shown} but {output}"
+            select.select([], [], [], 0.02)
+        output = self._new_output()
+        assert ended.read_text() == "0\n", f"{step.command}: {output}"
+        self._shown = self._output.stat().st_size
+
+    def _has(self, shown: list[str]) -> bool:
+        """Whether what is shown has been printed; a page may leave out output altogether."""
+        return not shown or self._new_output() == shown
+
+    def _new_output(self) -> list[str]:
+        lines = self._output.read_bytes()[self._shown :].decode().splitlines()
+        return [line for line in lines if not re.search(r"line \d+: +\d+ Killed ", line)]
+
+    def _translated(self, text: str) -> str:
+        for number, free in self._ports.items():
+            text = text.replace(f":{number}", f":{free}")
+        return text
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port

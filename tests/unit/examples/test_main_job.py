@@ -61,9 +61,11 @@ def test_a_verdict_counts_what_went_wrong(
     assert verdict(compare, expected=expected, printed=printed, seams=seams) == found
 
 
-def test_the_rows_of_the_example_are_installed_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    airports = load(monkeypatch)["airports"]
-    assert callable(airports)
-    lines = airports().read_bytes().splitlines()
+def test_the_rows_of_the_example_are_installed_and_differ(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    default_file = load(monkeypatch)["default_file"]
+    assert callable(default_file)
+    lines = default_file(tmp_path).read_bytes().splitlines()
     assert len(lines) > 3000
     assert len(set(lines)) == len(lines)
