@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.record_file import LOG_MAGIC
 from haclient_stores.bookmark_stores.ring import RING_MAGIC, RingBookmarkStore
-from haclient_stores.disk.viewing import ViewDisk
+from haclient_stores.disk.view_disk import ViewDisk
 from haclient_stores.errors import StoreCorrupt, StoreError
 from haclient_stores.publish_stores.file import FilePublishStore
 

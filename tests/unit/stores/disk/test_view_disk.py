@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient_stores.disk.viewing import ViewDisk
+from haclient_stores.disk.view_disk import ViewDisk
 from haclient_stores.errors import StoreError
 
 pytestmark = pytest.mark.row("PS23")
