@@ -1,4 +1,4 @@
-"""What callers hand to stores, policies and adapters: looked at before anything is taken.
+"""Checks of the arguments of stores, policies and adapters, before anything is changed.
 
 Each check says in one line what was wanted and what was found. Pure, and never called for each
 message.

@@ -77,7 +77,7 @@ class StoreFull(StoreError):
     """There is no room for one more record; nothing was stored.
 
     Attributes:
-        wait: The store would rather be asked again after the next acks: `publish` waits for them.
+        wait: Acks will make room: `publish` waits for them and tries again.
     """
 
     def __init__(self, what: str, *, wait: bool = False) -> None:
@@ -86,7 +86,7 @@ class StoreFull(StoreError):
 
 
 class PublishGap(StoreError):
-    """The server's last persisted sequence is below one that was already acknowledged (PS9).
+    """The server's last persisted sequence is below one that was already acknowledged.
 
     Attributes:
         acknowledged: The highest sequence that was acknowledged to this client.

@@ -157,10 +157,13 @@ def read_word(page: bytes | bytearray | memoryview, offset: int) -> int:
 
 
 def read_word_pair(page: bytes | bytearray | memoryview, offset: int) -> tuple[int, int]:
-    """Both values that a checked word may stand for, the same one unless it is torn or damaged.
+    """The two values that a checked word may have, equal unless it is torn or damaged.
 
     A process that is killed between the two halves of a write leaves the new value and the old
-    complement. Which of the two to believe depends on what is worse; 0 where none was written.
+    complement. Which of the two to believe depends on what is worse.
+
+    Returns:
+        The value and what its complement says; 0 where none was written.
     """
     value, complement = _word.unpack_from(page, offset)
     return int(value), int(complement) ^ _MASK if complement else 0

@@ -1,4 +1,4 @@
-"""What a store has to offer: Protocols that applications may implement themselves (BS22).
+"""The interfaces of stores: Protocols that applications may implement themselves.
 
 Stores are synchronous on purpose. `store`, `log` and `discard` are atomic under cancellation and
 cost well under a microsecond; only `sync` and `prune` may be slow, and the client runs those two in
@@ -21,7 +21,10 @@ __all__ = ["BookmarkStore", "FrameLog", "PublishStore", "SubscriptionLog"]
 
 
 class PublishStore(Protocol):
-    """Keeps every publish and SOW delete until the server has persisted it (PS1-PS5)."""
+    """Keeps every publish and SOW delete until the server has persisted it.
+
+    All calls but `sync` and `close` come from one thread, the one that first uses the store.
+    """
 
     @property
     @abstractmethod
@@ -32,7 +35,7 @@ class PublishStore(Protocol):
     @property
     @abstractmethod
     def unpersisted_count(self) -> int:
-        """How many messages wait for their persisted ack (PS14)."""
+        """How many messages wait for their persisted ack."""
         ...
 
     @property
@@ -62,12 +65,15 @@ class PublishStore(Protocol):
     @property
     @abstractmethod
     def gap(self) -> PublishGap | None:
-        """What the last server was found to lack at logon, if anything (PS9)."""
+        """What the last server was found to lack at the logon, if anything."""
         ...
 
     @abstractmethod
     def open_for(self, client_name: str) -> None:
-        """Bind the store to a client before it connects; the first use decides (PS12).
+        """Bind the store to a client before it connects; the first use decides.
+
+        Args:
+            client_name: The name of the client.
 
         Raises:
             StoreLocked: The store belongs to a client of another name.
@@ -76,26 +82,56 @@ class PublishStore(Protocol):
 
     @abstractmethod
     def store(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
-        """Keep the frame length + head + decimal sequence + tail + body; returns the sequence.
+        """Keep one frame: its length, head, decimal sequence, tail and body.
+
+        Args:
+            head: The frame up to the sequence, without its length.
+            tail: The header behind the sequence.
+            body: The payload.
+
+        Returns:
+            The sequence that the frame got.
 
         Raises:
-            StoreFull: There is no room; nothing was stored.
+            StoreFull: There is no room; nothing was stored, and no sequence used.
+            UsageError: Another thread uses the store, or the frame is too large for any server.
         """
         ...
 
     @abstractmethod
     def discard_up_to(self, sequence: int) -> None:
-        """A persisted ack: forget everything up to that sequence (PS5)."""
+        """Take over a persisted ack: forget every message up to that sequence.
+
+        Args:
+            sequence: The highest sequence that the server has persisted.
+
+        Raises:
+            StoreError: The number is higher than any publisher reaches; nothing is changed.
+        """
         ...
 
     @abstractmethod
     def replay(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Sequence and whole frame of every unpersisted message above `after`, ascending (PS7)."""
+        """The unpersisted messages.
+
+        Args:
+            after: Only those with a higher sequence.
+
+        Returns:
+            Sequence and whole frame of each, ascending.
+        """
         ...
 
     @abstractmethod
     def replay_single(self, sequence: int) -> bytes | None:
-        """The whole frame of one unpersisted message (PS6); None when it is not stored."""
+        """The whole frame of one unpersisted message.
+
+        Args:
+            sequence: Its sequence.
+
+        Returns:
+            The frame; None when it is not stored.
+        """
         ...
 
     @abstractmethod
@@ -105,12 +141,18 @@ class PublishStore(Protocol):
         Unknown is that of a new store, and of one that was in use when its machine was stopped. The
         client gives the time in microseconds before the first logon, so that what is published
         until then is not numbered below what a former run has published.
+
+        Args:
+            sequence: Microseconds since 1970.
+
+        Raises:
+            StoreError: The number is higher than any publisher reaches; nothing is changed.
         """
         ...
 
     @abstractmethod
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
-        """Take over the logon ack: trim, and number above what the server has seen (PS7-PS9).
+        """Take over the logon ack: trim, and number above what the server has seen.
 
         Args:
             seen: The highest sequence that the server has seen of this publisher.
@@ -118,18 +160,28 @@ class PublishStore(Protocol):
             clock_us: Microseconds since 1970, the first number of a store without history.
 
         Raises:
-            PublishGap: The server lacks what was acknowledged, and the store was told to raise.
+            PublishGap: The server lacks what was acknowledged, and the store is set to raise.
+            StoreError: A number is higher than any publisher reaches, or the server would drop as
+                duplicates what was stored before the first logon; nothing is changed.
         """
         ...
 
     @abstractmethod
     def sync(self) -> None:
-        """Return when everything stored so far would survive a loss of power; may be slow."""
+        """Return when everything stored so far would survive a loss of power; may be slow.
+
+        Raises:
+            StoreError: The disk has failed: nothing is known of what was not synced before.
+        """
         ...
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and locks; what is stored stays stored."""
+        """Sync, and release files and locks; what is stored stays stored.
+
+        Raises:
+            StoreError: It could not be synced. Files and locks are released all the same.
+        """
         ...
 
 
@@ -138,7 +190,7 @@ class FrameLog(PublishStore, Protocol):
     """What our own stores add, so that the log itself is the send queue.
 
     Attributes:
-        unsent_bytes: Bytes between the cursor and the head.
+        unsent_bytes: Bytes between the send cursor and the head.
     """
 
     unsent_bytes: int
@@ -150,7 +202,7 @@ class FrameLog(PublishStore, Protocol):
 
     @abstractmethod
     def rewind(self, after: int) -> None:
-        """Set the cursor to the first unpersisted frame with a sequence above `after`."""
+        """Set the send cursor to the first unpersisted frame with a sequence above `after`."""
         ...
 
     @abstractmethod
@@ -163,12 +215,12 @@ class FrameLog(PublishStore, Protocol):
 
     @abstractmethod
     def advance(self, count: int) -> None:
-        """So many bytes of `peek` were taken."""
+        """Advance the send cursor by `count` bytes of what `peek` returned."""
         ...
 
     @abstractmethod
     def frame_remainder(self) -> int:
-        """Bytes until the next frame boundary; 0 when the cursor is at one."""
+        """Bytes from the send cursor to the next frame boundary; 0 when it is at one."""
         ...
 
 
@@ -206,7 +258,7 @@ class SubscriptionLog(Protocol):
 
     @abstractmethod
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
-        """Note messages before anybody sees them; their numbers, in order (BS2, BS11).
+        """Note messages before anybody sees them; their numbers, in order.
 
         0 stands for a duplicate, which must not be delivered; -1 for a message without a usable
         bookmark, which is delivered but not tracked.
@@ -223,7 +275,7 @@ class SubscriptionLog(Protocol):
 
     @abstractmethod
     def discard(self, number: int) -> None:
-        """The application has finished with one message, in any order (BS3).
+        """The application has finished with one message, in any order.
 
         A number that is unknown or was discarded before does nothing.
         """
@@ -231,12 +283,12 @@ class SubscriptionLog(Protocol):
 
     @abstractmethod
     def discard_up_to(self, number: int) -> None:
-        """Discard every message with a number up to this one (BS19)."""
+        """Discard every message with a number up to this one."""
         ...
 
     @abstractmethod
     def persisted(self, bookmark: str) -> None:
-        """A persisted ack of the subscription (BS10)."""
+        """A persisted ack of the subscription."""
         ...
 
     @abstractmethod
@@ -319,7 +371,7 @@ class SubscriptionLog(Protocol):
 
 
 class BookmarkStore(Protocol):
-    """Remembers what each subscription has received and finished (BS1)."""
+    """Remembers what each subscription has received and finished."""
 
     @property
     @abstractmethod
@@ -329,7 +381,7 @@ class BookmarkStore(Protocol):
 
     @abstractmethod
     def open_for(self, client_name: str) -> None:
-        """Bind the store to a client before it connects (BS21).
+        """Bind the store to a client before it connects.
 
         Raises:
             StoreLocked: The store belongs to a client of another name.
@@ -343,27 +395,27 @@ class BookmarkStore(Protocol):
 
     @abstractmethod
     def discard(self, sub_id: str, number: int) -> None:
-        """The application has finished with one message (BS3)."""
+        """The application has finished with one message."""
         ...
 
     @abstractmethod
     def discard_up_to(self, sub_id: str, number: int) -> None:
-        """Discard every message with a number up to this one (BS19)."""
+        """Discard every message with a number up to this one."""
         ...
 
     @abstractmethod
     def is_discarded(self, sub_id: str, bookmark: str) -> bool:
-        """Whether a message with this bookmark must not be delivered (again) (BS11)."""
+        """Whether a message with this bookmark must not be delivered (again)."""
         ...
 
     @abstractmethod
     def most_recent(self, sub_id: str) -> BookmarkList:
-        """The recovery point (BS6); `str()` of an unknown one is `0`."""
+        """The recovery point; `str()` of an unknown one is `0`."""
         ...
 
     @abstractmethod
     def persisted(self, sub_id: str, bookmark: str) -> None:
-        """A persisted ack of a subscription (BS10)."""
+        """A persisted ack of a subscription."""
         ...
 
     @abstractmethod
@@ -378,7 +430,7 @@ class BookmarkStore(Protocol):
 
     @abstractmethod
     def prune(self) -> None:
-        """Give back the space of what is finished (BS16); may be slow."""
+        """Give back the space of what is finished; may be slow."""
         ...
 
     @abstractmethod

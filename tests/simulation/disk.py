@@ -266,7 +266,7 @@ class SimulatedDisk(Disk):
         return 1
 
     @override
-    def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
+    def on_fork(self, owner: _T, callback: Callable[[_T], None]) -> None:
         pass  # nobody forks here
 
 

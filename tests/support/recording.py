@@ -305,7 +305,7 @@ class RecordingDisk(Disk):
         return 1
 
     @override
-    def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
+    def on_fork(self, owner: _T, callback: Callable[[_T], None]) -> None:
         """Nobody forks in here."""
 
 

@@ -1,1 +1,1 @@
-"""The disk seam and what stands on it."""
+"""The disk seam, ownership, durability, and the rule for checksummed logs."""

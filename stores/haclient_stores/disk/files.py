@@ -1,8 +1,7 @@
 """The disk seam: the only module of the stores that talks to the operating system's files.
 
 Stores and the broker's journal are written against `Disk` and `File`; production hands them
-`RealDisk`, the simulator a disk that fails on purpose. Four rules live here so that nobody has to
-remember them:
+`RealDisk`, the simulator a disk that fails on purpose. Four rules are kept here, once:
 
 * **Errors are translated once.** No space (`ENOSPC`, `EDQUOT`, `EFBIG`) becomes `StoreFull`, every
   other `OSError` becomes `StoreError` with the path and what was tried.
@@ -53,22 +52,22 @@ _NO_SPACE: Final = {
 }
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ZEROS: Final = bytes(2**16)
-_LOCK_ATTEMPTS: Final = 100  # each retry means that somebody renamed the file in between
+_LOCK_ATTEMPTS: Final = 100  # each retry means that the file was renamed in between
 _T = TypeVar("_T")
 # The files that this process has locked, by device and inode, with the process id: a forked child
 # has a copy of this, and the locks are its parent's.
 _locked_here: Final[dict[tuple[int, int], int]] = {}
 # A process is forked as a whole, so this is the process's and not a disk's; entries go with the
 # stores that they are for.
-_in_forks: Final = weakref.WeakKeyDictionary[object, "Callable[..., None]"]()
+_fork_callbacks: Final = weakref.WeakKeyDictionary[object, "Callable[..., None]"]()
 
 
-def _tell_forks() -> None:
-    for owner, told in list(_in_forks.items()):
-        told(owner)
+def _run_fork_callbacks() -> None:
+    for owner, callback in list(_fork_callbacks.items()):
+        callback(owner)
 
 
-os.register_at_fork(after_in_child=_tell_forks)
+os.register_at_fork(after_in_child=_run_fork_callbacks)
 
 Writable: TypeAlias = mmap.mmap | memoryview  # slices of it may be assigned
 
@@ -89,7 +88,7 @@ class Region(Protocol):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the memory; views that are still held by others stay valid."""
+        """Release the memory; views that are still referenced elsewhere stay valid."""
         ...
 
 
@@ -204,7 +203,7 @@ class Disk(Protocol):
 
     @abstractmethod
     def boot_id(self) -> bytes:
-        """16 bytes that change when the machine starts; zeros where nobody knows."""
+        """16 bytes that change when the machine starts; zeros where that is unknown."""
         ...
 
     @abstractmethod
@@ -213,10 +212,10 @@ class Disk(Protocol):
         ...
 
     @abstractmethod
-    def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
-        """Call `told(owner)` in every forked child, for as long as the owner lives.
+    def on_fork(self, owner: _T, callback: Callable[[_T], None]) -> None:
+        """Call `callback(owner)` in every forked child, for as long as the owner lives.
 
-        A mapping is shared with the child: until it is told, it could write into its parent's file.
+        A mapping is shared with the child, which could write into its parent's file.
         """
         ...
 
@@ -295,7 +294,7 @@ class _RealFile(File):
 
     @override
     def size(self) -> int:
-        with _translated(self._path, "look at its size"):
+        with _translated(self._path, "read its size"):
             return os.fstat(self._descriptor).st_size
 
     @override
@@ -359,16 +358,16 @@ class _RealFile(File):
                 os.close(descriptor)
 
     def __del__(self) -> None:
-        """Nobody holds the file any more: neither should a lock that nobody could let go of."""
+        """Close a file that was dropped unclosed: its lock could never be released otherwise."""
         with contextlib.suppress(StoreError):
             self.close()
 
     def lock(self) -> bool:
-        """Take the lock if nobody has it."""
+        """Take the lock unless it is held; whether that succeeded."""
         with _translated(self._path, "lock"):
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # somebody else has it, perhaps another file of this process
+            except BlockingIOError:  # held, perhaps by another descriptor of this process
                 return False
             self._locked = self._inode()
         _locked_here[self._locked] = os.getpid()
@@ -376,7 +375,7 @@ class _RealFile(File):
 
     def is_locked_here(self) -> bool:
         """Whether it is this process that holds the lock of the file, by another descriptor."""
-        with _translated(self._path, "look at its inode"):
+        with _translated(self._path, "read its inode"):
             return _locked_here.get(self._inode()) == os.getpid()
 
     def _inode(self) -> tuple[int, int]:
@@ -422,12 +421,12 @@ class RealDisk(Disk):
             with _translated(path, "compare with its name"):
                 if file.is_what_the_path_names():
                     return file
-            file.close()  # renamed between open and lock: this inode is nobody's store any more
+            file.close()  # renamed between open and lock: the path names another inode now
         raise StoreLocked(path, "", "is being replaced all the time by another process")
 
     @override
     def exists(self, path: Path) -> bool:
-        with _translated(path, "look for it"):
+        with _translated(path, "check whether it exists"):
             return path.exists()
 
     @override
@@ -481,7 +480,7 @@ class RealDisk(Disk):
     def boot_id(self) -> bytes:
         try:
             return bytes.fromhex(_BOOT_ID.read_text("ascii").strip().replace("-", ""))
-        except (OSError, ValueError):  # another system: nothing can be told apart
+        except (OSError, ValueError):  # another system, which has no such file
             return bytes(16)
 
     @override
@@ -489,5 +488,5 @@ class RealDisk(Disk):
         return os.getpid()
 
     @override
-    def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
-        _in_forks[owner] = told
+    def on_fork(self, owner: _T, callback: Callable[[_T], None]) -> None:
+        _fork_callbacks[owner] = callback

@@ -1,4 +1,4 @@
-"""Files that belong to one process and to one client: the errors for everybody else (BS21)."""
+"""Files that belong to one process and to one client: the errors for everybody else."""
 
 from __future__ import annotations
 

@@ -71,11 +71,11 @@ class ThreadBinding:
 
 
 class Gate:
-    """A door between the one thread that works and another that needs everything to stand still.
+    """A lock whose holder waits for a worker that takes no lock.
 
-    The worker says that it is busy and then looks whether the gate is closed; whoever closes it
-    does so first and then waits until nobody is busy. Python threads see each other's assignments
-    in order, so one of the two always notices the other.
+    The worker sets `busy` and then reads `closed`; the other thread sets `closed` and then waits
+    until `busy` is false. Threads see each other's assignments in order, so at least one of the two
+    notices the other.
 
     The worker's side is written out where it is used::
 
@@ -88,7 +88,7 @@ class Gate:
             gate.busy = False
 
     Attributes:
-        busy: The worker is in the middle of something.
+        busy: The worker is inside an operation.
         closed: The worker has to wait.
     """
 
@@ -101,16 +101,16 @@ class Gate:
         self._never = threading.Event()
 
     def wait(self) -> None:
-        """The worker found the gate closed: return, busy again, when it is open."""
+        """Called by the worker that found the gate closed; returns, busy again, when it is open."""
         while self.closed:
             self.busy = False
-            with self._lock:  # whoever closed the gate holds it until it opens
+            with self._lock:  # held by the other thread until it opens the gate
                 pass
             self.busy = True
 
     @contextlib.contextmanager
     def standstill(self) -> Generator[None]:
-        """Nothing is in the middle of anything inside this block."""
+        """Inside this block the worker is inside no operation, and begins none."""
         with self._lock:
             self.closed = True
             try:

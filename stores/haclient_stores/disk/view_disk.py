@@ -1,4 +1,4 @@
-"""A disk that shows files and changes none: how stores are looked at, also while a client runs.
+"""A disk that shows files and changes none: how stores are inspected while a client uses them.
 
 The store's own class opens the files on this disk, so there is one way to read a format. What that
 class writes (a boot id, a seal, a torn tail that is cut off) goes to private copies of the pages.
@@ -89,7 +89,7 @@ class ViewDisk(Disk):
         return self._real.process_id()
 
     @override
-    def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
+    def on_fork(self, owner: _T, callback: Callable[[_T], None]) -> None:
         """A copy may be shared with a child."""
 
 
@@ -100,7 +100,7 @@ def _mapped(path: Path, size: int) -> mmap.mmap | bytes:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: cannot look at it: {error}") from error
+        raise StoreError(f"{path}: cannot read it: {error}") from error
 
 
 class _ViewFile(File):

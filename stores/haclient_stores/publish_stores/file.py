@@ -124,7 +124,7 @@ def publish_store_size(
     """What a publisher has to keep while a sync destination of its server is down.
 
     The server withholds its acks until it downgrades the destination: when what it has not
-    confirmed is older than `downgrade_age_s`, which the server looks at every `check_period_s`. A
+    confirmed is older than `downgrade_age_s`, which the server checks every `check_period_s`. A
     store that holds what is published in that time never fills up for that reason. 10 000 messages
     a second, 60 s and 15 s make 750 000 messages.
 
@@ -132,7 +132,7 @@ def publish_store_size(
         messages_per_second: The highest rate that lasts so long.
         message_bytes: The average body.
         downgrade_age_s: The server's limit, in seconds.
-        check_period_s: How often the server looks, in seconds.
+        check_period_s: How often the server checks that, in seconds.
 
     Raises:
         UsageError: A rate, a size or a time is no number, negative or not finite, or the

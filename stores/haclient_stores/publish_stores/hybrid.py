@@ -126,7 +126,7 @@ class HybridPublishStore(PublishLog):
 
     @override
     def detach(self) -> list[Segment]:
-        """Let go of all segments; only those in files are anybody else's business."""
+        """Give all segments away, for good: those that are in files."""
         found: list[Segment] = []
         for segment in super().detach():
             if not isinstance(segment, HybridSegment):

@@ -117,7 +117,7 @@ class MemoryStorage(SegmentStorage):
 
     @override
     def release(self, segment: Segment) -> None:
-        # What is not kept is unmapped as soon as nobody refers to it any more.
+        # What is not kept is unmapped with the last reference to it.
         standard = segment.size == self._segment_bytes
         if standard and len(self._spare) < self._spare_limit and isinstance(segment, MemorySegment):
             self._spare.append(segment.region)

@@ -68,7 +68,7 @@ class NullPublishStore(PublishStore):
 
     @override
     def open_for(self, client_name: str) -> None:
-        """Nothing is kept that could belong to anybody."""
+        """Note the name; nothing is kept that could belong to a client."""
         self._thread.check()
         check_text("client_name", client_name)
         self._client_name = client_name

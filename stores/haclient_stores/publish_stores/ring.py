@@ -1,7 +1,7 @@
 """A publish store of a fixed size: whatever it will ever need is taken when it is opened.
 
 It is the segment log over a fixed number of segments, in memory or in files, used in turn. Nothing
-is allocated later, so a disk that fills up meanwhile, or a lasting outage, cannot surprise it: the
+is allocated later, so neither a disk that fills up nor a long outage changes what it can hold: the
 ring is full at a size that is known in advance. Then `publish` waits for acks, or raises.
 """
 

@@ -57,7 +57,7 @@ _pack_length = struct.Struct(">I").pack
 
 
 class SegmentLog:
-    """Segments, tail, cursor and head (PS1-PS5, PS7). The stores add their names to it.
+    """Segments, tail, cursor and head of one publisher's frames.
 
     Attributes:
         unsent_bytes: How much `peek` would show, over all segments.
@@ -128,7 +128,15 @@ class SegmentLog:
     # -- head ---------------------------------------------------------------------------------
 
     def append(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
-        """Store one frame and return its sequence (PS2, PS3).
+        """Store one frame.
+
+        Args:
+            head: The frame up to the sequence, without its length.
+            tail: The header behind the sequence.
+            body: The payload, any buffer.
+
+        Returns:
+            The sequence of the frame.
 
         Raises:
             StoreFull: No room for a new segment; nothing was stored, no number used.
@@ -177,7 +185,7 @@ class SegmentLog:
             self._limit = min(active.frame_limit, most)
 
     def forked(self) -> None:
-        """We are a forked child, and the memory is the parent's: let go of it, write nothing.
+        """Called in a forked child, whose segments are its parent's memory: drop them unwritten.
 
         The next append asks the storage for a segment, which refuses. The lock may be held by a
         thread that does not exist here.
@@ -210,8 +218,8 @@ class SegmentLog:
             self._mark(active, end, next_sequence)
             return self._window.last_sequence if self._jumped else next_sequence - 1
 
-    def settle(self) -> None:
-        """Mark the head; to be called before the numbering may change."""
+    def mark_head(self) -> None:
+        """Mark the head; call it before the numbering may change."""
         with self._lock:
             active = self._active
             if active is None or self._jumped:
@@ -275,7 +283,12 @@ class SegmentLog:
     # -- tail ---------------------------------------------------------------------------------
 
     def discard_up_to(self, sequence: int) -> None:
-        """A persisted ack: everything up to `sequence` is done with (PS5)."""
+        """Take over a persisted ack: everything up to `sequence` is done with.
+
+        Raises:
+            StoreError: The number is higher than any publisher reaches; nothing is changed.
+            UsageError: Another thread than this one uses the store.
+        """
         self._thread.check()
         window = self._window
         if sequence <= window.last_persisted:
@@ -283,7 +296,7 @@ class SegmentLog:
         jumps = sequence > window.last_sequence
         if jumps:  # the server knows more of this publisher than we do: number above it
             window.check_peer_sequence(sequence)
-            self.settle()
+            self.mark_head()
         window.persist(sequence)
         self._storage.save_numbers(window, skipped=jumps)
         if jumps:
@@ -291,16 +304,16 @@ class SegmentLog:
         self.trim()
 
     def number_above(self, sequence: int) -> None:
-        """Let a log whose history does not say how far it came begin above this number (PS8)."""
+        """Number above `sequence` if the history does not say how far this publisher came."""
         self._thread.check()
         if self._window.begin_above(sequence):
             self._storage.save_numbers(self._window, skipped=True)
             self.renumbered()
 
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
-        """Take over the logon ack (PS7, PS8); see `PublishWindow.reconcile` for what it raises."""
+        """Take over the logon ack; see `PublishWindow.reconcile` for what it raises."""
         self._thread.check()
-        self.settle()
+        self.mark_head()
         self._window.reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
         self._storage.save_numbers(self._window, skipped=True)
         self.renumbered()
@@ -354,12 +367,12 @@ class SegmentLog:
     # -- cursor -------------------------------------------------------------------------------
 
     def rewind(self, after: int) -> None:
-        """Set the cursor to the first unpersisted frame with a sequence above `after` (PS7)."""
+        """Set the cursor to the first unpersisted frame with a sequence above `after`."""
         self._thread.check()
         self._set_back(after)
 
     def _set_back(self, after: int) -> None:
-        self.settle()
+        self.mark_head()
         target = max(after, self._window.last_persisted) + 1
         unsent = 0
         for segment in reversed(self._segments):
@@ -374,7 +387,7 @@ class SegmentLog:
         self.trim()
 
     def detach(self) -> list[Segment]:
-        """Let go of all segments, for good, because the space is about to be closed."""
+        """Give all segments away, for good, because the storage is about to be closed."""
         with self._lock:
             segments = list(self._segments)
             self._segments.clear()
@@ -390,7 +403,10 @@ class SegmentLog:
         self._cursor = self._boundary = offset
 
     def peek(self) -> memoryview:
-        """The unsent bytes of the cursor's segment, not copied; empty when there are none."""
+        """The unsent bytes of the cursor's segment, not copied; empty when there are none.
+
+        Valid until the next call of anything but `advance`.
+        """
         self._thread.check()
         segment = self._cursor_segment
         if segment is None:
@@ -399,7 +415,7 @@ class SegmentLog:
         return segment.view[self._cursor : end]
 
     def advance(self, count: int) -> None:
-        """The kernel has taken `count` bytes of what `peek` showed."""
+        """Advance the send cursor by `count` bytes of what `peek` returned."""
         self._thread.check()
         self._cursor += count
         self.unsent_bytes -= count
@@ -439,7 +455,7 @@ class SegmentLog:
 
     def frames(self, after: int) -> Iterator[tuple[int, bytes]]:
         """Whole frames above `after` that are unpersisted when they are reached, ascending."""
-        self.settle()
+        self.mark_head()
         for segment in list(self._segments):
             first = max(segment.first, after + 1, self._window.last_persisted + 1)
             if segment.released or first >= segment.next_sequence:

@@ -60,7 +60,7 @@ _SUFFIX: Final = ".seg"
 _OWN_NAMES: Final = {_CONTROL, _NOTES, f"{_NOTES}.new", "lost+found"}
 _OF_A_BROKER: Final = "journal.lock"
 _SPARE_SEGMENTS: Final = 2  # enough to roll without new files while acks keep up
-_MAPPED_SEGMENTS: Final = 8  # of those that nobody is writing or sending
+_MAPPED_SEGMENTS: Final = 8  # of those that are neither written nor sent now
 _SMALLEST_FRAME_BYTES: Final = SLOT_BYTES + 1  # a length and a digit
 _HIGHEST: Final = 2**64 - 2**40  # a checked word above it is damaged: it leaves no room for numbers
 _BOOT_ID: Final = slice(framing.BOOT_ID_OFFSET, framing.BOOT_ID_OFFSET + 16)
@@ -124,7 +124,7 @@ class StoreDirectory(SegmentStorage):
         self._preallocated = False
         self._reserved = 0
         self._highest_found = 0  # below the first number of a segment without frames
-        # What a killed process has changed may not be on the disk, whoever reads it from the cache.
+        # What a killed process has changed is in the page cache, and may not be on the disk yet.
         self._control_unsynced = True
         self._names_unsynced = True
         self._reconciled_synced = False
@@ -193,9 +193,9 @@ class StoreDirectory(SegmentStorage):
             self._sync_control()
             self._ownership.client_name = client_name
 
-    def on_fork(self, owner: _T, told: Callable[[_T], None]) -> None:
-        """Call `told(owner)` in every forked child, which could write into the same files."""
-        self._disk.on_fork(owner, told)
+    def on_fork(self, owner: _T, callback: Callable[[_T], None]) -> None:
+        """Call `callback(owner)` in every forked child, which could write into the same files."""
+        self._disk.on_fork(owner, callback)
 
     # -- the control page -----------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class StoreDirectory(SegmentStorage):
 
         Where a word is torn, messages rather come twice than never, and a number rather never than
         twice. If the machine was stopped, numbers may have been used that nothing on disk shows:
-        the window is unsure until the client has told the time, and the page says so until then.
+        the window is unsure until the client gives the time, and the page says so until then.
         """
         page = self._control
         floor = max(_number_in_use(page, _LAST_SEQUENCE), self._highest_found)
@@ -257,8 +257,8 @@ class StoreDirectory(SegmentStorage):
         if not window.unsure:
             self._control[_BOOT_ID] = self._boot_id
         if window.reconciled and not self._reconciled_synced:
-            # Once, and before anything is sent: a server that has seen our messages looks like one
-            # that has seen somebody else's, to a store that has forgotten whether it ever asked.
+            # Once, and before anything is sent. A store that forgets that it asked a server would
+            # take its own messages there for those of another publisher, and refuse the logon.
             self._sync_control()
             self._reconciled_synced = True
 
@@ -304,7 +304,10 @@ class StoreDirectory(SegmentStorage):
         return segment
 
     def _unused_at_last(self, size: int) -> FileSegment | None:
-        """Without another file it is worth waiting: the disk learns that a segment is unused."""
+        """A retired segment, once the disk knows that it is unused; None when there is none.
+
+        That takes a sync, which is better than no segment at all.
+        """
         with self._lock:
             if size != self._segment_bytes or not self._retired:
                 return None

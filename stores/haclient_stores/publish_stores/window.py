@@ -1,4 +1,4 @@
-"""Which sequence numbers of a publisher still wait for a persisted ack (design 5).
+"""Which sequence numbers of a publisher still wait for a persisted ack.
 
 Numbers rise, but not always by one: after a logon the next number has to lie above everything the
 server has ever *seen* of this publisher, or the server would take new messages for duplicates. So
@@ -10,7 +10,7 @@ in front, one open run at the end that grows with each `last_sequence`.
 * A store that never numbered anything starts at the clock in microseconds, so that neither a
   restart with an empty store nor a replica that lags makes a number come twice.
 
-Pure: no clock, no file. The segment log asks and obeys.
+Pure: no clock, no file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ above it, so that no later number of ours can overflow. A microsecond clock is b
 
 
 class PublishWindow:
-    """The unpersisted numbers of one publisher (PS2, PS5, PS7, PS8, PS9, PS14).
+    """The unpersisted numbers of one publisher.
 
     Attributes:
         last_sequence: The highest number in use. The segment log adds one for each append.
@@ -103,7 +103,7 @@ class PublishWindow:
 
     @property
     def count(self) -> int:
-        """How many numbers wait for their ack (PS14, PS15)."""
+        """How many numbers wait for their ack."""
         return self._closed_count + self.last_sequence - self._open_from + 1
 
     @property
@@ -138,7 +138,7 @@ class PublishWindow:
         self._open_from = sequence + 1
 
     def persist(self, sequence: int) -> bool:
-        """A persisted ack covers everything up to `sequence`; False when that was known (PS5)."""
+        """A persisted ack covers everything up to `sequence`; False when that was known."""
         if sequence <= self.last_persisted:
             return False
         self.last_persisted = sequence
@@ -153,13 +153,13 @@ class PublishWindow:
         return True
 
     def gap(self, persisted: int) -> PublishGap | None:
-        """What is missing on a server that has persisted only so much (PS9)."""
+        """What is missing on a server that has persisted only so much."""
         return (
             PublishGap(self.last_persisted, persisted) if persisted < self.last_persisted else None
         )
 
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
-        """Take over what the logon ack says (design 5, numbering and trimming; PS7, PS8).
+        """Take over what the logon ack says: trim, and number above what the server has seen.
 
         Args:
             seen: The highest sequence that the server has seen of this publisher.

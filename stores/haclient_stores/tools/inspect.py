@@ -1,7 +1,7 @@
-"""Looking at store files from outside: what they hold, whether they are whole (PS23).
+"""Read store files while a client may use them: what they hold, whether they are whole.
 
 Nothing is changed and nothing is locked, so a client may have the file in use. What is seen is then
-the state of one moment; a file that is caught in the middle of a change is looked at again.
+the state of one moment; a file that was read in the middle of a change is read again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BookmarkFile", "StoreFile", "kind_of", "size_of", "viewed"]
 
-_LOOKS: Final = 5
+_ATTEMPTS: Final = 5
 _MAGIC_BYTES: Final = 8
 
 BookmarkFile: TypeAlias = LoggedBookmarkStore | RingBookmarkStore
@@ -71,11 +71,11 @@ def viewed(path: Path, on_progress: Callable[[int], object] | None = None) -> Ge
         StoreError: There is no store at this path.
     """
     kind = kind_of(path)
-    for look in range(1, _LOOKS + 1):
+    for attempt in range(1, _ATTEMPTS + 1):
         try:
             store = _opened(kind, path, on_progress)
         except StoreCorrupt:  # or only caught in the middle of a change
-            if look == _LOOKS:
+            if attempt == _ATTEMPTS:
                 raise
         else:
             with contextlib.closing(store):

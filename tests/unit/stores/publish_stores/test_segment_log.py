@@ -544,7 +544,7 @@ def test_after_detaching_nothing_is_left_to_send() -> None:
     assert bytes(log.peek()) == b""
     assert (log.unsent_bytes, log.unpersisted_bytes, log.frame_remainder()) == (0, 0, 0)
     assert list(log.frames(0)) == []
-    log.settle()
+    log.mark_head()
     log.rewind(0)
     assert log.checkpoint() == 1040
 
