@@ -439,6 +439,76 @@ class Client(PublishingClient):
         )
         return await self._subscriber.handle(command, handler)
 
+    async def pause(
+        self, sub_ids: str | Sequence[str], *, timeout: float | None = TIMEOUT_S
+    ) -> None:
+        """Have the server hold back the messages of bookmark subscriptions; positions are kept.
+
+        One command pauses all of them. What is on its way still arrives. A subscription that is
+        paused stays so after a lost connection.
+
+        Args:
+            sub_ids: One id, or several.
+            timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
+
+        Raises:
+            UsageError: One of them is no active bookmark subscription of this client.
+            CommandError: The server refused it; nothing has changed.
+            DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
+            TimedOut: The server did not answer in time.
+        """
+        await self._subscriber.pause(sub_ids, paused=True, timeout=seconds(timeout))
+
+    async def resume(
+        self, sub_ids: str | Sequence[str], *, timeout: float | None = TIMEOUT_S
+    ) -> None:
+        """Let paused subscriptions go on where they were paused; nothing is missing.
+
+        Args:
+            sub_ids: One id, or several, which one command resumes together.
+            timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
+
+        Raises:
+            UsageError: One of them is no active bookmark subscription of this client.
+            CommandError: The server refused it; nothing has changed.
+            DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
+            TimedOut: The server did not answer in time.
+        """
+        await self._subscriber.pause(sub_ids, paused=False, timeout=seconds(timeout))
+
+    async def replace(
+        self,
+        sub_id: str,
+        *,
+        topic: str | None = None,
+        filter: str | None = None,  # noqa: A002  # the protocol's word
+        options: str | Options | None = None,
+        timeout: float | None = TIMEOUT_S,
+    ) -> None:
+        """Change an active subscription in place; its handler or stream goes on.
+
+        The server replaces it at one moment: no message is lost or doubled by it. After a lost
+        connection the later form is subscribed again.
+
+        Args:
+            sub_id: The subscription.
+            topic: The new topic; `None` leaves it as it is.
+            filter: The new content filter, empty for none; `None` leaves it as it is.
+            options: The new options; `None` leaves them as they are.
+            timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
+
+        Raises:
+            UsageError: It is not active, or the options cannot be read.
+            CommandError: The server refused it; the subscription goes on as it was.
+            DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
+            TimedOut: The server did not answer in time.
+        """
+        changed = {"t": topic, "filter": filter}
+        fields: dict[str, str | int] = {k: v for k, v in changed.items() if v is not None}
+        if options is not None:
+            fields["opts"] = str(Options.parse(str(options)))
+        await self._subscriber.replace(sub_id, fields, timeout=seconds(timeout))
+
     async def unsubscribe(
         self, sub_ids: str | Sequence[str] = "all", *, timeout: float | None = TIMEOUT_S
     ) -> None:

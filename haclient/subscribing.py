@@ -7,10 +7,12 @@ is decided in `haclient.transport.commander`.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from inspect import isawaitable
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 
@@ -22,7 +24,8 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.protocol.commands import AckType, Command, CommandName, parse_acks
-from haclient.session.subscriptions import Marker, Phase, Subscription
+from haclient.protocol.options import Options
+from haclient.session.subscriptions import LASTING, Marker, Phase, SubscribeRequest, Subscription
 from haclient.streams import MessageStream
 from haclient.transport.commander import Fields, drop_queued
 from haclient.transport.core import Core
@@ -33,15 +36,8 @@ from haclient_stores.bookmark import EPOCH, MOST_RECENT
 
 __all__ = ["Subscriber"]
 
-_LASTING: Final = frozenset(
-    {
-        CommandName.SUBSCRIBE,
-        CommandName.DELTA_SUBSCRIBE,
-        CommandName.SOW_AND_SUBSCRIBE,
-        CommandName.SOW_AND_DELTA_SUBSCRIBE,
-    }
-)
 _PUBLISHES: Final = frozenset({CommandName.PUBLISH, CommandName.DELTA_PUBLISH})
+_T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
 
 
@@ -52,6 +48,7 @@ class Subscriber:
         self._core = core
         self._on_handler_error: HandlerErrorPolicy = on_handler_error
         self._served: list[str] = []  # ids whose handlers have yet to end
+        self._warned: set[str] = set()
 
     def stream(
         self, command: Command, *, markers: bool = False, resumes: bool = False
@@ -95,6 +92,15 @@ class Subscriber:
     ) -> str:
         """Send `command` and give its messages to `handler`, in order; the subscription id."""
         self._core.running()
+        if (active := self._replaces(command)) is not None:
+            if active.sub_id not in self._served or not isinstance(active.sink, Delivery):
+                raise UsageError(
+                    f"the subscription {active.sub_id!r} is a stream: change it with "
+                    "client.replace, and go on reading it"
+                )
+            await self._replace_with(active, command)
+            active.sink.handler = handler
+            return active.sub_id
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
         subscription = await self._open(command, delivery, markers=True, lasts=True)
         self._serve(subscription, delivery, handler, auto_discard=auto_discard)
@@ -159,6 +165,8 @@ class Subscriber:
         """Send any command; its messages and the acks it asks for as an open stream (CC18)."""
         if command.name in _PUBLISHES:
             raise UsageError("a publish has no messages to stream: use execute_async or publish")
+        if self._pauses(command) is not None:
+            raise _has_receiver(command)
         if command.name is CommandName.SOW_DELETE and self._core.publisher.log is not None:
             raise UsageError(
                 "with a publish store a sow_delete is kept like a publish and has nothing to "
@@ -171,6 +179,9 @@ class Subscriber:
         self._core.thread.check("execute_async")
         if command.name in _PUBLISHES:
             return await self._publish(command, handler)
+        if (paused := self._pauses(command)) is not None:
+            await self.pause(command.sub_id.split(","), paused=paused, timeout=_timeout(command))
+            return command.sub_id
         if command.name is CommandName.UNSUBSCRIBE:
             command.validate()
             ids = command.sub_id or command.query_id
@@ -185,9 +196,121 @@ class Subscriber:
             if handler is not None and isawaitable(result := handler(stats)):
                 await result
             return ""
+        active = self._replaces(command)
+        if active is not None and handler is None:
+            await self._replace_with(active, command)
+            return active.sub_id
         if handler is None:
             raise UsageError(f"{command.name} needs a handler for its messages")
         return await self.handle(command, handler)
+
+    # -- changing what is active ----------------------------------------------
+
+    def _active(self, sub_id: str) -> Subscription | None:
+        """The subscription with this id that lasts until `unsubscribe`."""
+        for one in self._core.subscriptions():
+            if one.sub_id == sub_id and one.request is not None and not one.finite:
+                return one
+        return None
+
+    def _pauses(self, command: Command) -> bool | None:
+        """Whether a command pauses active subscriptions; `False` if it resumes them."""
+        if command.name is not CommandName.SUBSCRIBE:
+            return None
+        options = Options.parse(str(command.options))
+        ids = list(filter(None, map(str.strip, command.sub_id.split(","))))
+        if options.resume:
+            return False
+        known = bool(ids) and all(self._active(each) is not None for each in ids)
+        return True if options.pause and not options.replace and (known or len(ids) > 1) else None
+
+    def _replaces(self, command: Command) -> Subscription | None:
+        """The active subscription that a command with the option `replace` is about."""
+        if command.name not in LASTING or not Options.parse(str(command.options)).replace:
+            return None
+        return self._active(command.sub_id)
+
+    async def pause(self, sub_ids: str | Iterable[str], *, paused: bool, timeout: float) -> None:
+        """Pause bookmark subscriptions, or resume them, with one command.
+
+        Raises:
+            UsageError: One of them is not active, or has no bookmark.
+        """
+        self._core.running()
+        word = "pause" if paused else "resume"
+        ids = [sub_ids] if isinstance(sub_ids, str) else list(sub_ids)
+        if not ids:
+            raise UsageError(f"{word} needs the id of a subscription, or several")
+        chosen: list[Subscription] = []
+        for sub_id in dict.fromkeys(map(str.strip, ids)):
+            active = self._active(sub_id)
+            if active is None or active.request is None or not active.request.bookmark:
+                raise UsageError(
+                    f"{word} takes active bookmark subscriptions, and {sub_id!r} is none: "
+                    "subscribe with a bookmark first"
+                )
+            chosen.append(active)
+
+        async def command() -> None:
+            await self._core.commander.pause(chosen, paused=paused, timeout=timeout)
+
+        await self._until_answered(command, f"{word} of {','.join(ids)}", timeout)
+        self._remember_changed(chosen)
+
+    async def replace(
+        self, sub_id: str, fields: Mapping[str, str | int], *, timeout: float
+    ) -> None:
+        """Replace some fields of an active subscription; its handler or stream goes on.
+
+        Raises:
+            UsageError: It is not active.
+        """
+        self._core.running()
+        active = self._active(sub_id)
+        if active is None or active.request is None:
+            raise UsageError(f"there is no active subscription {sub_id!r} to replace")
+        request = active.request.changed(fields)
+
+        async def command() -> None:
+            await self._core.commander.replace(active, request, timeout=timeout)
+
+        await self._until_answered(command, f"replace of {sub_id}", timeout)
+        self._remember_changed([active])
+
+    async def _replace_with(self, active: Subscription, command: Command) -> None:
+        """Replace a subscription by a whole command; what it does not say is as it was."""
+        if str(command.bookmark):
+            raise UsageError(
+                f"the subscription {active.sub_id!r} keeps its position when it is replaced: leave "
+                "the bookmark out, or unsubscribe first to begin elsewhere"
+            )
+        options = dataclasses.replace(Options.parse(str(command.options)), replace=False)
+        plain = command.copy().set_options(options)
+        fields: dict[str, str | int] = {"filter": "", "opts": "", **_fields(plain)}
+        await self.replace(active.sub_id, fields, timeout=_timeout(command))
+
+    async def _until_answered(
+        self, command: Callable[[], Awaitable[_T]], what: str, timeout: float
+    ) -> _T:
+        """Run a command; where another connection will come, until a server has answered it."""
+        if not self._core.status.reconnects:
+            return await command()
+        with trio.move_on_after(timeout):
+            while True:
+                await self._core.ready()
+                try:
+                    return await command()
+                except (AuthenticationError, NameInUse):  # an answer, though not to a logon
+                    raise
+                except DisconnectedError:
+                    continue
+        raise TimedOut(f"{what}: no server accepted it within {timeout:g} s")
+
+    def _remember_changed(self, subscriptions: Iterable[Subscription]) -> None:
+        """Have the later form sent again after a lost connection."""
+        for one in subscriptions:
+            if self._core.lasting.get(one.sub_id) is one:
+                self._core.opened(one)
 
     async def unsubscribe(self, ids: str | Iterable[str], *, timeout: float | None) -> None:
         """End subscriptions by id, or all of them; unknown ids are over already (CC17)."""
@@ -208,33 +331,47 @@ class Subscriber:
         self, command: Command, delivery: Delivery, *, markers: bool, lasts: bool
     ) -> Subscription:
         """Send a command; a client that reconnects tries until a server has answered it."""
-        if not self._core.status.reconnects:
-            return await self._open_once(command, delivery, markers=markers, lasts=lasts)
-        with trio.move_on_after(_timeout(command)):
-            while True:
-                await self._core.ready()
-                try:
-                    return await self._open_once(command, delivery, markers=markers, lasts=lasts)
-                except (AuthenticationError, NameInUse):  # an answer, though not to a logon
-                    raise
-                except DisconnectedError:
-                    continue
-        raise TimedOut(f"{command.name}: no server accepted it within {_timeout(command):g} s")
+        attempt = partial(self._open_once, command, delivery, markers=markers, lasts=lasts)
+        return await self._until_answered(attempt, str(command.name), _timeout(command))
 
     async def _open_once(
         self, command: Command, delivery: Delivery, *, markers: bool, lasts: bool
     ) -> Subscription:
-        fields = _fields(command)
-        options = fields.get("opts", "")
-        subscription = await self._core.commander.open(
-            fields, delivery, body=command.body, markers=markers, timeout=_timeout(command)
+        if self._replaces(command) is not None:
+            raise _has_receiver(command)
+        commander = self._core.commander
+        command_id = command.command_id or self._core.session.next_command_id()
+        request = SubscribeRequest.complete(
+            _fields(command),
+            command.body,
+            command_id=command_id,
+            has_store=commander.bookmark_store is not None,
+        )
+        self._warn_of_recent(command, request)
+        subscription = await commander.open(
+            request, delivery, command_id=command_id, markers=markers, timeout=_timeout(command)
         )
         if subscription.phase is Phase.LOST:  # right behind the ack
             raise DisconnectedError(f"{command.name}: the connection was lost")
         subscription.phase = Phase.OPEN
-        if lasts and command.name in _LASTING:
-            self._core.opened(subscription, {**fields, "opts": options}, command.body)
+        if lasts and request.command in LASTING:
+            self._core.opened(subscription)
         return subscription
+
+    def _warn_of_recent(self, command: Command, request: SubscribeRequest) -> None:
+        """Say once what `MOST_RECENT` means when nothing is remembered."""
+        recent = str(command.bookmark) == str(MOST_RECENT)
+        if not recent or self._core.commander.bookmark_store is not None:
+            return
+        if request.sub_id not in self._warned:
+            self._warned.add(request.sub_id)
+            _logger.warning(
+                "subscription %s on %s: without a bookmark store MOST_RECENT begins at the start "
+                "of the log each time, and discard() does nothing: give the client a "
+                "bookmark_store, or bookmark=EPOCH if that is what you want",
+                request.sub_id,
+                command.topic,
+            )
 
     def _release(self, ended: Subscription, first_number: int = 0) -> None:
         """What is not discarded comes again, but for what others of the same id have in hand.
@@ -260,6 +397,13 @@ class Subscriber:
 
     def _is_active(self, subscription: Subscription) -> bool:
         return self._core.session.router.get(subscription.sub_id) is subscription
+
+
+def _has_receiver(command: Command) -> UsageError:
+    return UsageError(
+        f"{command.sub_id!r} is active and has its stream or handler already: use execute_async, "
+        "or pause, resume and replace of the client"
+    )
 
 
 def _timeout(command: Command) -> float:

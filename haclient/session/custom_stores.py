@@ -152,6 +152,7 @@ class StoreSubscription(Resumption):
         super().__init__()  # for as long as this object lives; the store knows only messages
         self._nothing_came = True
         self._seen: dict[int, int] = {}
+        self.paused = False
 
     @override
     def begin(
@@ -186,7 +187,8 @@ class StoreSubscription(Resumption):
 
     @override
     def persisted(self, bookmark: str) -> None:
-        self._store.persisted(self._sub_id, bookmark)
+        if not self.paused:  # the store would take it for a recovery point
+            self._store.persisted(self._sub_id, bookmark)
 
     @override
     def completed(self, bookmark: str) -> None:

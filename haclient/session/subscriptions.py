@@ -9,15 +9,27 @@ an ack in `cid`. The router keeps one table from those ids to subscriptions and 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from haclient.errors import HAClientError, SubIdInUse
 from haclient.protocol.messages import Message, MessageOwner
+from haclient.protocol.options import Options
 from haclient.session.resuming import Whereabouts
+from haclient_stores.bookmark import EPOCH, MOST_RECENT
 from haclient_stores.interfaces import SubscriptionLog
 
-__all__ = ["Marker", "Phase", "Router", "Sink", "Subscription"]
+__all__ = ["Marker", "Phase", "Router", "Sink", "SubscribeRequest", "Subscription"]
+
+QUERIES: Final = frozenset({"sow", "sow_and_subscribe", "sow_and_delta_subscribe"})
+"""Commands with a result from the State of the World."""
+
+LASTING: Final = frozenset(
+    {"subscribe", "delta_subscribe", "sow_and_subscribe", "sow_and_delta_subscribe"}
+)
+"""Commands whose messages come until `unsubscribe`."""
 
 _REMEMBERED_ROUTES = 1024  # distinct `sids` texts; more than any client has subscriptions
 
@@ -51,10 +63,142 @@ class Sink(Protocol):
         """The server has ended the subscription by an error, after it had accepted it."""
 
 
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """A command that has a receiver, with everything that the server is asked for.
+
+    It is made once from the application's command and never changed on its way to the wire. What
+    depends on the connection (command id, resolved bookmark, options of a resume) is given to
+    `header` for each sending.
+
+    Attributes:
+        fields: The header by wire name, complete but for the command id.
+        body: The body.
+        sub_id: The id of the receiver.
+        query_id: The id of its query; empty for commands that query nothing.
+        user_acks: Ack types that the application asked for, delivered like messages.
+    """
+
+    fields: Mapping[str, str | int]
+    body: bytes
+    sub_id: str
+    query_id: str
+    user_acks: frozenset[str]
+
+    @classmethod
+    def complete(
+        cls, fields: Mapping[str, str | int], body: bytes, *, command_id: str, has_store: bool
+    ) -> SubscribeRequest:
+        """Add the ids and acks that are missing.
+
+        Args:
+            fields: What the application asks for, by wire name.
+            body: The body.
+            command_id: Names the receiver where no id was given.
+            has_store: Whether a bookmark store remembers what is received. Without one
+                `MOST_RECENT` is the start of the log.
+        """
+        header = {name: value for name, value in fields.items() if name != "cid"}
+        command = str(header["c"])
+        asked = frozenset(filter(None, str(header.get("a", "")).replace(" ", "").split(",")))
+        asked -= {"none"}
+        acks = {"processed", *asked}
+        if command in QUERIES:
+            acks.add("completed")
+        if command in LASTING and "bm" in header:
+            acks.add("completed")
+            if not has_store and header["bm"] == str(MOST_RECENT):
+                header["bm"] = str(EPOCH)
+            if has_store and command == "subscribe":  # nothing else gets persisted acks
+                acks.add("persisted")
+        named = header.get("sub_id") or header.get("query_id")
+        sub_id = str((command in LASTING | QUERIES and named) or command_id)
+        query_id = str(header.get("query_id") or sub_id) if command in QUERIES else ""
+        if command in LASTING:
+            header["sub_id"] = sub_id
+        if query_id:
+            header["query_id"] = query_id
+        header["a"] = ",".join(sorted(acks))
+        return cls(MappingProxyType(header), body, sub_id, query_id, asked)
+
+    @property
+    def command(self) -> str:
+        """The command's name on the wire."""
+        return str(self.fields["c"])
+
+    @property
+    def what(self) -> str:
+        """The command in words, for error messages."""
+        return f"{self.command} on {self.fields.get('t', '')!r}"
+
+    @property
+    def bookmark(self) -> str:
+        """Where to start, as the application said; empty without a bookmark."""
+        return str(self.fields.get("bm", "")) if self.command in LASTING else ""
+
+    @property
+    def options(self) -> str:
+        """The option string."""
+        return str(self.fields.get("opts", ""))
+
+    @property
+    def is_conflated(self) -> bool:
+        """Whether messages are held back and merged, so that acks are no recovery points."""
+        return "conflation=" in self.options
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the server is asked to hold the messages back."""
+        return Options.parse(self.options).pause
+
+    @property
+    def gets_persisted_acks(self) -> bool:
+        """Whether persisted acks cover what is discarded."""
+        return self.command == "subscribe"
+
+    @property
+    def ends_after(self) -> frozenset[str]:
+        """What has to arrive before it is over; empty for those that last."""
+        if self.command == "sow":
+            return frozenset({"group_end", "completed"}) | (self.user_acks & {"stats"})
+        if self.command in LASTING:
+            return frozenset()
+        return self.user_acks or frozenset({"processed"})
+
+    def header(
+        self, command_id: str, *, bookmark: str | None = None, options: str | None = None
+    ) -> dict[str, str | int]:
+        """The header to be sent.
+
+        Args:
+            command_id: Names the command in its acks.
+            bookmark: Where to start now; empty for nowhere, `None` for what the request says.
+            options: The option string now; `None` for what the request says.
+        """
+        header = {**self.fields, "cid": command_id}
+        if bookmark is not None:
+            header["bm"] = bookmark
+        if options is not None:
+            header["opts"] = options
+        return {name: value for name, value in header.items() if value != ""}
+
+    def changed(self, fields: Mapping[str, str | int]) -> SubscribeRequest:
+        """The same request with other values for some fields; the ids stay."""
+        kept = {name: value for name, value in fields.items() if name not in {"cid", "sub_id"}}
+        header = {**self.fields, **kept, "a": self.fields["a"]}
+        return replace(self, fields=MappingProxyType(header))
+
+    def paused(self, *, is_paused: bool) -> SubscribeRequest:
+        """The same request, begun paused or not."""
+        options = replace(Options.parse(self.options), pause=is_paused, resume=False)
+        return self.changed({"opts": str(options)})
+
+
 class Subscription:
     """One command's receiver.
 
     Attributes:
+        request: What was asked for; another one after it was replaced or paused.
         sub_id: The id that its messages show, and that `unsubscribe` takes.
         command_id: The id of its command, which some acks carry alone.
         log: The bookmark store's memory of it; `None` when nothing is to be remembered.
@@ -78,6 +222,7 @@ class Subscription:
         "owner",
         "phase",
         "query_id",
+        "request",
         "sink",
         "sub_id",
         "user_acks",
@@ -89,6 +234,7 @@ class Subscription:
         sub_id: str,
         sink: Sink,
         *,
+        request: SubscribeRequest | None = None,
         command_id: str = "",
         query_id: str = "",
         log: SubscriptionLog | None = None,
@@ -99,6 +245,7 @@ class Subscription:
         markers: bool = False,
     ) -> None:
         self.sub_id = sub_id
+        self.request = request
         self.command_id = command_id
         self.query_id = query_id
         self.sink = sink
@@ -155,6 +302,13 @@ class Router:
         if subscription.command_id:
             self._by_command[subscription.command_id] = subscription
         self._routes.clear()
+
+    def name_command(self, subscription: Subscription, command_id: str) -> None:
+        """From now on acks for another command concern it: that one has replaced the first."""
+        if self._by_command.get(subscription.command_id) is subscription:
+            del self._by_command[subscription.command_id]
+        subscription.command_id = command_id
+        self._by_command[command_id] = subscription
 
     def check_free(self, ids: Iterable[str]) -> None:
         """Look whether these ids may be used.

@@ -10,39 +10,33 @@ is told to stop as well.
 
 from __future__ import annotations
 
-import logging
+import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import trio
 
 from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
 from haclient.session.acks import PendingCommand
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.machine import Session
 from haclient.session.resuming import resuming_options
-from haclient.session.subscriptions import Sink, Subscription
+from haclient.session.subscriptions import Sink, SubscribeRequest, Subscription
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
 from haclient.transport.dispatch import Delivery
 from haclient.transport.reentry import Places, best_first
-from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, parse_bookmark
+from haclient_stores.bookmark import MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
 __all__ = ["Commander", "Fields", "drop_queued", "lost_error"]
 
 Fields: TypeAlias = dict[str, str | int]
 """A command's header by wire name."""
-
-_logger = logging.getLogger(__name__)
-
-_QUERIES: Final = frozenset({"sow", "sow_and_subscribe", "sow_and_delta_subscribe"})
-_LASTING: Final = frozenset(
-    {"subscribe", "delta_subscribe", "sow_and_subscribe", "sow_and_delta_subscribe"}
-)
 
 
 class Commander:
@@ -168,19 +162,19 @@ class Commander:
 
     async def open(
         self,
-        fields: Fields,
+        request: SubscribeRequest,
         sink: Sink,
         *,
-        body: bytes = b"",
+        command_id: str,
         markers: bool,
         timeout: float,
     ) -> Subscription:
         """Send a command and return its receiver once the server has accepted it.
 
         Args:
-            fields: The command; ids and acks that are missing are added.
+            request: The command.
             sink: Where its messages go.
-            body: The command's body.
+            command_id: Names the command in its acks.
             markers: Whether `group_begin` and `group_end` are delivered like messages.
             timeout: Seconds to wait for the server's word.
 
@@ -188,23 +182,35 @@ class Commander:
             SubIdInUse: The id is active on this connection; nothing was sent.
         """
         self.connected()
-        what = f"{fields['c']} on {fields.get('t', '')!r}"
-        names = ("sub_id", "query_id") if fields["c"] in _LASTING | _QUERIES else ()
-        ids = [str(fields[name]) for name in names if fields.get(name)]
-        await self._until_left(ids, what, timeout=timeout)
+        ids = [each for each in (request.sub_id, request.query_id) if each]
+        await self._until_left(ids, request.what, timeout=timeout)
         connection = self.connected()
         self.session.router.check_free(ids)  # before the bookmark store hears of it
-        subscription = self._receiver(fields, sink, markers=markers)
+        log, accepted = self._remember(request)
+        subscription = Subscription(
+            request.sub_id,
+            sink,
+            request=request,
+            command_id=command_id,
+            query_id=request.query_id,
+            log=log,
+            owner=None if log is None else LoggedBy(log, self._thread),
+            accepted=accepted,
+            user_acks=request.user_acks,
+            ends_after=request.ends_after,
+            markers=markers,
+        )
         self.places.entering(subscription)
         self.session.router.add(subscription)
 
         async def enter(bookmark: str) -> None:
-            if bookmark:
-                fields["bm"] = bookmark
-            await self.command(fields, body, what=what, timeout=timeout)
+            header = request.header(
+                command_id, bookmark=bookmark, options=self._options(request, bookmark)
+            )
+            await self.command(header, request.body, what=request.what, timeout=timeout)
 
         try:
-            await best_first(self._forms(fields, subscription.log), enter, self.places.server)
+            await best_first(self._forms(request, log), enter, self.places.server)
         except BaseException as error:
             self.session.router.remove(subscription)
             drop_queued(subscription)
@@ -213,99 +219,126 @@ class Commander:
             raise
         return subscription
 
-    async def reopen(
-        self, subscription: Subscription, fields: Fields, body: bytes, *, timeout: float
+    async def resubscribe(
+        self,
+        subscription: Subscription,
+        request: SubscribeRequest,
+        *,
+        still_wanted: Callable[[], bool],
+        timeout: float,
     ) -> None:
-        """Enter a subscription of a lost connection again, from where its store says (SM2, SM4).
+        """Send the command of a subscription again on a new connection.
+
+        A bookmark subscription resumes where its store says; the messages that were queued for it
+        are dropped already.
 
         Args:
-            subscription: Its receiver; messages that were queued for it are forgotten already.
-            fields: Its command as it is to be sent now, but for id and bookmark.
-            body: The body of its command.
+            subscription: Its receiver.
+            request: Its command.
+            still_wanted: Whether the application has not ended it meanwhile; asked before each
+                sending, since a server may refuse the first form of the bookmark.
             timeout: Seconds to wait for the server's word, while this client reads.
         """
-        cid = self.session.next_command_id()
-        subscription.command_id = cid
+        log = subscription.log
+        forms: tuple[str, ...] = (request.bookmark,)
+        subscription.request = request
+        if log is not None:
+            conflated = request.is_conflated
+            log.begin(acked=request.gets_persisted_acks, start=None, conflated=conflated)
+            log.paused = request.is_paused
+            # Conflated messages and those of a query do not come in the order of the log.
+            ordered = not conflated and not subscription.query_id
+            forms = self.places.forms(log, subscription.whereabouts.last if ordered else "")
+
+        async def enter(bookmark: str) -> None:
+            if still_wanted():
+                options = resuming_options(
+                    request.options, bookmark=bookmark, version=self.server_version, again=True
+                )
+                await self._reopen(subscription, request, bookmark, options, timeout=timeout)
+
+        await best_first(forms, enter, self.places.server)
+
+    async def _reopen(
+        self,
+        subscription: Subscription,
+        request: SubscribeRequest,
+        bookmark: str,
+        options: str,
+        *,
+        timeout: float,
+    ) -> None:
+        subscription.command_id = self.session.next_command_id()
         subscription.accepted = None
         self.places.entering(subscription)
         self.session.router.add(subscription)
+        header = request.header(subscription.command_id, bookmark=bookmark, options=options)
         try:
-            what = f"{fields['c']} on {fields.get('t', '')!r} again"
-            await self.command(
-                {**fields, "cid": cid}, body, what=what, timeout=timeout, patient=True
-            )
+            what = f"{request.what} again"
+            await self.command(header, request.body, what=what, timeout=timeout, patient=True)
         except BaseException:
             self.session.router.remove(subscription)
             drop_queued(subscription)
             raise
 
-    def _receiver(self, fields: Fields, sink: Sink, *, markers: bool) -> Subscription:
-        command = str(fields["c"])
-        asked = frozenset(filter(None, str(fields.get("a", "")).replace(" ", "").split(",")))
-        asked -= {"none"}
-        acks = {"processed", *asked}
-        fields.setdefault("cid", self.session.next_command_id())
-        ends_after: frozenset[str] = frozenset()
-        if command in _QUERIES:
-            acks.add("completed")
-        if command == "sow":
-            ends_after = frozenset({"group_end", "completed"}) | (asked & {"stats"})
-        elif command not in _LASTING:
-            ends_after = asked or frozenset({"processed"})
-        log, accepted = None, None
-        if command in _LASTING and "bm" in fields:
-            log, accepted = self._remember(fields, acks)
-        named = fields.get("sub_id") or fields.get("query_id")
-        sub_id = str((command in _LASTING | _QUERIES and named) or fields["cid"])
-        query_id = str(fields.get("query_id") or sub_id) if command in _QUERIES else ""
-        if command in _LASTING:
-            fields["sub_id"] = sub_id
-        if query_id:
-            fields["query_id"] = query_id
-        fields["a"] = ",".join(sorted(acks))
-        return Subscription(
-            sub_id,
-            sink,
-            command_id=str(fields["cid"]),
-            query_id=query_id,
-            log=log,
-            owner=None if log is None else LoggedBy(log, self._thread),
-            accepted=accepted,
-            user_acks=asked,
-            ends_after=ends_after,
-            markers=markers,
-        )
+    async def replace(
+        self, subscription: Subscription, request: SubscribeRequest, *, timeout: float
+    ) -> None:
+        """Replace topic, filter or options of an active subscription; its position stays.
+
+        Raises:
+            CommandError: The server refused it; the subscription goes on as it was.
+        """
+        command_id = self.session.next_command_id()
+        options = str(dataclasses.replace(Options.parse(request.options), replace=True))
+        header = request.header(command_id, bookmark="", options=options)
+        what = f"{request.what} with replace"
+        await self.command(header, request.body, what=what, timeout=timeout)
+        self.session.router.name_command(subscription, command_id)
+        subscription.request = request
+
+    async def pause(
+        self, subscriptions: list[Subscription], *, paused: bool, timeout: float
+    ) -> None:
+        """Pause bookmark subscriptions at the server, or resume them, with one command.
+
+        Raises:
+            CommandError: The server refused it; nothing has changed.
+        """
+        ids = ",".join(one.sub_id for one in subscriptions)
+        word = "pause" if paused else "resume"
+        before = [(one.log, one.log.paused) for one in subscriptions if one.log is not None]
+        for log, _ in before:  # from its sending until it is resumed an ack may be of a pause
+            log.paused = True
+        header: Fields = {"c": "subscribe", "cid": self.session.next_command_id()}
+        header |= {"sub_id": ids, "opts": word, "a": "processed"}
+        try:
+            await self.command(header, what=f"{word} of {ids}", timeout=timeout)
+        except BaseException:
+            for log, was_paused in before:
+                log.paused = was_paused
+            raise
+        for one in subscriptions:
+            if one.log is not None:
+                one.log.paused = paused
+            if one.request is not None:
+                one.request = one.request.paused(is_paused=paused)
 
     def _remember(
-        self, fields: Fields, acks: set[str]
+        self, request: SubscribeRequest
     ) -> tuple[SubscriptionLog | None, Callable[[], None] | None]:
         """Open the memory of a subscribe in the bookmark store.
 
         Returns:
             The memory, and what is left to do with it once the server has accepted the command.
         """
-        acks.add("completed")
-        bookmark = str(fields["bm"])
-        recent = bookmark == str(MOST_RECENT)
-        store = self.bookmark_store
-        if store is None:
-            fields["bm"] = str(EPOCH) if recent else bookmark
-            if recent:
-                _logger.warning(
-                    "subscription %s on %s: without a bookmark store MOST_RECENT begins at the "
-                    "start of the log each time, and discard() does nothing: give the client a "
-                    "bookmark_store, or bookmark=EPOCH if that is what you want",
-                    fields.get("sub_id") or fields["cid"],
-                    fields.get("t"),
-                )
+        store, bookmark = self.bookmark_store, request.bookmark
+        if store is None or not bookmark:
             return None, None
-        acked = fields["c"] == "subscribe"  # nothing else gets persisted acks (protocol 3.7)
-        if acked:
-            acks.add("persisted")
-        sub_id = str(fields.get("sub_id") or fields["cid"])
-        log = subscription_log(store, sub_id)
-        conflated = "conflation=" in str(fields.get("opts", ""))
-        if recent:
+        log = subscription_log(store, request.sub_id)
+        log.paused = request.is_paused
+        acked, conflated = request.gets_persisted_acks, request.is_conflated
+        if bookmark == str(MOST_RECENT):
             log.begin(acked=acked, start=None, conflated=conflated)
             return log, None
         # An explicit bookmark forgets what is known: not before the server has accepted it.
@@ -316,23 +349,21 @@ class Commander:
             log.begin, acked=acked, start=bookmark, conflated=conflated, entered_us=entered_us
         )
 
-    def _forms(self, fields: Fields, log: SubscriptionLog | None) -> tuple[str, ...]:
-        """The bookmarks to ask for, the best first; resolves `MOST_RECENT` (BS8)."""
-        bookmark = str(fields.get("bm", ""))
-        if log is None or bookmark != str(MOST_RECENT):
-            return (bookmark,)
-        forms = self.places.forms(log)
-        if any("|" in form and form != str(NOW) for form in forms):
-            # The server may lack what this client knows: it is not to begin behind it.
-            options = resuming_options(
-                str(fields.get("opts", "")),
-                bookmark=forms[0],
-                version=self.server_version,
-                again=False,
-            )
-            if options:
-                fields["opts"] = options
-        return forms
+    def _forms(self, request: SubscribeRequest, log: SubscriptionLog | None) -> tuple[str, ...]:
+        """The bookmarks to ask for, the best first; resolves `MOST_RECENT`."""
+        if log is None or request.bookmark != str(MOST_RECENT):
+            return (str(request.fields.get("bm", "")),)
+        return self.places.forms(log)
+
+    def _options(self, request: SubscribeRequest, bookmark: str) -> str:
+        """The options of a first entry; for one that goes on where a store says, as a resume."""
+        resolved = request.bookmark == str(MOST_RECENT)
+        if not resolved or "|" not in bookmark or bookmark == str(NOW):
+            return request.options
+        # The server may lack what this client knows: it is not to begin behind it.
+        return resuming_options(
+            request.options, bookmark=bookmark, version=self.server_version, again=False
+        )
 
     # -- leaving ------------------------------------------------------------
 

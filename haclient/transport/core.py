@@ -416,12 +416,12 @@ class Core:
         """Every subscription that has not ended."""
         return list(dict.fromkeys((*self.session.router.all(), *self.lasting.values())))
 
-    def opened(self, subscription: Subscription, fields: Fields, body: bytes) -> None:
-        """A subscription that lasts was accepted; a client that reconnects remembers it."""
-        if self._manager is not None:
-            kept = {name: value for name, value in fields.items() if name != "cid"}
+    def opened(self, subscription: Subscription) -> None:
+        """A subscription that lasts was accepted or changed; its present form is sent again."""
+        request = subscription.request
+        if self._manager is not None and request is not None:
             self.lasting[subscription.sub_id] = subscription
-            self._manager.add(Entry(subscription.sub_id, kept, body))
+            self._manager.add(Entry(subscription.sub_id, dict(request.fields), request.body))
 
     def closed(self, subscription: Subscription) -> None:
         """A subscription was ended on purpose."""

@@ -11,6 +11,7 @@ A queue is bounded in bytes. It never refuses (the bytes were already read); ove
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
@@ -52,6 +53,7 @@ class Delivery(Sink):
         "failed",
         "first_number",
         "gaps",
+        "handler",
         "held_bytes",
     )
 
@@ -69,6 +71,7 @@ class Delivery(Sink):
         self.end_reason: HAClientError | None = None
         self.failed: HAClientError | None = None
         self.gaps = 0
+        self.handler: Callable[[Message], Awaitable[None] | None] | None = None
         self._may_raise = raises
         self._raises = False
 

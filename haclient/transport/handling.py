@@ -60,7 +60,10 @@ async def serve(
         policy: What happens when it raises.
         discards: Whether a message is discarded when the handler has returned (BS20).
     """
+    delivery.handler = handler
     while (batch := await delivery.next_batch()) is not None:
+        if delivery.handler is not None:  # another one may have replaced it
+            handler = delivery.handler
         for index, message in enumerate(batch):
             try:
                 result = handler(message)

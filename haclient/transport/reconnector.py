@@ -34,11 +34,10 @@ from haclient.errors import (
 from haclient.protocol.uri import Uri
 from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import STABLE_AFTER_S, FailureLog, Recovery, RecoveryPlan
-from haclient.session.resuming import Refusals, resuming_options
+from haclient.session.resuming import Refusals
 from haclient.session.subscriptions import Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import Core, fail
-from haclient.transport.reentry import best_first
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 
@@ -353,32 +352,13 @@ class Reconnector:
     async def _reenter(self, subscription: Subscription, entry: Entry) -> None:
         """Subscribe one again, from where its store says."""
         core = self._core
-        fields, log = dict(entry.fields), subscription.log
-        options = str(fields.pop("opts", ""))
-        forms: tuple[str, ...] = (str(fields.get("bm", "")),)
-        if log is not None:
-            conflated = "conflation=" in options
-            log.begin(acked=fields["c"] == "subscribe", start=None, conflated=conflated)
-            # Conflated messages and those of a query do not come in the order of the log.
-            ordered = not conflated and not subscription.query_id
-            last = subscription.whereabouts.last if ordered else ""
-            forms = core.commander.places.forms(log, last)
-
-        async def enter(bookmark: str) -> None:
-            if core.lasting.get(subscription.sub_id) is not subscription:
-                return  # it was ended on purpose while the better form was refused
-            opts = resuming_options(
-                options, bookmark=bookmark, version=core.status.server_version, again=True
-            )
-            more = {name: value for name, value in (("bm", bookmark), ("opts", opts)) if value}
-            await core.commander.reopen(
+        if subscription.request is not None:
+            await core.commander.resubscribe(
                 subscription,
-                {**fields, **more},
-                entry.body,
+                subscription.request.changed(entry.fields),
+                still_wanted=lambda: core.lasting.get(subscription.sub_id) is subscription,
                 timeout=self._settings.connect_timeout_s,
             )
-
-        await best_first(forms, enter, self._info()["uri"])
 
     def _refused(self, subscription: Subscription, error: HAClientError) -> None:
         """A server does not take a subscription back.

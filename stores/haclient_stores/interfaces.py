@@ -225,7 +225,15 @@ class FrameLog(PublishStore, Protocol):
 
 
 class SubscriptionLog(Protocol):
-    """One subscription's part of a bookmark store: the fast handle."""
+    """One subscription's part of a bookmark store: the fast handle.
+
+    Attributes:
+        paused: Set by the client while the server holds the subscription back. Persisted acks then
+            cover what is finished, but are no recovery points: there may be undelivered messages
+            before them.
+    """
+
+    paused: bool
 
     @property
     @abstractmethod

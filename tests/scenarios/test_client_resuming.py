@@ -12,7 +12,7 @@ from haclient.errors import BadFilter, InvalidTopic, ProtocolError, StoreFull
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.streams import MessageStream
-from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark
+from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, Bookmark, StartPoint
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
 from support.clock import in_virtual_time
@@ -320,3 +320,21 @@ async def test_a_slow_handler_of_an_old_link_does_not_release_what_the_new_one_h
             await again.publish("s", b"3", bm="7|3|")
             assert (await anext(stream)).data == b"3"
             await stream.aclose()
+
+
+@pytest.mark.row("BS8")
+@pytest.mark.parametrize(("bookmark", "warnings"), [(MOST_RECENT, 1), (EPOCH, 0), (NOW, 0)])
+async def test_most_recent_without_a_bookmark_store_is_epoch_and_warns_once(
+    server: Server, caplog: pytest.LogCaptureFixture, bookmark: StartPoint, warnings: int
+) -> None:
+    async with Client("sub", exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            for _ in range(2):
+                async with client.bookmark_stream("orders", sub_id="s", bookmark=bookmark):
+                    pass
+                await wait_all_tasks_blocked()
+    wire = {str(MOST_RECENT): "0"}.get(str(bookmark), str(bookmark))
+    assert [m.bookmark for m in peer.heard if m.command == "subscribe"] == [wire, wire]
+    found = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert ["s on orders: without a bookmark store" in text for text in found] == [True] * warnings

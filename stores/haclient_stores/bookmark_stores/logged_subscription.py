@@ -263,7 +263,8 @@ class LoggedSubscription(Tracked):
             records = standing_records(self.index, self.tracker, self._log.publishers)
             self._log.file.put_all(list(records))
 
-    @property
+    @property  # type: ignore[explicit-override]  # a property in place of an attribute
+    @override
     def paused(self) -> bool:
         """Set while the server holds the subscription: its acks are then no recovery points."""
         return self.tracker.paused

@@ -10,7 +10,7 @@ from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.machine import Session
-from haclient.session.subscriptions import Subscription
+from haclient.session.subscriptions import SubscribeRequest, Subscription
 from haclient.transport.commander import Commander, Fields, lost_error, subscription_log
 from haclient.transport.connection import Connection
 from haclient.transport.dispatch import Delivery
@@ -49,9 +49,13 @@ class Bench:
 
     async def open(self, **fields: str | int) -> tuple[Subscription, Message]:
         """Open a receiver; with the command as the server has accepted it."""
-        wire: Fields = dict(fields)
+        command_id = self.session.next_command_id()
+        has_store = self.commander.bookmark_store is not None
+        request = SubscribeRequest.complete(fields, b"", command_id=command_id, has_store=has_store)
         return await together(
-            lambda: self.commander.open(wire, Delivery(), markers=False, timeout=5),
+            lambda: self.commander.open(
+                request, Delivery(), command_id=command_id, markers=False, timeout=5
+            ),
             lambda: self.peer.answer(str(fields["c"])),
         )
 
@@ -186,19 +190,3 @@ def test_a_lost_command_says_which_it_was_and_a_connection_says_why() -> None:
     error = lost_error(pending, reason)
     assert str(error) == "flush: not confirmed: the peer closed it"
     assert error.__cause__ is reason
-
-
-@pytest.mark.row("BS8")
-@pytest.mark.parametrize(("bookmark", "warnings"), [("recent", 1), ("0", 0), ("0|1|", 0)])
-async def test_most_recent_without_a_bookmark_store_is_epoch_and_warns(
-    nursery: trio.Nursery, caplog: pytest.LogCaptureFixture, bookmark: str, warnings: int
-) -> None:
-    bench = Bench()
-    nursery.start_soon(bench.connection.run)
-    _, command = await bench.open(c="subscribe", t="orders", sub_id="s", bm=bookmark)
-    assert command.bookmark == {"recent": "0"}.get(bookmark, bookmark)
-    found = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert [text.startswith("subscription s on orders: without a bookmark") for text in found] == [
-        True
-    ] * warnings
-    bench.connection.close()

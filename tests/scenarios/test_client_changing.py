@@ -1,0 +1,322 @@
+"""Subscriptions that are paused, resumed and replaced, as the server sees them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.client import Client
+from haclient.errors import BadFilter, CommandError, DisconnectedError, UsageError
+from haclient.ha import HAClient
+from haclient.protocol.commands import Command
+from haclient.protocol.options import Options
+from haclient.subscription_manager import MemorySubscriptionManager
+from haclient_stores.bookmark import EPOCH
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from support.broker import running_broker
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, together
+from support.recovery import entered, live, lose
+
+virtual = in_virtual_time
+
+
+async def subscribed(client: Client, peer: Peer, *sub_ids: str) -> None:
+    for sub_id in sub_ids:
+        await together(
+            partial(
+                client.bookmark_subscribe,
+                "orders",
+                sub_id=sub_id,
+                handler=lambda _: None,
+                bookmark=EPOCH,
+            ),
+            lambda: peer.answer("subscribe"),
+        )
+
+
+# -- pause and resume -----------------------------------------------------------------------
+
+
+@virtual
+@pytest.mark.row("CC23", "BS10")
+@pytest.mark.parametrize("as_command", [False, True])
+async def test_one_command_pauses_several_subscriptions_and_one_resumes_them(
+    server: Server,
+    as_command: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    store = MemoryBookmarkStore()
+    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await subscribed(client, peer, "A", "B")
+        for word, paused in (("pause", True), ("resume", False)):
+
+            async def ask(word: str = word) -> None:
+                if as_command:
+                    command = Command("subscribe", sub_id="A,B", options=word)
+                    assert await client.execute_async(command) == "A,B"
+                elif word == "pause":
+                    await client.pause(["A", "B"])
+                else:
+                    await client.resume(["A", "B"])
+
+            _, heard = await together(ask, lambda: peer.answer("subscribe"))
+            assert (heard.sub_id, heard.options, heard.topic) == ("A,B", word, "")
+            assert [store.subscription(each).paused for each in "AB"] == [paused, paused]
+
+
+@virtual
+@pytest.mark.row("BS10", "CC23")
+async def test_a_persisted_ack_of_a_paused_subscription_is_no_recovery_point(
+    server: Server,
+) -> None:
+    store = MemoryBookmarkStore()
+    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await subscribed(client, peer, "s")
+        await peer.ack(None, "completed", sub_id="s", bm="7|1|")
+        await together(lambda: client.pause("s"), lambda: peer.answer("subscribe"))
+        await peer.ack(None, "persisted", sub_id="s", bm="7|5|")
+        await wait_all_tasks_blocked()
+        assert str(store.most_recent("s")) != "7|5|"
+        await together(lambda: client.resume("s"), lambda: peer.answer("subscribe"))
+        await peer.ack(None, "persisted", sub_id="s", bm="7|9|")
+        await wait_all_tasks_blocked()
+        assert str(store.most_recent("s")) == "7|9|"
+
+
+@virtual
+@pytest.mark.row("CC23")
+async def test_a_pause_that_is_refused_changes_nothing(server: Server) -> None:
+    store = MemoryBookmarkStore()
+    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await subscribed(client, peer, "s")
+
+        async def refuse() -> None:
+            await peer.refuse(await peer.expect("subscribe"), "invalid subid")
+
+        with pytest.raises(CommandError, match="pause of s: invalid subid"):
+            await together(lambda: client.pause("s"), refuse)
+        assert store.subscription("s").paused is False
+        peer.link.close()
+        with pytest.raises(DisconnectedError):
+            await client.pause("s")
+
+
+@virtual
+@pytest.mark.row("CC23")
+async def test_only_active_bookmark_subscriptions_can_be_paused(server: Server) -> None:
+    async with Client("c", exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await together(
+            lambda: client.subscribe("orders", handler=print, sub_id="plain"),
+            lambda: peer.answer("subscribe"),
+        )
+        nothing: list[str] = []
+        for ids in ("plain", "unknown", nothing):
+            with pytest.raises(UsageError, match="subscription"):
+                await client.pause(ids)
+            with pytest.raises(UsageError, match="subscription"):
+                await client.resume(ids)
+        with pytest.raises(UsageError, match="use execute_async"):
+            await client.execute(Command("subscribe", sub_id="plain,x", options="pause"))
+        assert len(peer.heard) == 2
+
+
+@virtual
+@pytest.mark.row("CC23", "SM5")
+async def test_what_is_paused_is_entered_paused_after_a_lost_connection(server: Server) -> None:
+    store, manager = MemoryBookmarkStore(), MemorySubscriptionManager()
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        heartbeat=None,
+        bookmark_store=store,
+        subscription_manager=manager,
+        exit_timeout=0,
+    )
+    async with entered(client, partial(live, server)) as peer:
+        await subscribed(client, peer, "s")
+        await together(lambda: client.pause("s"), lambda: peer.answer("subscribe"))
+        await lose(peer)
+        again = await live(server)
+        heard = await again.answer("subscribe")
+        assert Options.parse(heard.options).pause
+        assert store.subscription("s").paused
+        await together(lambda: client.resume("s"), lambda: again.answer("subscribe"))
+        await lose(again)
+        third = await live(server)
+        assert not Options.parse((await third.answer("subscribe")).options).pause
+        assert not store.subscription("s").paused
+
+
+@virtual
+@pytest.mark.row("CC23")
+async def test_a_pause_whose_connection_is_lost_is_sent_again_to_the_next(server: Server) -> None:
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        heartbeat=None,
+        bookmark_store=MemoryBookmarkStore(),
+        exit_timeout=0,
+    )
+    async with entered(client, partial(live, server)) as peer:
+        await subscribed(client, peer, "s")
+
+        async def serve() -> None:
+            await peer.expect("subscribe", options="pause")
+            peer.link.close()
+            again = await live(server)
+            await again.answer("subscribe")
+            await again.ack(await again.expect("subscribe", options="pause", sub_id="s"))
+
+        await together(lambda: client.pause("s"), serve)
+
+
+# -- replace ----------------------------------------------------------------------------------
+
+
+@virtual
+@pytest.mark.row("CC22", "SM5", "SM1")
+async def test_the_later_form_of_a_subscription_is_entered_again(server: Server) -> None:
+    manager, got = MemorySubscriptionManager(), list[bytes]()
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        heartbeat=None,
+        subscription_manager=manager,
+        exit_timeout=0,
+    )
+    async with entered(client, partial(live, server)) as peer:
+        await together(
+            lambda: client.subscribe(
+                "orders",
+                handler=lambda m: got.append(m.data),
+                sub_id="s",
+                filter="/a = 1",
+                options="timestamp",
+            ),
+            lambda: peer.answer("subscribe"),
+        )
+        _, heard = await together(
+            lambda: client.replace("s", filter="/a = 2"), lambda: peer.answer("subscribe")
+        )
+        assert (heard.topic, heard.filter, heard.sub_id) == ("orders", "/a = 2", "s")
+        assert set(heard.options.split(",")) == {"timestamp", "replace"}
+        await peer.publish("s", b"x")
+        await wait_all_tasks_blocked()
+        (entry,) = manager.entries()
+        assert (entry.fields["filter"], entry.fields["opts"]) == ("/a = 2", "timestamp")
+        await lose(peer)
+        again = await live(server)
+        heard = await again.answer("subscribe")
+        assert (heard.topic, heard.filter, heard.options) == ("orders", "/a = 2", "timestamp")
+        await again.publish("s", b"y")
+        await wait_all_tasks_blocked()
+        assert got == [b"x", b"y"]
+
+
+@virtual
+@pytest.mark.row("CC22")
+async def test_a_subscribe_with_replace_gives_the_subscription_its_new_handler(
+    server: Server,
+) -> None:
+    first, second = list[bytes](), list[bytes]()
+    async with Client("c", exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await together(
+            lambda: client.subscribe(
+                "orders", handler=lambda m: first.append(m.data), sub_id="s", filter="/a = 1"
+            ),
+            lambda: peer.answer("subscribe"),
+        )
+        await peer.publish("s", b"1")
+        await wait_all_tasks_blocked()
+        sub_id, heard = await together(
+            lambda: client.subscribe(
+                "orders.*",
+                handler=lambda m: second.append(m.data),
+                sub_id="s",
+                options=Options(replace=True),
+            ),
+            lambda: peer.answer("subscribe"),
+        )
+        assert (sub_id, heard.topic, heard.filter, heard.options) == (
+            "s",
+            "orders.*",
+            "",
+            "replace",
+        )
+        await peer.publish("s", b"2")
+        await wait_all_tasks_blocked()
+        assert (first, second) == ([b"1"], [b"2"])
+
+
+@virtual
+@pytest.mark.row("CC22")
+async def test_a_stream_goes_on_when_it_is_replaced_and_when_that_is_refused(
+    server: Server,
+) -> None:
+    async with Client("c", exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        stream = client.stream("orders", sub_id="s")
+        _, first = await together(stream.open, lambda: peer.answer("subscribe"))
+
+        async def refuse() -> None:
+            await peer.refuse(await peer.expect("subscribe"), "bad filter")
+
+        with pytest.raises(BadFilter):
+            await together(lambda: client.replace("s", filter="/a >"), refuse)
+        await peer.publish("s", b"1")
+        assert (await anext(stream)).data == b"1"
+        command = Command("subscribe", topic="orders", sub_id="s", filter="/b", options="replace")
+        _, later = await together(
+            lambda: client.execute_async(command), lambda: peer.answer("subscribe")
+        )
+        assert later.filter == "/b"
+        await peer.publish("s", b"2")
+        assert (await anext(stream)).data == b"2"
+        # A failure for the first command says nothing of what has replaced it.
+        await peer.ack(first, status="failure", reason="late")
+        await peer.publish("s", b"3")
+        assert (await anext(stream)).data == b"3"
+        with pytest.raises(UsageError, match=r"is a stream: change it with client\.replace"):
+            await client.subscribe("orders", handler=print, sub_id="s", options="replace")
+        with pytest.raises(UsageError, match="use execute_async"):
+            await client.stream("orders", sub_id="s", options="replace").open()
+        with pytest.raises(UsageError, match="keeps its position"):
+            await client.execute_async(command.copy().set_bookmark(EPOCH))
+        with pytest.raises(UsageError, match="no active subscription 'gone'"):
+            await client.replace("gone", filter="/a")
+
+
+# -- against the reference broker --------------------------------------------------------------
+
+
+@pytest.mark.row("CC22", "CC23")
+async def test_the_reference_broker_pauses_resumes_and_replaces() -> None:
+    async with (
+        running_broker() as broker,
+        Client("sub", bookmark_store=MemoryBookmarkStore()) as client,
+        Client("pub") as publisher,
+    ):
+        for each in (client, publisher):
+            await each.connect(f"{broker.uris[0]}/amps/json")
+            await each.logon()
+        stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH, filter="/n < 10")
+        async with stream:
+            await publisher.publish("orders", b'{"n":1}')
+            assert (await anext(stream)).json() == {"n": 1}
+            await client.pause("s")
+            await publisher.publish("orders", b'{"n":2}')
+            await publisher.flush()
+            await client.flush()
+            await client.resume("s")
+            assert (await anext(stream)).json() == {"n": 2}
+            await client.replace("s", filter="/n > 10")
+            for number in (3, 30):
+                await publisher.publish("orders", b'{"n":%d}' % number)
+            assert (await anext(stream)).json() == {"n": 30}
