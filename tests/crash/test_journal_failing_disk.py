@@ -7,6 +7,7 @@ when the process before was killed, or the kernel takes for written what a faile
 from __future__ import annotations
 
 import contextlib
+import errno
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ import pytest
 from haclient_fake_server.engine.journal import Block
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import Record, encode_record
+from haclient_stores.disk.files import Disk
 from haclient_stores.errors import StoreError
+from simulation.disk import SimulatedDisk
 from support.recording import Event, Killed, Note, RecordingDisk, Synced, failing_sync, power_cuts
 
 DIRECTORY = Path("/broker")
@@ -22,14 +25,17 @@ SEGMENT_BYTES = 4 * 4096
 BLOCKS = 5  # the last two need a second segment
 
 
-def opened(disk: RecordingDisk) -> JournalFiles:
+def opened(disk: Disk) -> JournalFiles:
     return JournalFiles(DIRECTORY, disk, segment_bytes=SEGMENT_BYTES, instance_id=1)
 
 
-def append(journal: JournalFiles) -> None:
-    at = journal.next_position
+def block(at: int) -> Block:
     data = encode_record(Record(at, 7, at, 1000 * at, 1, payload=b"x" * 5000))
-    journal.append(Block(data, 1, at, at + 1, 1000 * at, 1000 * at, {7: (at, at)}))
+    return Block(data, 1, at, at + 1, 1000 * at, 1000 * at, {7: (at, at)})
+
+
+def append(journal: JournalFiles) -> None:
+    journal.append(block(journal.next_position))
 
 
 def work(disk: RecordingDisk) -> JournalFiles:
@@ -100,11 +106,28 @@ def test_after_a_failed_sync_a_journal_vouches_for_nothing_more(blocks: int) -> 
     again = journal.sync if blocks == 1 else journal.seal
     with failing_sync(disk):
         again()
-    with pytest.raises(StoreError, match="a sync has failed"):
+    with pytest.raises(StoreError, match="a write or a sync has failed"):
         again()
-    with pytest.raises(StoreError, match="a sync has failed"):
+    with pytest.raises(StoreError, match="a write or a sync has failed"):
         journal.sync()
-    with pytest.raises(StoreError, match="a sync has failed"):
+    with pytest.raises(StoreError, match="a write or a sync has failed"):
         append(journal)
     journal.close()
     the_next_broker_works_and_the_power_fails(disk)
+
+
+@pytest.mark.row("TL7", "TL16")
+def test_after_a_failed_write_a_journal_takes_no_later_block() -> None:
+    disk = SimulatedDisk()
+    journal = opened(disk)
+    append(journal)
+    at = journal.next_position
+    disk.arm("pwrite", errno.EIO)
+    with pytest.raises(StoreError, match="pwrite"):
+        append(journal)
+    with pytest.raises(StoreError, match="a write or a sync has failed"):
+        journal.append(block(at + 1))  # of a task that has yet to hear of the failure
+    again = opened(disk.after_kill())
+    assert again.next_position == at
+    append(again)
+    assert again.next_position == at + 1

@@ -306,3 +306,11 @@ def _points_count_for_more(stack: contextlib.ExitStack) -> None:
             handle.seen = {publisher: seen + 2 for publisher, seen in handle.seen.items()}
 
     took = _replace(stack, tracked_store.TrackedBookmarkStore, "seed", recovered)
+
+
+@_mutation("the broker's journal takes blocks behind one that it could not write")
+def _blocks_behind_a_failed_write(stack: contextlib.ExitStack) -> None:
+    def write(self: Ours, *values: Ours, **named: Ours) -> None:
+        self._write_block(*values, **named)
+
+    _replace(stack, journal_files.JournalFiles, "_write", write)

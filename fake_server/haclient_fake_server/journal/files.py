@@ -107,7 +107,7 @@ class JournalFiles(JournalReader):
         self._unsynced_names = False
         self._dirty = False
         self._syncing = threading.Lock()  # an error is told to one of two syncs only
-        self._sync_failed = False
+        self._disk_failed = False
         disk.make_directory(directory)
         if disk.exists(directory / _OF_A_STORE):
             raise StoreError(
@@ -129,7 +129,7 @@ class JournalFiles(JournalReader):
 
         Raises:
             StoreFull: There is no room for another segment.
-            StoreError: The disk failed, now or in an earlier sync: only the next start may go on.
+            StoreError: The disk failed, now or earlier: only the next start may go on.
         """
         self._write(
             block.records, block.count, first_position=block.first_position, now_us=block.first_us
@@ -144,7 +144,7 @@ class JournalFiles(JournalReader):
         """Force what was written to the disk itself.
 
         Raises:
-            StoreError: The disk failed, now or in an earlier sync: only the next start may go on.
+            StoreError: The disk failed, now or earlier: only the next start may go on.
         """
         self._dirty = False
         live = self._live
@@ -171,7 +171,7 @@ class JournalFiles(JournalReader):
         May run in a thread while blocks are appended.
 
         Raises:
-            StoreError: The disk failed, now or in an earlier sync: only the next start may go on.
+            StoreError: The disk failed, now or earlier: only the next start may go on.
         """
         if not self._unsealed:
             return
@@ -195,7 +195,7 @@ class JournalFiles(JournalReader):
             StoreError: The disk failed.
         """
         try:
-            while self._unsealed and not self._sync_failed:
+            while self._unsealed and not self._disk_failed:
                 self.seal()
             self._live.manifest.topics.update(self._prologue.topics)
             self._write_manifest(self._live)
@@ -203,8 +203,17 @@ class JournalFiles(JournalReader):
             self._close_files()
 
     def _write(self, records: bytes, count: int, *, first_position: int, now_us: int) -> None:
-        if self._sync_failed:
+        if self._disk_failed:
             raise self._failed()
+        try:
+            self._write_block(records, count, first_position=first_position, now_us=now_us)
+        except BaseException:
+            # The engine counts these records as written. A later block, such as one of a task that
+            # has yet to hear of the failure, would stand in their place and follow what never came.
+            self._disk_failed = True
+            raise
+
+    def _write_block(self, records: bytes, count: int, *, first_position: int, now_us: int) -> None:
         live = self._live
         if live.end + BLOCK_HEADER_BYTES + len(records) > live.capacity_bytes:
             live = self._roll(first_position, now_us, room=BLOCK_HEADER_BYTES + len(records))
@@ -239,7 +248,7 @@ class JournalFiles(JournalReader):
         A segment that is sealed meanwhile was synced under the same lock, so its file, which the
         loop may close by now, is not touched.
         """
-        if self._sync_failed:
+        if self._disk_failed:
             raise self._failed()
         if segment.file is not None and self._durable < Durable(segment.number, segment.end):
             self._try(segment.file.fsync)
@@ -253,11 +262,13 @@ class JournalFiles(JournalReader):
         try:
             sync()
         except BaseException:  # also a Killed of a test: what follows must not count as synced
-            self._sync_failed = True
+            self._disk_failed = True
             raise
 
     def _failed(self) -> StoreError:
-        return StoreError(f"{self._directory}: a sync has failed: start the broker again")
+        return StoreError(
+            f"{self._directory}: a write or a sync has failed: start the broker again"
+        )
 
     def _roll(self, position: int, now_us: int, *, room: int) -> Segment:
         self._points.reach(KillPoint.BEFORE_ROLL)
