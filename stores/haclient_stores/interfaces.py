@@ -30,43 +30,36 @@ class PublishStore(Protocol):
     @abstractmethod
     def client_name(self) -> str:
         """The client that the store belongs to; empty before the first `open_for`."""
-        ...
 
     @property
     @abstractmethod
     def unpersisted_count(self) -> int:
         """How many messages wait for their persisted ack."""
-        ...
 
     @property
     @abstractmethod
     def unpersisted_bytes(self) -> int:
         """About how many bytes those take; exact when there are none."""
-        ...
 
     @property
     @abstractmethod
     def lowest_unpersisted(self) -> int:
         """The lowest sequence that waits; 0 when none does."""
-        ...
 
     @property
     @abstractmethod
     def last_persisted(self) -> int:
         """The highest sequence that was ever acknowledged; 0 when none was."""
-        ...
 
     @property
     @abstractmethod
     def last_sequence(self) -> int:
         """The highest sequence in use; the next is above it."""
-        ...
 
     @property
     @abstractmethod
     def gap(self) -> PublishGap | None:
         """What the last server was found to lack at the logon, if anything."""
-        ...
 
     @abstractmethod
     def open_for(self, client_name: str) -> None:
@@ -78,7 +71,6 @@ class PublishStore(Protocol):
         Raises:
             StoreLocked: The store belongs to a client of another name.
         """
-        ...
 
     @abstractmethod
     def store(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
@@ -96,7 +88,6 @@ class PublishStore(Protocol):
             StoreFull: There is no room; nothing was stored, and no sequence used.
             UsageError: Another thread uses the store, or the frame is too large for any server.
         """
-        ...
 
     @abstractmethod
     def discard_up_to(self, sequence: int) -> None:
@@ -108,7 +99,6 @@ class PublishStore(Protocol):
         Raises:
             StoreError: The number is higher than any publisher reaches; nothing is changed.
         """
-        ...
 
     @abstractmethod
     def replay(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -120,7 +110,6 @@ class PublishStore(Protocol):
         Returns:
             Sequence and whole frame of each, ascending.
         """
-        ...
 
     @abstractmethod
     def replay_single(self, sequence: int) -> bytes | None:
@@ -132,7 +121,6 @@ class PublishStore(Protocol):
         Returns:
             The frame; None when it is not stored.
         """
-        ...
 
     @abstractmethod
     def number_above(self, sequence: int) -> None:
@@ -148,7 +136,6 @@ class PublishStore(Protocol):
         Raises:
             StoreError: The number is higher than any publisher reaches; nothing is changed.
         """
-        ...
 
     @abstractmethod
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
@@ -164,7 +151,6 @@ class PublishStore(Protocol):
             StoreError: A number is higher than any publisher reaches, or the server would drop as
                 duplicates what was stored before the first logon; nothing is changed.
         """
-        ...
 
     @abstractmethod
     def sync(self) -> None:
@@ -173,7 +159,6 @@ class PublishStore(Protocol):
         Raises:
             StoreError: The disk has failed: nothing is known of what was not synced before.
         """
-        ...
 
     @abstractmethod
     def close(self) -> None:
@@ -182,7 +167,6 @@ class PublishStore(Protocol):
         Raises:
             StoreError: It could not be synced. Files and locks are released all the same.
         """
-        ...
 
 
 @runtime_checkable
@@ -198,12 +182,10 @@ class FrameLog(PublishStore, Protocol):
     @abstractmethod
     def append(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
         """The same as `store`."""
-        ...
 
     @abstractmethod
     def rewind(self, after: int) -> None:
         """Set the send cursor to the first unpersisted frame with a sequence above `after`."""
-        ...
 
     @abstractmethod
     def peek(self) -> memoryview:
@@ -211,17 +193,14 @@ class FrameLog(PublishStore, Protocol):
 
         Valid until the next call of anything else on the store.
         """
-        ...
 
     @abstractmethod
     def advance(self, count: int) -> None:
         """Advance the send cursor by `count` bytes of what `peek` returned."""
-        ...
 
     @abstractmethod
     def frame_remainder(self) -> int:
         """Bytes from the send cursor to the next frame boundary; 0 when it is at one."""
-        ...
 
 
 class SubscriptionLog(Protocol):
@@ -239,13 +218,11 @@ class SubscriptionLog(Protocol):
     @abstractmethod
     def oldest_undiscarded(self) -> int:
         """The number of the oldest entry that is not discarded; 0 when there is none."""
-        ...
 
     @property
     @abstractmethod
     def undiscarded_count(self) -> int:
         """How many entries are not discarded."""
-        ...
 
     @abstractmethod
     def begin(
@@ -262,7 +239,6 @@ class SubscriptionLog(Protocol):
             entered_us: For a start of NOW the time of it, in microseconds since 1970, or a little
                 earlier, since clocks differ. It stays known: what came since is owed.
         """
-        ...
 
     @abstractmethod
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
@@ -274,12 +250,10 @@ class SubscriptionLog(Protocol):
         Raises:
             StoreFull: No room; nothing was noted.
         """
-        ...
 
     @abstractmethod
     def log(self, bookmark: str) -> int:
         """`log_batch` of one."""
-        ...
 
     @abstractmethod
     def discard(self, number: int) -> None:
@@ -287,22 +261,18 @@ class SubscriptionLog(Protocol):
 
         A number that is unknown or was discarded before does nothing.
         """
-        ...
 
     @abstractmethod
     def discard_up_to(self, number: int) -> None:
         """Discard every message with a number up to this one."""
-        ...
 
     @abstractmethod
     def persisted(self, bookmark: str) -> None:
         """A persisted ack of the subscription."""
-        ...
 
     @abstractmethod
     def completed(self, bookmark: str) -> None:
         """The replay has reached the end of the log, at this position ("" when unknown)."""
-        ...
 
     @abstractmethod
     def link_lost(self, first_queued: int) -> None:
@@ -310,27 +280,22 @@ class SubscriptionLog(Protocol):
 
         The undiscarded ones below are in somebody's hands; their redelivery is filtered.
         """
-        ...
 
     @abstractmethod
     def ended(self) -> None:
         """Nobody holds messages of the subscription any more: all undiscarded come again."""
-        ...
 
     @abstractmethod
     def is_discarded(self, bookmark: str) -> bool:
         """Whether a message with this bookmark must not be delivered (again)."""
-        ...
 
     @abstractmethod
     def recovery_point(self) -> BookmarkList:
         """Where to resume so that nothing undiscarded is skipped; empty when nothing is known."""
-        ...
 
     @abstractmethod
     def resume(self) -> str:
         """The wire bookmark of an automatic re-subscribe, the original start included."""
-        ...
 
     @abstractmethod
     def resume_elsewhere(self, since_us: int, after: str = "") -> tuple[str, ...]:
@@ -342,12 +307,10 @@ class SubscriptionLog(Protocol):
                 no such time is needed.
             after: A bookmark that lies before anything that may be missing; the list carries it.
         """
-        ...
 
     @abstractmethod
     def resume_from_start(self) -> str:
         """The wire bookmark with which everything comes again that may be missing."""
-        ...
 
     # -- whose order it is --------------------------------------------------------------------
 
@@ -355,13 +318,11 @@ class SubscriptionLog(Protocol):
     @abstractmethod
     def standing(self) -> Standing:
         """At which server it was entered last, and up to when servers were heard."""
-        ...
 
     @property
     @abstractmethod
     def in_order(self) -> bool:
         """Whether `resume` is safe on the server of the last entry by its order alone."""
-        ...
 
     @abstractmethod
     def entered(self, server: str) -> None:
@@ -370,12 +331,10 @@ class SubscriptionLog(Protocol):
         Args:
             server: Its address.
         """
-        ...
 
     @abstractmethod
     def heard(self, until_us: int) -> None:
         """The server has sent all that it had at this time, in microseconds since 1970."""
-        ...
 
 
 class BookmarkStore(Protocol):
@@ -385,7 +344,6 @@ class BookmarkStore(Protocol):
     @abstractmethod
     def client_name(self) -> str:
         """The client that the store belongs to; empty before the first `open_for`."""
-        ...
 
     @abstractmethod
     def open_for(self, client_name: str) -> None:
@@ -394,54 +352,43 @@ class BookmarkStore(Protocol):
         Raises:
             StoreLocked: The store belongs to a client of another name.
         """
-        ...
 
     @abstractmethod
     def log(self, sub_id: str, bookmark: str) -> int:
         """Note an arriving message: its number; 0 = duplicate, -1 = not tracked."""
-        ...
 
     @abstractmethod
     def discard(self, sub_id: str, number: int) -> None:
         """The application has finished with one message."""
-        ...
 
     @abstractmethod
     def discard_up_to(self, sub_id: str, number: int) -> None:
         """Discard every message with a number up to this one."""
-        ...
 
     @abstractmethod
     def is_discarded(self, sub_id: str, bookmark: str) -> bool:
         """Whether a message with this bookmark must not be delivered (again)."""
-        ...
 
     @abstractmethod
     def most_recent(self, sub_id: str) -> BookmarkList:
         """The recovery point; `str()` of an unknown one is `0`."""
-        ...
 
     @abstractmethod
     def persisted(self, sub_id: str, bookmark: str) -> None:
         """A persisted ack of a subscription."""
-        ...
 
     @abstractmethod
     def oldest_undiscarded(self, sub_id: str) -> int:
         """The number of the oldest entry that is not discarded; 0 when there is none."""
-        ...
 
     @abstractmethod
     def purge(self, sub_id: str | None = None) -> None:
         """Forget one subscription, or all of them."""
-        ...
 
     @abstractmethod
     def prune(self) -> None:
         """Give back the space of what is finished; may be slow."""
-        ...
 
     @abstractmethod
     def close(self) -> None:
         """Let go of files and locks; what is known stays known."""
-        ...

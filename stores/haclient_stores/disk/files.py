@@ -79,7 +79,6 @@ class Region(Protocol):
     @abstractmethod
     def view(self) -> memoryview:
         """All bytes of the region; valid until `close`."""
-        ...
 
     @property
     def writable(self) -> Writable:
@@ -89,7 +88,6 @@ class Region(Protocol):
     @abstractmethod
     def close(self) -> None:
         """Release the memory; views that are still referenced elsewhere stay valid."""
-        ...
 
 
 class File(Protocol):
@@ -99,17 +97,14 @@ class File(Protocol):
     @abstractmethod
     def path(self) -> Path:
         """The name under which the file was opened."""
-        ...
 
     @abstractmethod
     def size(self) -> int:
         """The length of the file."""
-        ...
 
     @abstractmethod
     def pread(self, count: int, offset: int) -> bytes:
         """Up to `count` bytes from `offset`; fewer only at the end of the file."""
-        ...
 
     @abstractmethod
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
@@ -118,7 +113,6 @@ class File(Protocol):
         Raises:
             StoreFull: The disk has no room.
         """
-        ...
 
     @abstractmethod
     def allocate(self, size: int) -> None:
@@ -127,22 +121,18 @@ class File(Protocol):
         Raises:
             StoreFull: The disk has no room.
         """
-        ...
 
     @abstractmethod
     def map(self, offset: int, length: int) -> Region:
         """Map allocated bytes for reading and writing; `offset` is a multiple of the page size."""
-        ...
 
     @abstractmethod
     def fsync(self) -> None:
         """Return when everything written so far would survive a loss of power."""
-        ...
 
     @abstractmethod
     def close(self) -> None:
         """Close; a lock that was taken with the file ends."""
-        ...
 
 
 class Disk(Protocol):
@@ -155,7 +145,6 @@ class Disk(Protocol):
         Raises:
             StoreError: It does not exist, or may not be opened.
         """
-        ...
 
     @abstractmethod
     def open_locked(self, path: Path) -> File:
@@ -164,52 +153,42 @@ class Disk(Protocol):
         Raises:
             StoreLocked: Somebody else holds it.
         """
-        ...
 
     @abstractmethod
     def exists(self, path: Path) -> bool:
         """Whether the path names anything."""
-        ...
 
     @abstractmethod
     def make_directory(self, path: Path) -> None:
         """Create a directory and its parents where they are missing, and have them on disk."""
-        ...
 
     @abstractmethod
     def listdir(self, path: Path) -> list[str]:
         """The names in a directory, sorted."""
-        ...
 
     @abstractmethod
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name, atomically replacing what was there."""
-        ...
 
     @abstractmethod
     def remove(self, path: Path) -> None:
         """Remove a file; nothing happens when there is none."""
-        ...
 
     @abstractmethod
     def fsync_dir(self, path: Path) -> None:
         """Return when creations, renames and removals in this directory would survive."""
-        ...
 
     @abstractmethod
     def replace(self, path: Path, data: bytes) -> None:
         """Make `data` the content of a file: afterwards it is old or new, never a mixture."""
-        ...
 
     @abstractmethod
     def boot_id(self) -> bytes:
         """16 bytes that change when the machine starts; zeros where that is unknown."""
-        ...
 
     @abstractmethod
     def process_id(self) -> int:
         """The process that asks, to notice a fork."""
-        ...
 
     @abstractmethod
     def on_fork(self, owner: _T, callback: Callable[[_T], None]) -> None:
@@ -217,7 +196,6 @@ class Disk(Protocol):
 
         A mapping is shared with the child, which could write into its parent's file.
         """
-        ...
 
 
 @contextlib.contextmanager

@@ -203,7 +203,7 @@ class HybridStorage(SegmentStorage):
 
     @override
     def create(self, first: int, size: int) -> Segment:
-        self._directory.check_usable()
+        self._directory.ownership.check_usable()
         while len(self._in_memory) > 1 and self._used_bytes + size > self._memory_bytes:
             self._move_out(self._in_memory[0])
         if size == self._segment_bytes and self._spare:
@@ -274,7 +274,7 @@ class HybridStorage(SegmentStorage):
     def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
         """Memory needs no checksum; the file that it is copied to gets the seals as well."""
         if isinstance(segment, HybridSegment):
-            self._directory.check_usable()
+            self._directory.ownership.check_usable()
         else:
             self._directory.seal(segment, end, next_sequence)
 

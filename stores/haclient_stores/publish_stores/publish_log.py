@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
+from haclient_stores.disk.durable_file import DurabilityOptions
 from haclient_stores.disk.ownership import check_client_name
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.publish_stores.segment_log import SegmentLog
@@ -67,6 +68,7 @@ class PublishLog(SegmentLog, FrameLog):
         super().__init__(storage, window, limits=limits, name=name)
         self.error_on_publish_gap = error_on_publish_gap
         self._directory = directory
+        self._options = directory.options if directory is not None else DurabilityOptions()
         self._memory_owner = ""  # the client name, where there is no directory to note it
         self._gap: PublishGap | None = None
         self._closed = False
@@ -161,14 +163,12 @@ class PublishLog(SegmentLog, FrameLog):
     @property
     def durability(self) -> Durability:
         """What the client waits for; see the module."""
-        directory = self._directory
-        return "process" if directory is None else directory.durability_options.durability
+        return self._options.durability
 
     @property
     def group_interval_s(self) -> float:
         """How often the client syncs at durability `group`, in seconds."""
-        directory = self._directory
-        return 0.01 if directory is None else directory.durability_options.group_interval_s
+        return self._options.group_interval_s
 
     @property
     def synced_sequence(self) -> int:
@@ -209,7 +209,7 @@ class PublishLog(SegmentLog, FrameLog):
         self._closed = True
         try:
             self.sync()
-            if directory.durability_options.truncate_on_close and not self._window.count:
+            if self._options.truncate_on_close and not self._window.count:
                 directory.remove_all(self.detach())
         finally:
             directory.close(self.detach())

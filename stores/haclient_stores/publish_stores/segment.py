@@ -191,17 +191,14 @@ class SegmentStorage(Protocol):
         Raises:
             StoreFull: There is no room; nothing has changed.
         """
-        ...
 
     @abstractmethod
     def release(self, segment: Segment) -> None:
         """Take a segment back: all of its frames are persisted."""
-        ...
 
     @abstractmethod
     def park(self, segment: Segment) -> None:
         """The segment will not be read for a while: it may be unmapped until then."""
-        ...
 
     @abstractmethod
     def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
@@ -212,7 +209,6 @@ class SegmentStorage(Protocol):
             end: Offset behind the last of the frames, in bytes.
             next_sequence: The sequence behind the last of them.
         """
-        ...
 
     @abstractmethod
     def save_numbers(self, window: PublishWindow, *, skipped: bool) -> None:
@@ -222,7 +218,6 @@ class SegmentStorage(Protocol):
             window: Where those are.
             skipped: Numbers were skipped of which no segment knows, so this has to be synced too.
         """
-        ...
 
 
 def walk(view: memoryview, offset: int, frames: int) -> int:

@@ -84,7 +84,8 @@ class StoreDirectory(SegmentStorage):
         spare_limit: How many unused segments are kept.
 
     Attributes:
-        durability_options: What the store promises for a loss of power.
+        options: What the store promises for a loss of power.
+        ownership: Who may use it.
         segments: The segments that an earlier process has left, ascending.
         window: The numbers of that process.
         synced_sequence: Everything up to here survives a loss of power.
@@ -107,7 +108,7 @@ class StoreDirectory(SegmentStorage):
         segment_bytes: int,
         spare_limit: int = _SPARE_SEGMENTS,
     ) -> None:
-        self.durability_options = options
+        self.options = options
         self._path = path = check_path(path, "the directory of the store")
         if disk is not None:
             check_has("disk", disk, "a Disk", "open_locked")
@@ -133,22 +134,22 @@ class StoreDirectory(SegmentStorage):
         self._syncs_done = 0
         disk.make_directory(path)
         _check_ours(disk, path)
-        self._ownership = Ownership(disk, path / _CONTROL, store=path)
+        self.ownership = Ownership(disk, path / _CONTROL, store=path)
         try:
             self._open()
         except BaseException:
-            self._unlock()
+            self.ownership.close()
             raise
 
     def _open(self) -> None:
-        control = self._ownership.file
+        control = self.ownership.file
         self._check_control(control)
         self._control_file = DurableFile(control, rewrite_before_fsync=True)
         self._control_lock = threading.Lock()
         region = control.map(0, PAGE_BYTES)
         self._control = region.view
         try:
-            self._ownership.client_name = framing.read_owner(region.view, path=str(control.path))
+            self.ownership.client_name = framing.read_owner(region.view, path=str(control.path))
             self._notes = self._read_notes()
             self.segments = self._recover()
         except BaseException:
@@ -159,9 +160,6 @@ class StoreDirectory(SegmentStorage):
         # A killed process may have left what it stored in the page cache only.
         self.synced_sequence = window.lowest - 1 if window.count else window.last_sequence
 
-    def _unlock(self) -> None:
-        self._ownership.close()
-
     @property
     def path(self) -> Path:
         """The directory."""
@@ -170,16 +168,7 @@ class StoreDirectory(SegmentStorage):
     @property
     def client_name(self) -> str:
         """The client that the store belongs to; empty while it belongs to nobody."""
-        return self._ownership.client_name
-
-    @property
-    def control(self) -> memoryview:
-        """The page that belongs to the store as a whole."""
-        return self._control
-
-    def check_usable(self) -> None:
-        """Refuse to go on after `close`, or in a fork, which shares the lock and the mappings."""
-        self._ownership.check_usable()
+        return self.ownership.client_name
 
     def bind(self, client_name: str) -> None:
         """Bind the store to a client, for good.
@@ -188,10 +177,10 @@ class StoreDirectory(SegmentStorage):
             StoreLocked: It belongs to another one.
             UsageError: It is no name, or the store cannot be used.
         """
-        if self._ownership.check_client(client_name):
+        if self.ownership.check_client(client_name):
             framing.write_owner(self._control, client_name)
             self._sync_control()
-            self._ownership.client_name = client_name
+            self.ownership.client_name = client_name
 
     def on_fork(self, owner: _T, callback: Callable[[_T], None]) -> None:
         """Call `callback(owner)` in every forked child, which could write into the same files."""
@@ -247,7 +236,7 @@ class StoreDirectory(SegmentStorage):
 
     @override
     def save_numbers(self, window: PublishWindow, *, skipped: bool) -> None:
-        self.check_usable()
+        self.ownership.check_usable()
         framing.write_word(self._control, _LAST_PERSISTED, window.last_persisted)
         last = max(window.last_sequence, self._reserved)
         framing.write_word(self._control, _LAST_SEQUENCE, last)
@@ -271,7 +260,7 @@ class StoreDirectory(SegmentStorage):
 
     @override
     def create(self, first: int, size: int) -> FileSegment:
-        self.check_usable()
+        self.ownership.check_usable()
         with self._lock:
             spare = self._spare.pop() if size == self._segment_bytes and self._spare else None
         if spare is None and self._preallocated:
@@ -352,8 +341,7 @@ class StoreDirectory(SegmentStorage):
 
     @override
     def release(self, segment: Segment) -> None:
-        found = _file_segment(segment)
-        self._unpark(found)
+        found = self._unparked(segment)
         with self._lock:
             if found in self._unsynced:
                 self._unsynced.remove(found)
@@ -368,19 +356,20 @@ class StoreDirectory(SegmentStorage):
 
     @override
     def park(self, segment: Segment) -> None:
-        found = _file_segment(segment)
-        self._unpark(found)
+        found = self._unparked(segment)
         self._parked.append(found)
         while len(self._parked) > _MAPPED_SEGMENTS:
             self._parked.popleft().unmap()
 
-    def _unpark(self, segment: FileSegment) -> None:
-        if segment in self._parked:
-            self._parked.remove(segment)
+    def _unparked(self, segment: Segment) -> FileSegment:
+        found = _file_segment(segment)
+        if found in self._parked:
+            self._parked.remove(found)
+        return found
 
     @override
     def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
-        self.check_usable()
+        self.ownership.check_usable()
         seal_frames(segment, end, next_sequence)
 
     # -- syncing --------------------------------------------------------------------------------
@@ -394,7 +383,7 @@ class StoreDirectory(SegmentStorage):
         Raises:
             StoreError: The disk reports an error: nothing is known of what was not synced before.
         """
-        self.check_usable()
+        self.ownership.check_usable()
         begun = self._syncs_begun
         with self._sync_lock:
             if self._syncs_done > begun:  # another sync began after this call, and is done
@@ -482,7 +471,7 @@ class StoreDirectory(SegmentStorage):
     def close(self, segments: list[Segment]) -> None:
         """Unmap everything, the segments in use too, and release the lock whatever fails."""
         with contextlib.ExitStack() as stack:
-            stack.callback(self._unlock)
+            stack.callback(self.ownership.close)
             stack.callback(self._control_region.close)
             for segment in self._all(segments):
                 stack.callback(segment.unmap)
@@ -563,7 +552,7 @@ class StoreDirectory(SegmentStorage):
             UsageError: One of the two is no text, or the store cannot be used.
             StoreFull: The disk has no room.
         """
-        self.check_usable()
+        self.ownership.check_usable()
         given: list[object] = [key, value]
         if not all(isinstance(each, str) for each in given):
             raise UsageError(f"a note is a text under a text, not {value!r} under {key!r}")

@@ -876,7 +876,7 @@ def test_a_new_directory_is_on_disk_before_it_is_used() -> None:
     directory = directory_on(RecordingDisk(events))
     kinds = [type(event) for event in events]
     assert kinds.index(Created) < kinds.index(Synced) < kinds.index(NamesSynced)
-    assert bytes(directory.control[:8]) == CONTROL_MAGIC
+    assert bytes(directory._control[:8]) == CONTROL_MAGIC
     directory.close([])
 
 
