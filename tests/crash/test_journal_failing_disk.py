@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from haclient_fake_server.engine.journal import Block
-from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.journal.files import ConfirmedPosition, JournalFiles
 from haclient_fake_server.journal.format import Record, encode_record
 from haclient_stores.disk.files import Disk
 from haclient_stores.errors import StoreError
@@ -131,3 +131,18 @@ def test_after_a_failed_write_a_journal_takes_no_later_block() -> None:
     assert again.next_position == at
     append(again)
     assert again.next_position == at + 1
+
+
+@pytest.mark.row("RE4", "RE11")
+def test_a_loss_of_power_never_looks_as_if_no_destination_had_been_waited_for() -> None:
+    """A file that is lost would count as confirmed all that waits for a destination."""
+    events: list[Event] = []
+    disk = RecordingDisk(events)
+    confirmed = ConfirmedPosition(DIRECTORY, disk)
+    assert confirmed.position is None
+    for position in (0, 1, 7):
+        confirmed.write(position)
+        disk.note(position)
+    begun = next(at for at, event in enumerate(events) if isinstance(event, Note))
+    for crash in power_cuts(events, after=begun):
+        assert ConfirmedPosition(DIRECTORY, crash.disk()).position in {0, 1, 7}

@@ -488,6 +488,7 @@ class ConfirmedPosition:
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self.position: int | None = None
+        self._disk = disk
         self._file = disk.open(directory / CONFIRMED_NAME, create=True)
         data = self._file.pread(_CONFIRMED_BYTES, 0)
         if data:
@@ -499,9 +500,15 @@ class ConfirmedPosition:
         Raises:
             StoreError: The disk failed.
         """
-        if position != self.position:
-            self._file.pwrite(_encode_position(position), 0)
-            self.position = position
+        if position == self.position:
+            return
+        self._file.pwrite(_encode_position(position), 0)
+        if self.position is None:
+            # A loss of power may take what follows, but must not leave an empty file: it says that
+            # no destination was ever waited for.
+            self._file.fsync()
+            self._disk.fsync_dir(self._file.path.parent)
+        self.position = position
 
     def close(self) -> None:
         """Let go of the file."""
