@@ -59,16 +59,16 @@ class BrokerConfig:
     """One broker instance. Times are seconds, sizes bytes.
 
     Attributes:
-        name: The instance name; part of the ids of messages published without a sequence (ID3).
+        name: The instance name; part of the ids of messages published without a sequence.
         listen: Where to listen, `tcp://HOST:PORT`; port 0 takes a free one.
         data_dir: Directory of the journal; `None` keeps it in memory, for as long as the broker.
         users: Passwords by user; `None` turns authentication off.
-        log_topics: What the journal records; an empty tuple: nothing (TL2).
-        sow_topics: Topics with a state of the world (SW1).
-        ack_interval_s: How long persisted acks are collected (AK2).
-        flush_interval_s: Longest time between two fsyncs of policy `interval` (TL6).
+        log_topics: What the journal records; an empty tuple: nothing.
+        sow_topics: Topics with a state of the world.
+        ack_interval_s: How long persisted acks are collected.
+        flush_interval_s: Longest time between two fsyncs of policy `interval`.
         fsync: When the journal is forced to the disk.
-        segment_bytes: Size of a journal file (TL5); a larger block gets a file of its own size.
+        segment_bytes: Size of a journal file; a larger block gets a file of its own size.
         high_water_bytes: Unsent bytes of a connection above which its bookmark subscriptions read
             the log instead of being sent what is published.
         low_water_bytes: Unsent bytes below which replay goes on.
@@ -76,7 +76,7 @@ class BrokerConfig:
         max_frame_bytes: Larger frames are refused, and their connection closed. The default leaves
             room for the headers that a delivery has and a publish has not.
         version: What the logon ack says of the server.
-        replicate_to: Other instances that get everything that is logged (RE1). Each instance needs
+        replicate_to: Other instances that get everything that is logged. Each instance needs
             a name of its own.
         dial_timeout_s: How long a connection to one of them may take.
         redial_s: How long to wait after the first failure; twice as long after each further one.

@@ -1,8 +1,8 @@
 """Between the engine and the world: carries out effects, in the order that is contract.
 
-Journal first, then sends, then closes (TL7); `live` subscriptions alone hear of it sooner (OP13).
+Journal first, then sends, then closes; `live` subscriptions alone hear of it sooner.
 Everything here is synchronous, so an engine step and its effects are never interrupted by another:
-that alone makes the order of the log the order of every subscriber (TL4).
+that alone makes the order of the log the order of every subscriber.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fixtures for pytest: brokers and clusters to test an application against (rows FI1, FI4, FI7).
+"""Fixtures for pytest: brokers and clusters to test an application against.
 
 Installed with the package, under the name `haclient`; `-p no:haclient` switches it off. Loading it
 imports nothing of ours: a test run that uses no fixture pays nothing.

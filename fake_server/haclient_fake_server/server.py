@@ -1,4 +1,4 @@
-"""The broker as a server: listeners, connections and one engine (design 8).
+"""The broker as a server: listeners, connections and one engine.
 
 ::
 
@@ -149,7 +149,7 @@ class BrokerServer:
 
     @property
     def destinations(self) -> tuple[DestinationStatus, ...]:
-        """Where the log is replicated to, and how far that is (RE4)."""
+        """Where the log is replicated to, and how far that is."""
         return self._entered().destinations
 
     @property
@@ -161,7 +161,7 @@ class BrokerServer:
         return self._entered().missing
 
     def downgrade(self, address: str) -> None:
-        """Let persisted acks no longer wait for a destination, until `upgrade` (RE5).
+        """Let persisted acks no longer wait for a destination, until `upgrade`.
 
         Acks that wait for it alone are sent at once.
 
@@ -174,7 +174,7 @@ class BrokerServer:
         self._entered().downgrade(address)
 
     def upgrade(self, address: str) -> None:
-        """Let persisted acks wait for a destination again, as soon as it has caught up (RE5).
+        """Let persisted acks wait for a destination again, as soon as it has caught up.
 
         Args:
             address: `tcp://HOST:PORT`, as in `destinations`.

@@ -130,7 +130,7 @@ class RecordFlag(enum.IntFlag):
     """Bits of the flags field; unknown ones are to be ignored by readers."""
 
     ASSIGNED = 1
-    """The sequence was assigned by this instance (ID3), not by the publisher."""
+    """The sequence was assigned by this instance, not by the publisher."""
     REPLICATED = 2
     """The message came from another instance."""
     USER_KEY = 4

@@ -1,4 +1,4 @@
-"""One broker or several that replicate to each other, with faults between all of them (FI1, FI4).
+"""One broker or several that replicate to each other, with faults between all of them.
 
 ::
 

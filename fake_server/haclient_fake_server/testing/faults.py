@@ -62,7 +62,7 @@ BOTH: Final[tuple[Direction, Direction]] = ("up", "down")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Lose a connection, now or at a chosen place (FI1).
+    """Lose a connection, now or at a chosen place.
 
     Without a place every open connection is lost at once. With one, the first connection that gets
     there is lost, whether it is open now or comes later; what came before is not counted.
@@ -160,7 +160,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Let nothing pass between two, until `Heal` (FI4). Connections stay open and are silent.
+    """Let nothing pass between two, until `Heal`. Connections stay open and are silent.
 
     No new connection between the two is completed either, whichever way the traffic is blocked.
 

@@ -1,4 +1,4 @@
-"""Faults for `mem://` connections: the same data as on real sockets, in virtual time (row FI1).
+"""Faults for `mem://` connections: the same data as on real sockets, in virtual time.
 
 ::
 
