@@ -111,12 +111,17 @@ class Surroundings:
 
 
 class Broker(Program):
-    """A production broker."""
+    """A production broker.
+
+    Attributes:
+        server: The one that runs.
+    """
 
     def __init__(self, name: str, around: Surroundings, clock_us: Callable[[], int]) -> None:
         plan = around.plan
         self._clock_us = clock_us
         self.server: BrokerServer | None = None
+        self._missing = 0
         self._config = BrokerConfig(
             name=name,
             listen=(f"mem://{name}:1",),
@@ -152,8 +157,14 @@ class Broker(Program):
             self.server = server
             await trio.sleep_forever()
 
+    @property
+    def missing(self) -> int:
+        """How often it has told of a record that it cannot take any more."""
+        return self._missing + (0 if self.server is None else self.server.missing)
+
     @override
     def crashed(self, *, power: bool) -> None:
+        self._missing = self.missing
         self.server = None
 
 

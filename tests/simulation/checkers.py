@@ -39,6 +39,7 @@ __all__ = [
     "agreement",
     "bounded",
     "count_beyond",
+    "divergence",
     "handed_out_twice",
     "holes",
     "lost",
@@ -263,6 +264,24 @@ def agreement(
             publisher, sequence = position(bookmark)
             if message not in forgiven or last[broker].get(publisher, -1) < sequence:
                 yield f"agreement: {broker} lacks {message} ({bookmark})"
+
+
+def divergence(
+    logs: Mapping[str, Sequence[LogRecord]], missing: Mapping[str, int]
+) -> Iterator[str]:
+    """A broker that lacks what another one has knows it, and no other believes so.
+
+    Args:
+        logs: The log of each broker.
+        missing: How often each has told of a record that it cannot take any more.
+    """
+    everything = {record for log in logs.values() for record in log}
+    for broker, log in logs.items():
+        lacking = everything - set(log)
+        if lacking and not missing[broker]:
+            yield f"divergence: {broker} lacks {len(lacking)} records, and nobody was told"
+        if missing[broker] and not lacking:
+            yield f"divergence: {broker} lacks nothing, and has told of {missing[broker]} records"
 
 
 def states(

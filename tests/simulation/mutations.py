@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from haclient.session import logon, resuming, unstepped
 from haclient.transport import core, dispatch, publisher, reentry, upkeep
-from haclient_fake_server.engine import durability, identity, persisted_acks
+from haclient_fake_server.engine import durability, holdings, identity, persisted_acks
 from haclient_fake_server.journal import files as journal_files
 from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
 from haclient_stores.bookmark import Bookmark, BookmarkList
@@ -314,3 +314,8 @@ def _blocks_behind_a_failed_write(stack: contextlib.ExitStack) -> None:
         self._write_block(*values, **named)
 
     _replace(stack, journal_files.JournalFiles, "_write", write)
+
+
+@_mutation("a replicated record that cannot be taken any more counts as one that is in the log")
+def _diverging_pair_counts_as_equal(stack: contextlib.ExitStack) -> None:
+    _replace(stack, holdings.Holdings, "lacks", lambda *_: False)

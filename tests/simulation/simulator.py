@@ -423,6 +423,8 @@ class Run:
         forgiven = frozenset(fact.message for fact in facts if isinstance(fact, Forgiven))
         self.outcome.logs = logs = {name: await log_of(name) for name in self.plan.brokers}
         failures.extend(checkers.agreement(logs, forgiven))
+        missing = {name: broker.missing for name, broker in self.brokers.items()}
+        failures.extend(checkers.divergence(logs, missing))
         answers = {name: await sow_of(name) for name in self.plan.brokers}
         failures.extend(checkers.states(logs, answers))
         failures.extend(checkers.bounded(sizes(self), _LIMITS))

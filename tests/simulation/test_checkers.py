@@ -142,6 +142,13 @@ def test_replicas_hold_the_same_each_in_order() -> None:
     assert len(list(checkers.agreement({"a": [first, first]}))) == 1
 
 
+def test_a_broker_that_lacks_a_record_for_good_has_told_so() -> None:
+    differ = {"a": [("7|1|", ONE), ("7|2|", TWO)], "b": [("7|2|", TWO)]}
+    assert list(checkers.divergence(differ, {"a": 0, "b": 1})) == []
+    assert len(list(checkers.divergence(differ, {"a": 0, "b": 0}))) == 1
+    assert len(list(checkers.divergence(differ, {"a": 1, "b": 1}))) == 1
+
+
 def test_a_bookmark_is_that_of_one_message() -> None:
     twice = {"a": [("7|1|", ONE)], "b": [("7|1|", TWO)]}
     found = list(checkers.agreement(twice, frozenset({ONE, TWO})))
