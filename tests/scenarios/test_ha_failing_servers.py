@@ -1,0 +1,297 @@
+"""HAClient and servers that do not do their part: who is tried when, and what is said of it."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from functools import partial
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from haclient.chooser import FailureCountServerChooser
+from haclient.delay import FixedDelayStrategy
+from haclient.errors import AuthenticationError, HAClientError, NameInUse, ReconnectGaveUp
+from haclient.ha import HAClient
+from haclient.session.recovery import STABLE_AFTER_S
+from haclient.transport.nursery import open_nursery
+from support.clock import in_virtual_time
+from support.peer import Peer, Server, answering
+from support.recovery import Recorder, drop, entered, live, lose, until_stable
+
+pytestmark = in_virtual_time
+
+LOGGER = "haclient.transport.reconnector"
+
+
+async def close_soon(peer: Peer) -> None:
+    await trio.sleep(0.08)
+    peer.link.close()
+
+
+async def send_garbage(peer: Peer) -> None:
+    await peer.send(b"\xff" * 64)
+    await peer.hear_or_end()
+
+
+@pytest.mark.row("DS8", "HA7")
+@pytest.mark.parametrize("fail", [close_soon, send_garbage])
+async def test_a_server_that_fails_right_after_the_logon_is_left_for_the_next_one(
+    server: Server, other: Server, fail: object
+) -> None:
+    assert callable(fail)
+    seen: list[str] = []
+    client = HAClient(
+        "ha", server_chooser=Recorder({"A": server.uri, "B": other.uri}, seen), heartbeat=None
+    )
+    async with entered(client, partial(live, server)) as peer:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail, peer)
+            good = await live(other)
+        await wait_all_tasks_blocked()
+        assert not client.disconnected
+        told = [each.split(":")[0] for each in seen if each[0] in "sf"]
+        assert told == ["success A", "failure A", "success B"]
+        await until_stable(good)
+        seen.clear()
+        await drop(good)  # which had lasted: it is tried again first
+        await live(other)
+        await wait_all_tasks_blocked()
+        assert seen[0] == "uri B"
+        await client.disconnect()
+
+
+@pytest.mark.row("DS8")
+async def test_a_lone_server_that_fails_right_after_the_logon_is_tried_after_growing_waits(
+    server: Server,
+) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+
+    async def serve() -> Peer:
+        peer = await live(server)
+        await close_soon(peer)
+        return peer
+
+    async with entered(client, serve):
+        started, times = trio.current_time(), list[float]()
+        with trio.move_on_after(30.0):
+            while True:
+                peer = await live(server)
+                times.append(trio.current_time() - started)
+                await close_soon(peer)
+        waits = [later - earlier for earlier, later in itertools.pairwise(times)]
+        assert len(times) < 10
+        assert max(waits) > 4.0
+        await client.disconnect()
+
+
+@pytest.mark.row("DS1", "DS8")
+async def test_the_delay_strategy_is_reset_once_the_connection_was_live_for_long_enough(
+    server: Server,
+) -> None:
+    resets: list[float] = []
+
+    class Recorded(FixedDelayStrategy):
+        def reset(self) -> None:
+            resets.append(trio.current_time())
+            super().reset()
+
+    client = HAClient(
+        "ha", servers=[server.uri], delay_strategy=Recorded(0.5), heartbeat=None, exit_timeout=0
+    )
+    async with entered(client, partial(live, server)) as peer:
+        began = trio.current_time()
+        await trio.sleep(STABLE_AFTER_S - 0.01)
+        await drop(peer)
+        await live(server)
+        began = trio.current_time()
+        await trio.sleep(60)
+    assert resets == [pytest.approx(began + STABLE_AFTER_S)]
+
+
+# -- a displaced connection ------------------------------------------------------------------------
+
+
+async def displace(peer: Peer) -> None:
+    await peer.ack(None, status="failure", reason="name in use")
+    await drop(peer)
+
+
+@pytest.mark.row("HA27")
+async def test_a_client_that_its_own_late_logon_has_displaced_connects_again_once(
+    server: Server,
+) -> None:
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        delay_strategy=FixedDelayStrategy(0.5),
+        heartbeat=None,
+        connect_timeout=2.0,
+    )
+
+    async def serve() -> Peer:
+        slow = await server.accept()
+        await slow.expect("logon")
+        await slow.expect_end()  # the client has given it up; the server has yet to read it
+        return await live(server)
+
+    with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
+        async with entered(client, serve) as peer:
+            await displace(peer)
+            again = await live(server)
+            await wait_all_tasks_blocked()
+            assert not client.disconnected
+            await displace(again)  # nothing of its own can be the cause any more
+            await trio.sleep_forever()
+
+
+@pytest.mark.row("HA27")
+async def test_a_logon_that_was_given_up_elsewhere_excuses_no_displacement(
+    server: Server, other: Server
+) -> None:
+    client = HAClient("ha", servers=[server.uri, other.uri], heartbeat=None, connect_timeout=2.0)
+
+    async def serve() -> Peer:
+        slow = await server.accept()
+        await slow.expect("logon")
+        return await live(other)
+
+    with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
+        async with entered(client, serve) as peer:
+            await displace(peer)
+            await trio.sleep_forever()
+
+
+# -- credentials -----------------------------------------------------------------------------------
+
+
+async def refuse_logon(server: Server) -> None:
+    peer = await server.accept()
+    await peer.refuse(await peer.expect("logon"), "auth failure")
+    await peer.expect_end()
+
+
+@pytest.mark.row("CC37", "HA5")
+async def test_credentials_that_every_server_refuses_end_a_client_that_was_never_logged_on(
+    server: Server, other: Server
+) -> None:
+    client = HAClient("ha", servers=[server.uri, other.uri], heartbeat=None)
+    started = trio.current_time()
+    with pytest.raises(AuthenticationError, match=r"refused by every server.*auth failure"):  # noqa: PT012  # with its servers
+        async with open_nursery() as nursery:
+            nursery.start_soon(refuse_logon, server)
+            nursery.start_soon(refuse_logon, other)
+            async with client:
+                pytest.fail("never entered")
+    assert trio.current_time() == started
+
+
+@pytest.mark.row("HA5")
+async def test_credentials_are_tried_on_while_a_server_of_the_sweep_may_take_them(
+    server: Server,
+) -> None:
+    dead = "unix://localhost:0/amps/json?path=/nonexistent/amps"
+    client = HAClient("ha", servers=[server.uri, dead], heartbeat=None)
+
+    async def serve() -> Peer:
+        for _ in range(3):
+            await refuse_logon(server)
+        return await live(server)
+
+    async with entered(client, serve) as peer:
+        await lose(peer)
+        await refuse_logon(server)  # they were right once: they may be again
+        await refuse_logon(server)
+        await live(server)
+        await wait_all_tasks_blocked()
+        assert not client.disconnected
+        await client.disconnect()
+
+
+@pytest.mark.row("SC7")
+async def test_a_client_whose_servers_have_all_failed_too_often_goes_on_trying_them_in_order(
+    server: Server,
+) -> None:
+    dead = "unix://localhost:0/amps/json?path=/nonexistent/amps"
+    chooser = FailureCountServerChooser([dead, server.uri], limit=1)
+    client = HAClient(
+        "ha", server_chooser=chooser, delay_strategy=FixedDelayStrategy(1.0), heartbeat=None
+    )
+
+    async def serve() -> Peer:
+        for _ in range(5):
+            peer = await server.accept()
+            await peer.refuse(await peer.expect("logon"), "not today")
+        return await live(server)
+
+    async with entered(client, serve):
+        assert not client.disconnected
+
+
+@pytest.mark.row("SC3", "SC4")
+async def test_the_client_ends_with_what_the_chooser_says_when_it_has_no_server(
+    server: Server,
+) -> None:
+    class Once(FailureCountServerChooser):
+        def current_uri(self) -> str:
+            return "" if self._failures[server.uri] else super().current_uri()
+
+    async def serve() -> None:
+        peer = await server.accept()
+        await peer.refuse(await peer.expect("logon"), "not today")
+
+    client = HAClient("ha", server_chooser=Once([server.uri]), heartbeat=None)
+    with pytest.raises(ReconnectGaveUp, match=r"gave up after 1 attempts.*not today"):  # noqa: PT012  # with its server
+        async with open_nursery() as nursery:
+            nursery.start_soon(serve)
+            async with client:
+                pytest.fail("never entered")
+
+
+# -- what is said ----------------------------------------------------------------------------------
+
+
+@pytest.mark.row("HA26")
+async def test_the_first_failed_attempt_is_a_warning_and_others_at_growing_intervals(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    dead = "unix://user:secret@localhost:0/amps/json?path=/nonexistent/amps"
+    strategy = FixedDelayStrategy(1.0, give_up_after=60.0)
+    with pytest.raises(ReconnectGaveUp):
+        async with HAClient("ha", servers=[dead], delay_strategy=strategy):
+            pytest.fail("never entered")
+    failed = [each for each in caplog.records if "failed" in each.message]
+    warnings = [number for number, each in enumerate(failed) if each.levelno == logging.WARNING]
+    assert warnings == [0, 10, 30]
+    assert "client ha: attempt 1 at unix://" in failed[0].message
+    assert "cannot connect to" in failed[0].message
+    assert "secret" not in caplog.text
+    assert len(failed) > 50
+
+
+@pytest.mark.row("HA26")
+async def test_each_lost_connection_is_a_warning_with_server_and_reason(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    reasons: list[HAClientError] = []
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        heartbeat=None,
+        exit_timeout=0,
+        on_disconnect=reasons.append,
+    )
+    async with entered(client, partial(live, server)) as peer:
+        await lose(peer)
+        await drop(await live(server))
+        again = await live(server)
+        async with answering(again):
+            await client.flush(timeout=1)
+    warnings = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(warnings) == 2, warnings
+    for warning, reason in zip(warnings, reasons, strict=False):
+        assert warning.startswith("client ha lost its connection to unix://")
+        assert warning.endswith(str(reason))
+        assert "secret" not in warning
