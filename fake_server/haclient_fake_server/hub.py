@@ -45,6 +45,9 @@ class SessionLike(Protocol):
     def finish(self, reason: str) -> None:
         """Close after what is queued was sent."""
 
+    def finish_slow_client(self) -> None:
+        """Close a connection that is not read, and say why."""
+
     def cut(self, reason: str) -> None:
         """Close at once."""
 
@@ -224,4 +227,4 @@ class Hub:
         """A reader does not keep up: replay holds what it can, the rest has a hard limit."""
         self._engine.congested(session.number)
         if session.unsent_bytes > self._config.slow_client_bytes:
-            session.cut("slow client")
+            session.finish_slow_client()

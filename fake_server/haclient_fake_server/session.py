@@ -23,6 +23,7 @@ from haclient.errors import HAClientError, ProtocolError
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.transport.dial import dial as dial_uri
+from haclient_fake_server.engine.acks import SLOW_CLIENT_ACK
 
 if TYPE_CHECKING:
     from haclient.transport.link import Link
@@ -36,6 +37,9 @@ SEND_BYTES: Final = 256 * 1024
 
 CLOSE_LIMIT_S: Final = 1.0
 """How long a connection that is to be closed may take for what it was sent last."""
+
+SLOW_CLIENT_LIMIT_S: Final = 10.0
+"""How long a slow client has to read why it is cut."""
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +66,9 @@ class Session:
         self._scope = trio.CancelScope()
 
     def put(self, data: bytes) -> None:
-        """Queue bytes for sending."""
+        """Queue bytes for sending; once it is to be closed, nothing follows the last frame."""
+        if self.reason:
+            return
         self._chunks.append(data)
         self.unsent_bytes += len(data)
         self._wake.set()
@@ -71,12 +77,20 @@ class Session:
         """There may be something to do for the writer."""
         self._wake.set()
 
-    def finish(self, reason: str) -> None:
-        """Close after what is queued was sent, or after a second."""
+    def finish(self, reason: str, *, limit_s: float = CLOSE_LIMIT_S) -> None:
+        """Close after what is queued was sent, or after `limit_s` seconds."""
         if not self.reason:
             self.reason = reason
-            self._scope.deadline = trio.current_time() + CLOSE_LIMIT_S
+            self._scope.deadline = trio.current_time() + limit_s
             self._wake.set()
+
+    def finish_slow_client(self) -> None:
+        """Close a connection that is not read: drop what is queued, and say why instead."""
+        if not self.reason:
+            self._chunks.clear()  # whole frames; what is partly sent still goes out before the ack
+            self.unsent_bytes = len(self._sending)
+            self.put(SLOW_CLIENT_ACK)
+            self.finish("slow client", limit_s=SLOW_CLIENT_LIMIT_S)
 
     def cut(self, reason: str) -> None:
         """Close at once."""

@@ -39,6 +39,8 @@ CAPACITY_BYTES: Final = 256 * 1024
 LENGTH: Final = Struct(">I")
 """The length before each frame, which does not count itself."""
 
+_HTTP: Final = int.from_bytes(b"HTTP", "big")  # read as a length, how an HTTP server answers
+
 Frames = tuple[list[bytes], list[bytes]]
 """Headers and bodies of some frames, in step."""
 
@@ -141,6 +143,8 @@ class FrameReader:
         return heads, bodies
 
     def _check(self, length: int) -> None:
+        if length == _HTTP:
+            raise ProtocolError("the peer answered with HTTP instead of AMPS: is the port right?")
         if length > self._max_frame_bytes:
             raise ProtocolError(
                 f"the peer announced a frame of {length} bytes; "

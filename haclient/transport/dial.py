@@ -7,6 +7,8 @@ import socket
 import struct
 import sys
 from collections.abc import Iterable
+from functools import partial
+from typing import Final
 
 import trio
 
@@ -14,9 +16,12 @@ from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, Usag
 from haclient.protocol.uri import Uri
 from haclient.transport.link import Link
 from haclient.transport.memory import network
+from haclient.transport.nursery import open_nursery
 from haclient.transport.tcp import TcpLink
 
 __all__ = ["Dialler", "dial"]
+
+_NEXT_ADDRESS_AFTER_S: Final = 0.25  # as RFC 8305 recommends
 
 
 class Dialler:
@@ -110,29 +115,61 @@ async def _connect_unix(uri: Uri) -> socket.socket:
 
 
 async def _connect_tcp(uri: Uri) -> socket.socket:
-    failure: OSError | None = None
-    for family, address in await _addresses(uri):
+    """Try the addresses of a host in order; the first that answers wins.
+
+    The next address is tried when the one before it has failed, or has not answered for a quarter
+    of a second: a dead first address must not use up the time of all.
+    """
+    failures: list[OSError] = []
+    winner: socket.socket | None = None
+
+    async def attempt(family: socket.AddressFamily, address: object, *, failed: trio.Event) -> None:
+        nonlocal winner
         try:
-            sock = trio.socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:  # this machine has no such addresses, or no descriptor is left
-            failure = error
-            continue
-        try:
-            _apply_options(sock, uri)
-            if uri.bind:
-                await sock.bind((uri.bind, 0))
-            await sock.connect(address)
+            connected = await _connect_address(uri, family, address)
         except OSError as error:
-            sock.close()
-            failure = error
-        except BaseException:
-            sock.close()
-            raise
-        else:
-            return socket.socket(fileno=sock.detach())
+            failures.append(error)
+            failed.set()
+            return
+        if winner is None:
+            winner = connected
+            nursery.cancel_scope.cancel()
+        else:  # two answered in the same turn of the event loop
+            connected.close()
+
+    try:
+        async with open_nursery() as nursery:
+            for family, address in await _addresses(uri):
+                failed = trio.Event()
+                nursery.start_soon(partial(attempt, family, address, failed=failed))
+                with trio.move_on_after(_NEXT_ADDRESS_AFTER_S):
+                    await failed.wait()
+    except BaseException:  # cancelled in the turn in which one has answered
+        if winner is not None:
+            winner.close()
+        raise
+    if winner is not None:
+        return winner
+    failure = failures[-1] if failures else None
     # In the system's words: those of trio name the address once more.
     why = os.strerror(failure.errno) if failure is not None and failure.errno else ""
     raise _refused(uri, failure, why) from failure
+
+
+async def _connect_address(
+    uri: Uri, family: socket.AddressFamily, address: object
+) -> socket.socket:
+    # May fail at once: this machine has no such addresses, or no descriptor is left.
+    sock = trio.socket.socket(family, socket.SOCK_STREAM)
+    try:
+        _apply_options(sock, uri)
+        if uri.bind:
+            await sock.bind((uri.bind, 0))
+        await sock.connect(address)
+    except BaseException:  # refused, or cancelled because another address has answered
+        sock.close()
+        raise
+    return socket.socket(fileno=sock.detach())
 
 
 async def _addresses(uri: Uri) -> Iterable[tuple[socket.AddressFamily, object]]:

@@ -113,3 +113,7 @@ def name_in_use_ack(client_name: str) -> bytes:
     """The last words to a connection that a newer one of the same name displaces (ID5, ID7)."""
     more = {"client_name": client_name}
     return ack("processed", status="failure", reason="name in use", more=more)
+
+
+SLOW_CLIENT_ACK: Final = ack("processed", status="failure", reason="slow client")
+"""The last frame to a connection that does not read what it is sent."""

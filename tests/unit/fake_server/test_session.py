@@ -8,7 +8,8 @@ import struct
 import pytest
 import trio
 
-from haclient.errors import ConnectionRefused
+from haclient.client import Client
+from haclient.errors import ConnectionRefused, HAClientError, SlowClient
 from haclient.transport.link import Link
 from haclient.transport.memory import MemoryLink, link_pair
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
@@ -89,7 +90,8 @@ async def test_a_slow_reader_of_the_log_gets_everything_and_costs_no_memory() ->
         ]
 
 
-async def test_a_plain_subscriber_that_does_not_read_is_cut() -> None:
+@pytest.mark.row("HA26")
+async def test_a_plain_subscriber_that_does_not_read_is_told_why_and_cut() -> None:
     config = BrokerConfig(slow_client_bytes=100 * KIB, high_water_bytes=50 * KIB)
     async with running_broker(config) as server, RawClient.connect(server.uris[0]) as writer:
         stream = await trio.open_tcp_stream("127.0.0.1", port_of(server.uris[0]))
@@ -100,7 +102,36 @@ async def test_a_plain_subscriber_that_does_not_read_is_cut() -> None:
             await reader.ack("processed", "1")
             await fill(writer, 4000, b"x" * 4000)
             with trio.fail_after(5):
-                await reader.closed()
+                assert (await reader.ack("processed")).reason == "slow client"
+                assert await reader.receive() is None
+
+
+@pytest.mark.row("HA26")
+async def test_a_slow_client_hears_on_disconnect_that_it_was_one() -> None:
+    config = BrokerConfig(slow_client_bytes=100 * KIB, high_water_bytes=50 * KIB)
+    lost: list[HAClientError] = []
+    goes_on, told = trio.Event(), trio.Event()
+
+    def on_disconnect(reason: HAClientError) -> None:
+        lost.append(reason)
+        told.set()
+
+    async def handler(_: object) -> None:
+        await goes_on.wait()
+
+    async with (
+        running_broker(config) as server,
+        RawClient.connect(server.uris[0]) as writer,
+        Client("slow", on_disconnect=on_disconnect, max_queued_bytes=10 * KIB) as client,
+    ):
+        await client.connect(f"{server.uris[0]}/amps/json")
+        await client.logon()
+        await client.subscribe("orders", handler=handler)
+        await fill(writer, 4000, b"x" * 4000)
+        goes_on.set()
+        with trio.fail_after(10):
+            await told.wait()
+    assert isinstance(lost[0], SlowClient)
 
 
 @pytest.mark.row("ID5", "ID7")

@@ -121,3 +121,9 @@ def test_what_was_split_does_not_change_when_the_buffer_is_used_again() -> None:
 
 def test_a_capacity_too_small_for_a_length_is_raised_to_it() -> None:
     assert FrameReader(capacity=0).feed(frame(b"{}x")) == ([b"{}"], [b"x"])
+
+
+@pytest.mark.row("AT14")
+def test_a_peer_that_answers_with_http_is_named_as_such() -> None:
+    with pytest.raises(ProtocolError, match="HTTP instead of AMPS: is the port right"):
+        FrameReader().feed(b"HTTP/1.1 400 Bad Request\r\n\r\n")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import resource
 import socket
 import sys
@@ -130,6 +131,26 @@ async def test_the_addresses_of_a_name_are_tried_in_order() -> None:
         trio.socket.set_custom_hostname_resolver(Resolver("::1", "127.0.0.2", "127.0.0.1"))
         link = await dialled(f"tcp://somewhere:{port(server)}/amps?ip_protocol_prefer=ipv6")
         assert link.peer == f"127.0.0.1:{port(server)}"
+        link.close()
+
+
+@pytest.mark.row("AT1")
+async def test_a_first_address_that_does_not_answer_leaves_time_for_the_next() -> None:
+    with contextlib.ExitStack() as stack:
+        live = stack.enter_context(socket.socket())
+        live.bind(("127.0.0.1", 0))
+        live.listen(1)
+        number = live.getsockname()[1]
+        dead = stack.enter_context(socket.socket())
+        dead.bind(("127.0.0.2", number))
+        dead.listen(0)
+        for _ in range(4):  # its queue is full: it never finishes a handshake
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.2", number))
+        trio.socket.set_custom_hostname_resolver(Resolver("127.0.0.2", "127.0.0.1"))
+        link = await dial(Uri.parse(f"tcp://somewhere:{number}/amps"), timeout=5)
+        assert link.peer == f"127.0.0.1:{number}"
         link.close()
 
 
