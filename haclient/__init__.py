@@ -51,7 +51,6 @@ if TYPE_CHECKING:
         WouldBlock,
     )
     from haclient.ha import HAClient
-    from haclient.ha_options import HAOptions
     from haclient.protocol.commands import Command
     from haclient.protocol.messages import Message
     from haclient.protocol.options import Options
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from haclient.sow_adapter import SOWRecoveryPointAdapter
     from haclient.streams import MessageStream
     from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
+    from haclient.transport.settings import HAOptions
     from haclient_stores.bookmark import (
         EPOCH,
         MOST_RECENT,
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         BookmarkRange,
         Timestamp,
     )
+
 
 __all__ = [
     "EPOCH",
@@ -144,7 +145,7 @@ _HOMES = {
     "ExponentialDelayStrategy": "haclient.delay",
     "FixedDelayStrategy": "haclient.delay",
     "HAClient": "haclient.ha",
-    "HAOptions": "haclient.ha_options",
+    "HAOptions": "haclient.transport.settings",
     "MemorySubscriptionManager": "haclient.subscription_manager",
     "SubscriptionManager": "haclient.subscription_manager",
     "Command": "haclient.protocol.commands",

@@ -11,26 +11,25 @@ bookmark store that is full) cancels the block and leaves it as itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.errors import HAClientError, UsageError
+from typing_extensions import Unpack
+
+from haclient.auth import Authenticator
+from haclient.errors import UsageError
 from haclient.protocol.commands import Command
-from haclient.protocol.messages import Message
+from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
 from haclient.protocol.uri import Uri
 from haclient.publishing import PublishingClient
 from haclient.session.connection_state import ConnectionState, StateListener
-from haclient.session.heartbeat import Heartbeat
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
 from haclient.transport.core import Core
-from haclient.transport.dispatch import DEFAULT_CAP_BYTES
-from haclient.transport.handling import Handler, HandlerErrorPolicy, check_policy
-from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
-from haclient.transport.settings import EXIT_TIMEOUT_S, TIMEOUT_S, Settings, seconds
+from haclient.transport.handling import Handler
+from haclient.transport.settings import TIMEOUT_S, ClientOptions, Settings, seconds
 from haclient_stores.bookmark import MOST_RECENT, StartPoint
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
@@ -45,76 +44,36 @@ class Client(PublishingClient):
         publish_store: Keeps publishes until they are persisted. The client owns it and closes it,
             also when it cannot be made because the other store is refused.
         bookmark_store: Remembers what subscriptions have finished with. Owned and closed likewise.
-        heartbeat: Seconds between beats; `None` for none (HB1).
-        idle_limit: Silence in seconds after which the server is given up; two beats by default.
-        authenticator: Turns the URI's password into what is sent.
-        logon_options: Options of the logon, such as `ack_conflation=100ms` (CC4).
-        logon_correlation_id: Shown by the server's administration.
-        on_failed_write: Called with the message and the reason when a publish is refused (PS6).
-        on_duplicate: Called with each message that a bookmark store filtered out (BS12).
-        on_last_chance: Called with each message that belongs to no subscription.
-        on_disconnect: Called with the reason when the connection is lost.
-        on_state: The first state listener; see `add_state_listener`.
-        on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
-            `"continue"` goes on, `"discard"` goes on and discards; a callable decides itself.
-        max_queued_bytes: How much a subscription may hold before reading stops (MS5).
-        max_unpersisted_bytes: Where `publish` begins to wait for acks.
-        exit_timeout: How many seconds leaving the block waits for what was published to be
-            persisted, before it warns and leaves it to the store; `None` waits for as long as it
-            takes, 0 not at all (HA25).
+        authenticator: Turns the URI's password into what is sent; sends it as it is by default.
+        **options: See `ClientOptions`.
 
     Raises:
         UsageError: The name or a limit can never work.
         StoreLocked: A store belongs to another client, or is in use by another process.
     """
 
-    def __init__(  # noqa: PLR0913  # the extension points of seed S4, all by keyword
+    def __init__(
         self,
         name: str,
         *,
         publish_store: PublishStore | None = None,
         bookmark_store: BookmarkStore | None = None,
-        heartbeat: float | None = None,
-        idle_limit: float | None = None,
         authenticator: Authenticator | None = None,
-        logon_options: str | Options = "",
-        logon_correlation_id: str = "",
-        on_failed_write: Callable[[Message, str], object] | None = None,
-        on_duplicate: Callable[[Message], object] | None = None,
-        on_last_chance: Callable[[Message], object] | None = None,
-        on_disconnect: Callable[[HAClientError], object] | None = None,
-        on_state: StateListener | None = None,
-        on_handler_error: HandlerErrorPolicy = "raise",
-        max_queued_bytes: int = DEFAULT_CAP_BYTES,
-        max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
-        exit_timeout: float | None = EXIT_TIMEOUT_S,
+        **options: Unpack[ClientOptions],
     ) -> None:
-        check_policy(on_handler_error)  # before anything is taken
-        core = Core(
-            Settings(
-                name=name,
-                publish_store=publish_store,
-                bookmark_store=bookmark_store,
-                heartbeat=None if heartbeat is None else Heartbeat(heartbeat, idle_limit),
-                authenticator=authenticator or DefaultAuthenticator(),
-                logon_options=str(logon_options),
-                logon_correlation_id=logon_correlation_id,
-                on_failed_write=on_failed_write,
-                on_duplicate=on_duplicate,
-                on_last_chance=on_last_chance,
-                on_disconnect=on_disconnect,
-                on_state=on_state,
-                max_queued_bytes=max_queued_bytes,
-                max_unpersisted_bytes=max_unpersisted_bytes,
-                exit_timeout_s=exit_timeout,
-            )
+        settings = Settings(
+            name=name,
+            publish_store=publish_store,
+            bookmark_store=bookmark_store,
+            authenticator=authenticator,
+            **options,
         )
-        self._compose(core, on_handler_error)
+        self._compose(Core(settings))
 
-    def _compose(self, core: Core, on_handler_error: HandlerErrorPolicy) -> None:
+    def _compose(self, core: Core) -> None:
         """Put the two halves of the public API on one core."""
         super().__init__(core)
-        self._subscriber = Subscriber(core, on_handler_error)
+        self._subscriber = Subscriber(core, core.settings.on_handler_error)
 
     # -- life ---------------------------------------------------------------
 
@@ -189,6 +148,11 @@ class Client(PublishingClient):
     def name(self) -> str:
         """The client name."""
         return self._core.name
+
+    @property
+    def name_hash(self) -> int:
+        """The hash of the client name: the publisher id in the bookmarks of its publishes."""
+        return publisher_id(self._core.name)
 
     @property
     def state(self) -> ConnectionState:

@@ -9,35 +9,19 @@ and `logon`, which it does by itself, and `set_heartbeat`, which comes too late 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NoReturn, Self
 
 from typing_extensions import Unpack, override
 
-from haclient.chooser import DefaultServerChooser, ServerChooser
 from haclient.client import Client
-from haclient.delay import DelayStrategy, ExponentialDelayStrategy
-from haclient.errors import HAClientError, UsageError
-from haclient.ha_options import HAOptions
-from haclient.protocol.messages import Message
-from haclient.protocol.options import Options
+from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
-from haclient.session.connection_state import StateListener
-from haclient.session.heartbeat import Heartbeat
-from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
+from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.core import Core
-from haclient.transport.dispatch import DEFAULT_CAP_BYTES
-from haclient.transport.handling import HandlerErrorPolicy, check_policy
-from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
-from haclient.transport.reconnector import (
-    HASettings,
-    OnPublishGap,
-    OnResubscribeFailure,
-    Reconnector,
-)
-from haclient.transport.settings import EXIT_TIMEOUT_S, TIMEOUT_S, Settings
+from haclient.transport.reconnector import Reconnector
+from haclient.transport.settings import TIMEOUT_S, HAOptions, HASettings
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
@@ -61,101 +45,30 @@ class HAClient(Client):
 
     Args:
         name: Identifies this client and its publishes; the same in every run, unlike all others.
-        servers: Connection strings, best first; or give a `server_chooser`.
-        server_chooser: Chooses the server of each attempt.
-        delay_strategy: Decides the waits between attempts; exponential by default.
         publish_store: Keeps publishes until they are persisted. Owned and closed.
         bookmark_store: Remembers what subscriptions have finished with. Owned and closed.
-        subscription_manager: Remembers what to enter again.
-        heartbeat: Seconds between beats; `None` for none.
-        idle_limit: Silence in seconds after which a server is given up; two beats by default.
-        connect_timeout: Seconds for each step of an attempt.
-        logon_options: Options of the logon; `ack_conflation=100ms` unless told otherwise.
-        on_publish_gap: What to do with a server that lacks what was acknowledged to us: try the
-            next one (`"refuse"`), go on, or raise.
-        on_resubscribe_failure: What becomes of a subscription that no server takes back (SM8). Each
-            server is asked once; when one refuses it again, `"fail"` ends the block with the error,
-            `"drop"` ends this subscription with it, `"retry"` goes on for as long as the delay
-            strategy allows. A callable gets id and error and answers with one of these.
-        failover_overlap: How many seconds before a server was heard last the replay on another one
-            begins: more than the clocks differ, and than replication takes.
-        on_failed_write: Called with the message and the reason when a publish is refused.
-        on_duplicate: Called with each message that a bookmark store filtered out.
-        on_last_chance: Called with each message that belongs to no subscription.
-        on_disconnect: Called with the reason of each lost connection.
-        on_state: The first state listener; see `add_state_listener` (HA20).
-        on_handler_error: See `Client`.
-        max_queued_bytes: How much a subscription may hold before reading stops.
-        max_unpersisted_bytes: Where `publish` begins to wait for acks, connected or not (HA18).
-        exit_timeout: How many seconds leaving the block waits for what was published to be
-            persisted, connected or not, before it warns and leaves it to the store; `None` waits
-            for as long as it takes, 0 not at all (HA25).
+        **options: See `HAOptions`; `servers` or `server_chooser` is needed.
 
     Raises:
         UsageError: Neither or both of `servers` and `server_chooser`, or a value that cannot be.
         StoreLocked: A store belongs to another client.
     """
 
-    def __init__(  # noqa: PLR0913  # the extension points of seed S4, all by keyword
+    def __init__(
         self,
         name: str,
         *,
-        servers: Sequence[str] = (),
-        server_chooser: ServerChooser | None = None,
-        delay_strategy: DelayStrategy | None = None,
         publish_store: PublishStore | None = None,
         bookmark_store: BookmarkStore | None = None,
-        subscription_manager: SubscriptionManager | None = None,
-        heartbeat: float | None = 10.0,
-        idle_limit: float | None = None,
-        connect_timeout: float = TIMEOUT_S,
-        logon_options: str | Options = "ack_conflation=100ms",
-        on_publish_gap: OnPublishGap = "refuse",
-        on_resubscribe_failure: OnResubscribeFailure = "fail",
-        failover_overlap: float = 5.0,
-        on_failed_write: Callable[[Message, str], object] | None = None,
-        on_duplicate: Callable[[Message], object] | None = None,
-        on_last_chance: Callable[[Message], object] | None = None,
-        on_disconnect: Callable[[HAClientError], object] | None = None,
-        on_state: StateListener | None = None,
-        on_handler_error: HandlerErrorPolicy = "raise",
-        max_queued_bytes: int = DEFAULT_CAP_BYTES,
-        max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
-        exit_timeout: float | None = EXIT_TIMEOUT_S,
+        **options: Unpack[HAOptions],
     ) -> None:
-        _check_servers(servers, server_chooser)
-        check_policy(on_handler_error)  # before anything is taken
-        manager = subscription_manager or MemorySubscriptionManager()
         settings = HASettings(
-            chooser=server_chooser or DefaultServerChooser(servers),
-            delay=delay_strategy or ExponentialDelayStrategy(),
-            manager=manager,
-            connect_timeout_s=connect_timeout,
-            on_publish_gap=on_publish_gap,
-            on_resubscribe_failure=on_resubscribe_failure,
-            failover_overlap_s=failover_overlap,
+            name=name, publish_store=publish_store, bookmark_store=bookmark_store, **options
         )
-        settings.check_store(publish_store)
-        core = Core(
-            Settings(
-                name=name,
-                publish_store=publish_store,
-                bookmark_store=bookmark_store,
-                heartbeat=None if heartbeat is None else Heartbeat(heartbeat, idle_limit),
-                logon_options=str(logon_options),
-                on_failed_write=on_failed_write,
-                on_duplicate=on_duplicate,
-                on_last_chance=on_last_chance,
-                on_disconnect=on_disconnect,
-                on_state=on_state,
-                max_queued_bytes=max_queued_bytes,
-                max_unpersisted_bytes=max_unpersisted_bytes,
-                exit_timeout_s=exit_timeout,
-            ),
-            manager,
-        )
-        self._reconnector = Reconnector(core, settings)
-        self._compose(core, on_handler_error)
+        manager = settings.subscription_manager or MemorySubscriptionManager()
+        core = Core(settings, manager)
+        self._reconnector = Reconnector(core, settings, manager)
+        self._compose(core)
 
     @classmethod
     def memory_backed(cls, name: str, **options: Unpack[HAOptions]) -> Self:
@@ -257,10 +170,3 @@ class HAClient(Client):
         if self._core.entered:
             raise UsageError("an HAClient takes its heartbeat before it connects: heartbeat=...")
         await super().set_heartbeat(interval, idle_limit)
-
-
-def _check_servers(servers: Sequence[str], chooser: ServerChooser | None) -> None:
-    if isinstance(servers, str):
-        raise UsageError("servers is a list of connection strings: servers=[...]")
-    if bool(servers) == (chooser is not None):
-        raise UsageError("give either servers=[...] or a server_chooser")

@@ -32,7 +32,7 @@ from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.stores import BookmarkStore, PublishStore
-from haclient.transport.reconnector import OnPublishGap
+from haclient.transport.settings import OnPublishGap
 
 __all__ = ["CONNECT_TIMEOUT_S", "GIVE_UP_AFTER_S", "Connection", "open_client"]
 

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 import trio
 
-from haclient.auth import Authenticator
+from haclient.auth import Authenticator, DefaultAuthenticator
 from haclient.errors import (
     AuthenticationError,
     CommandError,
@@ -56,7 +56,7 @@ from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
 from haclient.transport.nursery import open_nursery
 from haclient.transport.publisher import Publisher, what_remains
-from haclient.transport.settings import TIMEOUT_S, Settings
+from haclient.transport.settings import TIMEOUT_S, Settings, seconds
 from haclient.transport.upkeep import Upkeep, open_all
 from haclient.transport.writer import Writer
 
@@ -106,7 +106,7 @@ class Core:
             state=settings.on_state,
         )
         self.connection: Connection | None = None
-        self.heartbeat = settings.heartbeat
+        self.heartbeat = settings.new_heartbeat()
         self.lasting: dict[str, Subscription] = {}
         self.drops: Callable[[str, HAClientError], bool] = lambda _, __: False
         self._manager = manager
@@ -128,6 +128,10 @@ class Core:
         """Open the nursery that everything of this client runs in."""
         if self._nursery is not None or self.status.state is ConnectionState.SHUTDOWN:
             raise UsageError("a client runs once: make a new one with the same stores' paths")
+        if not trio.lowlevel.in_trio_run():
+            raise UsageError(
+                "haclient runs on trio: start the program with trio.run(main), not with asyncio"
+            )
         self.thread.bind()
         self.commander.places.now_us()  # from here on the clock may step
         await self._upkeep.recover(self.name)
@@ -241,7 +245,9 @@ class Core:
         self.check_connected()
         self._logging_on = True
         try:
-            await self.log_on(self.settings.authenticator, timeout=timeout)
+            await self.log_on(
+                self.settings.authenticator or DefaultAuthenticator(), timeout=timeout
+            )
             self.reconcile()
             await self.start_heartbeat(timeout=timeout)
             self.publisher.open_log()
@@ -262,7 +268,7 @@ class Core:
             client_name=self.name,
             uri=uri,
             authenticator=authenticator,
-            options=self.settings.logon_options,
+            options=str(self.settings.logon_options),
             correlation_id=self.settings.logon_correlation_id,
             timeout=timeout,
         )
@@ -433,11 +439,10 @@ class Core:
 
     async def _drain(self) -> None:
         """Before leaving: what was published has left, and is persisted if soon."""
-        publisher, limit_s = self.publisher, self.settings.exit_timeout_s
+        publisher, limit_s = self.publisher, seconds(self.settings.exit_timeout)
         if limit_s == 0 or (publisher.log is None and not self.status.is_logged_on):
             return
         release_queues(self.session.router.all())
-        limit_s = math.inf if limit_s is None else limit_s
         left = await drain(publisher, self.flush_persisted, limit_s=limit_s)
         if left:
             _logger.warning("client %s leaves with publishes not persisted: %s", self.name, left)

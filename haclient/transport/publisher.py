@@ -17,7 +17,7 @@ wait for the disk, so that `publish` returns only what survives a power loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from threading import get_ident
 from typing import Final
 
@@ -92,6 +92,7 @@ class Publisher:
         self._would_deadlock = would_deadlock
         self.lasting = lasting
         self._stopped: HAClientError | None = None
+        self.wait_for_connection: Callable[[], Awaitable[None]] | None = None
         self.refusals: dict[int, str] = {}
         self._heads: dict[str, bytes] = {}
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
@@ -265,7 +266,7 @@ class Publisher:
         if gate.attention:
             await self.make_room()
         if log is None:
-            self.send_unstored(publish_frame_without_store(topic, as_bytes(body)))
+            await self._send_unstored(publish_frame_without_store(topic, as_bytes(body)))
             return None
         if isinstance(body, str):
             body = body.encode()
@@ -315,7 +316,7 @@ class Publisher:
             sow_key=sow_key,
         )
         await self.make_room()
-        self.send_unstored(frame)
+        await self._send_unstored(frame)
         return None
 
     async def publish_command(self, command: Command, command_id: str) -> int | None:
@@ -338,7 +339,7 @@ class Publisher:
         if self.log is None:
             frame = encode_frame(fields, as_bytes(command.data))
             await self.make_room()
-            self.send_unstored(frame)
+            await self._send_unstored(frame)
             return None
         if command.sequence is not None:
             raise UsageError(
@@ -398,6 +399,22 @@ class Publisher:
         except TypeError:  # a topic that is not even hashable
             check_text("topic", topic)
             raise
+
+    async def _send_unstored(self, frame: bytes) -> None:
+        """Queue a publish that no store keeps, after a wait for a connection where that is wanted.
+
+        Raises:
+            DisconnectedError: There is no connection that has logged on, or none will follow.
+        """
+        while True:
+            try:
+                self.send_unstored(frame)
+            except DisconnectedError:
+                if self.wait_for_connection is None:
+                    raise
+                await self.wait_for_connection()
+            else:
+                return
 
     def send_unstored(self, frame: bytes) -> None:
         """Queue a publish that no store keeps.

@@ -11,14 +11,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import trio
 
 from haclient.auth import Authenticator, DefaultAuthenticator
-from haclient.chooser import ServerChooser
-from haclient.delay import DelayStrategy
+from haclient.chooser import DefaultServerChooser
+from haclient.delay import ExponentialDelayStrategy
 from haclient.errors import (
     AuthenticationError,
     CommandError,
@@ -38,80 +36,29 @@ from haclient.session.resuming import Refusals
 from haclient.session.subscriptions import Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import Core, fail
-from haclient_stores.interfaces import PublishStore
-from haclient_stores.publish_stores.publish_log import PublishLog
+from haclient.transport.settings import HASettings
 
-__all__ = ["HASettings", "OnPublishGap", "OnResubscribeFailure", "Reconnector"]
-
-OnPublishGap: TypeAlias = Literal["refuse", "continue", "raise"]
-"""What to do with a server that lacks what was acknowledged: try the next, go on, or give up."""
-
-OnResubscribeFailure: TypeAlias = (
-    Literal["fail", "retry", "drop"] | Callable[[str, HAClientError], str]
-)
-"""What becomes of a subscription that no server takes back; a callable gets its id and the error
-and answers with one of the words."""
+__all__ = ["Reconnector"]
 
 _EXPECTED = (DisconnectedError, CommandError, ProtocolError, TimedOut, PublishGap)
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HASettings:
-    """What a client that stays connected was made with; `haclient.ha.HAClient` documents each."""
-
-    chooser: ServerChooser
-    delay: DelayStrategy
-    manager: SubscriptionManager
-    connect_timeout_s: float
-    on_publish_gap: OnPublishGap
-    on_resubscribe_failure: OnResubscribeFailure
-    failover_overlap_s: float
-
-    def __post_init__(self) -> None:
-        """Refuse words that mean nothing.
-
-        Raises:
-            UsageError: One does.
-        """
-        gap, failure = self.on_publish_gap, self.on_resubscribe_failure
-        if gap not in {"refuse", "continue", "raise"}:
-            raise UsageError(f"on_publish_gap is 'refuse', 'continue' or 'raise', not {gap!r}")
-        if not callable(failure) and failure not in {"fail", "retry", "drop"}:
-            raise UsageError(
-                f"on_resubscribe_failure is 'fail', 'retry', 'drop' or a callable, not {failure!r}"
-            )
-
-    @property
-    def refuses_gaps(self) -> bool:
-        """Whether a server that lacks what was acknowledged is left."""
-        return self.on_publish_gap != "continue"
-
-    def check_store(self, store: PublishStore | None) -> None:
-        """Look whether the publish store says the same about gaps.
-
-        Raises:
-            UsageError: One says go on where the other says stop.
-        """
-        stops = isinstance(store, PublishLog) and store.error_on_publish_gap
-        if stops and not self.refuses_gaps:
-            raise UsageError(
-                "on_publish_gap='continue' goes on where error_on_publish_gap=True of the publish "
-                "store says stop: give one of the two"
-            )
 
 
 class Reconnector:
     """Keeps one `Core` connected.
 
     Args:
-        core: What to connect; it was made with the same subscription manager.
+        core: What to connect; it was made with the same settings and subscription manager.
         settings: Which servers, which waits, and what to do when a server is not fit.
+        manager: Remembers the subscriptions to enter again.
     """
 
-    def __init__(self, core: Core, settings: HASettings) -> None:
+    def __init__(self, core: Core, settings: HASettings, manager: SubscriptionManager) -> None:
         self._core = core
         self._settings = settings
+        self._chooser = settings.server_chooser or DefaultServerChooser(settings.servers)
+        self._delay = settings.delay_strategy or ExponentialDelayStrategy()
+        self._manager = manager
         self._plan = RecoveryPlan()
         self._failures = FailureLog()
         self._refusals = Refusals()
@@ -133,7 +80,9 @@ class Reconnector:
             Recovery.LIVE: self._serve,
         }
         core.drops = self._drops
-        core.commander.places.overlap_us = int(settings.failover_overlap_s * 1_000_000)
+        if settings.retry_on_disconnect:
+            core.publisher.wait_for_connection = core.ready
+        core.commander.places.overlap_us = int(settings.failover_overlap * 1_000_000)
 
     async def connect_and_logon(self) -> None:
         """Start to stay connected; returns when it is live for the first time.
@@ -177,7 +126,7 @@ class Reconnector:
         final = self._is_final(error)
         self._warn(error)
         if self._plan.lost():
-            self._settings.chooser.report_failure(error, self._info())
+            self._chooser.report_failure(error, self._info())
         if core.status.server is None and state in {Recovery.DIALLING, Recovery.LOGGING_ON}:
             self._sweep[self._uri] = error
         await core.abandon(error)
@@ -243,11 +192,11 @@ class Reconnector:
     # -- its steps --------------------------------------------------------------
 
     async def _choose(self) -> None:
-        self._uri = self._settings.chooser.current_uri()
+        self._uri = self._chooser.current_uri()
         if not self._uri:
-            raise ReconnectGaveUp(self._plan.attempts, self._settings.chooser.error())
+            raise ReconnectGaveUp(self._plan.attempts, self._chooser.error())
         self._check_credentials()
-        self._authenticator = self._settings.chooser.current_authenticator()
+        self._authenticator = self._chooser.current_authenticator()
 
     def _check_credentials(self) -> None:
         """A sweep is over when a server comes up again: did each one refuse the credentials?
@@ -269,19 +218,19 @@ class Reconnector:
 
     async def _wait(self) -> None:
         try:
-            delay_s = self._settings.delay.delay_for(self._uri, trio.current_time())
+            delay_s = self._delay.delay_for(self._uri, trio.current_time())
         except TimedOut as error:
-            why = f"{error}; the last error: {self._settings.chooser.error()}"
+            why = f"{error}; the last error: {self._chooser.error()}"
             raise ReconnectGaveUp(self._plan.attempts, why) from error
         await trio.sleep(delay_s)
 
     async def _dial(self) -> None:
         core, plan = self._core, self._plan
         _logger.info("client %s: attempt %d at %s", core.name, plan.attempts, self._info()["uri"])
-        await core.connect(self._uri, timeout=self._settings.connect_timeout_s)
+        await core.connect(self._uri, timeout=self._settings.connect_timeout)
 
     async def _log_on(self) -> None:
-        core, limit_s = self._core, self._settings.connect_timeout_s
+        core, limit_s = self._core, self._settings.connect_timeout
         with trio.move_on_after(limit_s):  # with what the authenticator takes
             await core.log_on(self._authenticator, timeout=limit_s)
             self._sweep.clear()
@@ -292,7 +241,7 @@ class Reconnector:
     async def _reconcile(self) -> None:
         core = self._core
         core.check_connected()
-        self._settings.chooser.report_success(self._info())
+        self._chooser.report_success(self._info())
         log = core.publisher.log
         persisted = None if core.status.server is None else core.status.server.persisted
         if (
@@ -312,7 +261,7 @@ class Reconnector:
     async def _start_heartbeat(self) -> None:
         core = self._core
         core.check_connected()
-        if await core.start_heartbeat(timeout=self._settings.connect_timeout_s):
+        if await core.start_heartbeat(timeout=self._settings.connect_timeout):
             core.tell(ConnectionState.HEARTBEAT_INITIATED)
 
     async def _replay(self) -> None:
@@ -322,7 +271,7 @@ class Reconnector:
 
     async def _resubscribe(self) -> None:
         core = self._core
-        for entry in self._settings.manager.entries():
+        for entry in self._manager.entries():
             subscription = core.lasting.get(entry.sub_id)
             if subscription is not None:
                 try:
@@ -343,7 +292,7 @@ class Reconnector:
         if young.cancelled_caught:
             self._plan.stable()
             self._failures.reset()
-            self._settings.delay.reset()
+            self._delay.reset()
             await core.wait_lost()
         raise core.status.why_not_connected()
 
@@ -357,7 +306,7 @@ class Reconnector:
                 subscription,
                 subscription.request.changed(entry.fields),
                 still_wanted=lambda: core.lasting.get(subscription.sub_id) is subscription,
-                timeout=self._settings.connect_timeout_s,
+                timeout=self._settings.connect_timeout,
             )
 
     def _refused(self, subscription: Subscription, error: HAClientError) -> None:

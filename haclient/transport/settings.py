@@ -1,30 +1,59 @@
-"""What a client was made with, in one value (design 4)."""
+"""The options of a client: their names, defaults and meaning, in one place.
+
+`ClientOptions` and `HAOptions` are the keyword arguments as type checkers see them, and document
+each. `Settings` and `HASettings` are the same as values with their defaults; `Client` and
+`HAClient` make one of these from what they are given, and everything below asks it.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, TypedDict
 
-from haclient.auth import Authenticator, DefaultAuthenticator
+from typing_extensions import override
+
+from haclient.auth import Authenticator
+from haclient.chooser import ServerChooser
+from haclient.delay import DelayStrategy
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
 from haclient.session.connection_state import StateListener
 from haclient.session.heartbeat import Heartbeat
+from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.dispatch import DEFAULT_CAP_BYTES
+from haclient.transport.handling import HandlerErrorPolicy, check_policy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient_stores.interfaces import BookmarkStore, PublishStore
+from haclient_stores.publish_stores.publish_log import PublishLog
 
-__all__ = ["EXIT_TIMEOUT_S", "TIMEOUT_S", "Settings", "seconds", "wall_clock"]
+__all__ = [
+    "TIMEOUT_S",
+    "ClientOptions",
+    "HAOptions",
+    "HASettings",
+    "OnPublishGap",
+    "OnResubscribeFailure",
+    "Settings",
+    "seconds",
+    "wall_clock",
+]
 
 TIMEOUT_S: Final = 10.0
 """How long a command may take unless the call says otherwise, in seconds."""
 
-EXIT_TIMEOUT_S: Final = 5.0
-"""How long leaving the block waits for what was published to be persisted, in seconds (HA25)."""
+OnPublishGap: TypeAlias = Literal["refuse", "continue", "raise"]
+"""What to do with a server that lacks what was acknowledged: try the next, go on, or give up."""
+
+OnResubscribeFailure: TypeAlias = (
+    Literal["fail", "retry", "drop"] | Callable[[str, HAClientError], str]
+)
+"""What becomes of a subscription that no server takes back; a callable gets its id and the error
+and answers with one of the words."""
 
 
 wall_clock: Final[ContextVar[Callable[[], int]]] = ContextVar(
@@ -42,30 +71,166 @@ def seconds(timeout: float | None) -> float:
     return math.inf if timeout is None else timeout
 
 
+class ClientOptions(TypedDict, total=False):
+    """Keyword arguments that `Client` and `HAClient` share.
+
+    Attributes:
+        heartbeat: Seconds between heartbeats, 10 for an `HAClient`; `None`, the default of a
+            `Client`, for none.
+        idle_limit: Silence in seconds after which the server is considered dead; two heartbeats
+            unless told otherwise.
+        logon_options: Options of each logon; `ack_conflation=100ms` for an `HAClient` unless told
+            otherwise.
+        logon_correlation_id: Shown by the server's administration.
+        on_failed_write: Called with the message and the reason when the server refuses a publish.
+        on_duplicate: Called with each message that a bookmark store filtered out.
+        on_last_chance: Called with each message that belongs to no subscription.
+        on_disconnect: Called with the reason of each lost connection.
+        on_state: The first state listener; see `Client.add_state_listener`.
+        on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
+            `"continue"` goes on, `"discard"` goes on and discards; a callable decides itself.
+        max_queued_bytes: Bytes that a subscription may hold before reading stops.
+        max_unpersisted_bytes: Unpersisted bytes at which `publish` begins to wait for acks,
+            connected or not.
+        exit_timeout: Seconds that leaving the block waits for what was published to be persisted,
+            before it warns and leaves it to the store; `None` waits for as long as it takes, 0 not
+            at all.
+    """
+
+    heartbeat: float | None
+    idle_limit: float | None
+    logon_options: str | Options
+    logon_correlation_id: str
+    on_failed_write: Callable[[Message, str], object] | None
+    on_duplicate: Callable[[Message], object] | None
+    on_last_chance: Callable[[Message], object] | None
+    on_disconnect: Callable[[HAClientError], object] | None
+    on_state: StateListener | None
+    on_handler_error: HandlerErrorPolicy
+    max_queued_bytes: int
+    max_unpersisted_bytes: int
+    exit_timeout: float | None
+
+
+class HAOptions(ClientOptions, total=False):
+    """Keyword arguments of `HAClient` besides its stores.
+
+    Attributes:
+        servers: Connection strings, best first; or give a `server_chooser`.
+        server_chooser: Chooses the server of each attempt.
+        delay_strategy: Decides the waits between attempts; exponential unless told otherwise.
+        subscription_manager: Remembers which subscriptions to enter again.
+        connect_timeout: Seconds for each step of an attempt: connecting, the logon, the heartbeat,
+            each subscription.
+        on_publish_gap: What to do with a server that lacks what was acknowledged to us: try the
+            next one (`"refuse"`), go on (`"continue"`), or end the client (`"raise"`).
+        on_resubscribe_failure: What becomes of a subscription that no server takes back. Each
+            server is asked once; when one refuses it again, `"fail"` ends the block with the error,
+            `"drop"` ends this subscription with it, `"retry"` goes on for as long as the delay
+            strategy allows. A callable gets id and error and answers with one of these.
+        failover_overlap: After a fail-over, replay starts this many seconds before the last data
+            received. Must exceed clock skew plus replication lag.
+        retry_on_disconnect: Whether a publish without a publish store waits for the next connection
+            while there is none, instead of raising `DisconnectedError`. What was on its way when a
+            connection was lost is lost all the same.
+    """
+
+    servers: Sequence[str]
+    server_chooser: ServerChooser | None
+    delay_strategy: DelayStrategy | None
+    subscription_manager: SubscriptionManager | None
+    connect_timeout: float
+    on_publish_gap: OnPublishGap
+    on_resubscribe_failure: OnResubscribeFailure
+    failover_overlap: float
+    retry_on_disconnect: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a client was made with; `haclient.client.Client` documents each."""
+    """`ClientOptions` with their defaults, beside the client's name, stores and clock."""
 
     name: str
     publish_store: PublishStore | None = None
     bookmark_store: BookmarkStore | None = None
-    heartbeat: Heartbeat | None = None
-    authenticator: Authenticator = field(default_factory=DefaultAuthenticator)
-    logon_options: str = ""
+    authenticator: Authenticator | None = None
+    clock_us: Callable[[], int] = _clock_us
+    heartbeat: float | None = None
+    idle_limit: float | None = None
+    logon_options: str | Options = ""
     logon_correlation_id: str = ""
     on_failed_write: Callable[[Message, str], object] | None = None
     on_duplicate: Callable[[Message], object] | None = None
     on_last_chance: Callable[[Message], object] | None = None
     on_disconnect: Callable[[HAClientError], object] | None = None
+    on_state: StateListener | None = None
+    on_handler_error: HandlerErrorPolicy = "raise"
     max_queued_bytes: int = DEFAULT_CAP_BYTES
     max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES
-    clock_us: Callable[[], int] = _clock_us
-    on_state: StateListener | None = None
-    exit_timeout_s: float | None = EXIT_TIMEOUT_S
+    exit_timeout: float | None = 5.0
 
     def __post_init__(self) -> None:
-        if self.exit_timeout_s is not None and not self.exit_timeout_s >= 0:
+        """Refuse what can never work, before any store is taken.
+
+        Raises:
+            UsageError: A value cannot be.
+        """
+        self.new_heartbeat()
+        check_policy(self.on_handler_error)
+        if self.exit_timeout is not None and not self.exit_timeout >= 0:
             raise UsageError(
                 "exit_timeout is in seconds, 0 to leave at once or None to wait for as long as it "
-                f"takes, not {self.exit_timeout_s!r}"
+                f"takes, not {self.exit_timeout!r}"
             )
+
+    def new_heartbeat(self) -> Heartbeat | None:
+        """The timers of one connection, if heartbeats are wanted."""
+        return None if self.heartbeat is None else Heartbeat(self.heartbeat, self.idle_limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HASettings(Settings):
+    """`HAOptions` with their defaults."""
+
+    heartbeat: float | None = 10.0
+    logon_options: str | Options = "ack_conflation=100ms"
+    servers: Sequence[str] = ()
+    server_chooser: ServerChooser | None = None
+    delay_strategy: DelayStrategy | None = None
+    subscription_manager: SubscriptionManager | None = None
+    connect_timeout: float = TIMEOUT_S
+    on_publish_gap: OnPublishGap = "refuse"
+    on_resubscribe_failure: OnResubscribeFailure = "fail"
+    failover_overlap: float = 5.0
+    retry_on_disconnect: bool = False
+
+    @override
+    def __post_init__(self) -> None:
+        """Refuse what can never work, before any store is taken.
+
+        Raises:
+            UsageError: A value cannot be, or two contradict each other.
+        """
+        Settings.__post_init__(self)  # `super()` does not work in a dataclass with slots
+        if isinstance(self.servers, str):
+            raise UsageError("servers is a list of connection strings: servers=[...]")
+        if bool(self.servers) == (self.server_chooser is not None):
+            raise UsageError("give either servers=[...] or a server_chooser")
+        gap, failure = self.on_publish_gap, self.on_resubscribe_failure
+        if gap not in {"refuse", "continue", "raise"}:
+            raise UsageError(f"on_publish_gap is 'refuse', 'continue' or 'raise', not {gap!r}")
+        if not callable(failure) and failure not in {"fail", "retry", "drop"}:
+            raise UsageError(
+                f"on_resubscribe_failure is 'fail', 'retry', 'drop' or a callable, not {failure!r}"
+            )
+        store = self.publish_store
+        if isinstance(store, PublishLog) and store.error_on_publish_gap and not self.refuses_gaps:
+            raise UsageError(
+                "on_publish_gap='continue' goes on where error_on_publish_gap=True of the publish "
+                "store says stop: give one of the two"
+            )
+
+    @property
+    def refuses_gaps(self) -> bool:
+        """Whether a server that lacks what was acknowledged is left."""
+        return self.on_publish_gap != "continue"

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
 
 from haclient.chooser import FailureCountServerChooser
 from haclient.delay import FixedDelayStrategy
@@ -93,6 +94,7 @@ async def test_the_delay_strategy_is_reset_once_the_connection_was_live_for_long
     resets: list[float] = []
 
     class Recorded(FixedDelayStrategy):
+        @override
         def reset(self) -> None:
             resets.append(trio.current_time())
             super().reset()
@@ -234,6 +236,7 @@ async def test_the_client_ends_with_what_the_chooser_says_when_it_has_no_server(
     server: Server,
 ) -> None:
     class Once(FailureCountServerChooser):
+        @override
         def current_uri(self) -> str:
             return "" if self._failures[server.uri] else super().current_uri()
 

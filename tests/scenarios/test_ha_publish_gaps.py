@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import PublishGap, ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
-from haclient.transport.reconnector import OnPublishGap
+from haclient.transport.settings import OnPublishGap
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time

@@ -23,7 +23,8 @@ from haclient.errors import (
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
-from haclient.transport.reconnector import OnResubscribeFailure
+from haclient.transport.nursery import open_nursery
+from haclient.transport.settings import OnResubscribeFailure
 from haclient_stores.bookmark import EPOCH, Timestamp
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
@@ -183,6 +184,46 @@ async def test_without_a_store_a_publish_while_disconnected_is_an_error(server: 
         with pytest.raises(DisconnectedError):
             await client.publish("orders", b"x")
         assert client.disconnected
+
+
+@pytest.mark.row("HA17")
+async def test_without_a_store_a_publish_waits_for_the_next_connection_where_so_set(
+    server: Server,
+) -> None:
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, retry_on_disconnect=True, exit_timeout=0
+    )
+    async with entered(client, partial(live, server)) as peer:
+        await lose(peer)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.publish, "orders", b"plain")
+            nursery.start_soon(partial(client.publish, "orders", b"with", correlation_id="x"))
+            await wait_all_tasks_blocked()
+            with pytest.raises(DisconnectedError):
+                client.publish_nowait("orders", b"never waits")
+            again = await live(server)
+        heard = {(await again.expect("publish")).data for _ in range(2)}
+        assert heard == {b"plain", b"with"}
+        server.stop_listening()
+        await lose(again)
+        with pytest.raises(DisconnectedError, match="on purpose"):  # noqa: PT012  # two tasks
+            async with open_nursery() as nursery:
+                nursery.start_soon(client.publish, "orders", b"hopeless")
+                await wait_all_tasks_blocked()
+                await client.disconnect()
+
+
+@pytest.mark.row("CC4", "HA16")
+async def test_every_logon_has_the_options_and_the_correlation_id(server: Server) -> None:
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, logon_correlation_id="abc", exit_timeout=0
+    )
+    async with entered(client, partial(live, server)) as peer:
+        await lose(peer)
+        await live(server)
+    for each in server.peers:
+        logon = each.heard[0]
+        assert (logon.options, logon.correlation_id) == ("ack_conflation=100ms", "abc")
 
 
 @pytest.mark.row("MS3", "SM4", "BS9")

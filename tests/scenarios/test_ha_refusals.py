@@ -23,7 +23,7 @@ from haclient.errors import (
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.transport.nursery import open_nursery
-from haclient.transport.reconnector import OnResubscribeFailure
+from haclient.transport.settings import OnResubscribeFailure
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time

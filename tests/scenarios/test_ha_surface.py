@@ -18,6 +18,7 @@ from haclient.delay import FixedDelayStrategy
 from haclient.errors import DisconnectedError, StoreFull, UsageError, WouldBlock
 from haclient.ha import HAClient
 from haclient.protocol.commands import Command
+from haclient.protocol.identity import publisher_id
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
@@ -101,6 +102,7 @@ METHODS: dict[str, tuple[Callable[[Client], Awaitable[object]], object]] = {
 }
 PROPERTIES = {
     "name": "c",
+    "name_hash": publisher_id("c"),
     "state": ConnectionState.RESUBSCRIBED,
     "server_version": SOW.version,
     "publish_store": MemoryPublishStore,

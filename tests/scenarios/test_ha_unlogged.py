@@ -11,7 +11,7 @@ import trio
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import InvalidTopic
 from haclient.ha import HAClient
-from haclient.transport.reconnector import OnPublishGap
+from haclient.transport.settings import OnPublishGap
 from haclient_fake_server.config import BrokerConfig, LogTopic
 from support.broker import RawClient, running_broker
 from support.clock import in_virtual_time

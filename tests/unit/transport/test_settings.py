@@ -3,27 +3,50 @@
 from __future__ import annotations
 
 import math
+from dataclasses import MISSING, fields
+from typing import get_type_hints
 
 import pytest
 
-from haclient.auth import DefaultAuthenticator
 from haclient.errors import UsageError
-from haclient.transport.settings import Settings, wall_clock
+from haclient.transport.settings import (
+    ClientOptions,
+    HAOptions,
+    HASettings,
+    Settings,
+    wall_clock,
+)
 
 
 def test_everything_but_the_name_has_a_default() -> None:
     settings = Settings(name="orders-7")
-    assert isinstance(settings.authenticator, DefaultAuthenticator)
     assert (settings.publish_store, settings.bookmark_store, settings.heartbeat) == (None,) * 3
 
 
+@pytest.mark.row("HA11", "HA12")
+@pytest.mark.parametrize(
+    ("options", "values"), [(ClientOptions, Settings), (HAOptions, HASettings)]
+)
+def test_each_keyword_argument_has_a_default_of_its_type_and_is_documented(
+    options: type, values: type
+) -> None:
+    hints = get_type_hints(options)
+    assert not options.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
+    own = {"name", "publish_store", "bookmark_store", "authenticator", "clock_us"}
+    assert hints == {name: hint for name, hint in get_type_hints(values).items() if name not in own}
+    documented = "".join(each.__doc__ or "" for each in (ClientOptions, HAOptions))
+    for name in hints:
+        assert f"        {name}: " in documented
+    assert all(each.default is not MISSING for each in fields(values) if each.name != "name")
+
+
 @pytest.mark.row("HA25")
-@pytest.mark.parametrize("exit_timeout_s", [-1, -0.1, math.nan])
-def test_an_exit_timeout_is_a_time_or_none(exit_timeout_s: float) -> None:
+@pytest.mark.parametrize("exit_timeout", [-1, -0.1, math.nan])
+def test_an_exit_timeout_is_a_time_or_none(exit_timeout: float) -> None:
     with pytest.raises(UsageError, match="exit_timeout is in seconds"):
-        Settings(name="c", exit_timeout_s=exit_timeout_s)
+        Settings(name="c", exit_timeout=exit_timeout)
     for fine in (None, 0, 2.5, math.inf):
-        assert Settings(name="c", exit_timeout_s=fine).exit_timeout_s == fine
+        assert Settings(name="c", exit_timeout=fine).exit_timeout == fine
 
 
 @pytest.mark.row("PS8")
