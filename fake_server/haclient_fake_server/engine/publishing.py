@@ -38,6 +38,11 @@ __all__ = ["Publishing"]
 MAX_HEADER_BYTES: Final = 65_535
 """The longest SOW key or correlation id: a record has 16 bits for its length."""
 MAX_EXPIRATION_S: Final = 2**32 - 1
+
+MAX_TOPIC_CHARACTERS: Final = 64 * 2**20
+"""The names of all topics together, since every journal segment repeats those that are logged. A
+publish to a new topic above this is refused; a replicated one is taken, since its origin has it."""
+
 RESERVED: Final = "/AMPS"
 DEVNULL: Final = "/AMPS/devnull"
 
@@ -88,6 +93,11 @@ class Publishing:
         problem = _problem(message)
         if problem:
             self.refuse(connection, message, problem)
+            return
+        known = message.topic in state.table(connection.message_type).routes
+        if not known and state.topic_characters + len(message.topic) > MAX_TOPIC_CHARACTERS:
+            detail = f"a new topic, and the names of all come to {MAX_TOPIC_CHARACTERS} characters"
+            self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
             return
         if message.sequence and message.sequence <= connection.publisher.seen:
             self.acknowledge_duplicate(connection, message)

@@ -127,6 +127,7 @@ class State:
         self._refusals = 0
         self._keeps_confirmed = self.durability.waits
         self._epoch_us = now_us - int(now * 1e6)
+        self.topic_characters = 0  # of all names
         self._tables: dict[str, RouteTable] = {}
         self._sow = {
             (topic.message_type, topic.name): SowTopic(
@@ -376,6 +377,7 @@ class State:
         )
 
     def _make_route(self, topic: str, message_type: str) -> Route:
+        self.topic_characters += len(topic)
         return Route(
             topic,
             message_type,

@@ -6,6 +6,7 @@ import pytest
 
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.journal import Cursor, records_of
+from haclient_fake_server.engine.publishing import MAX_TOPIC_CHARACTERS
 from haclient_fake_server.engine.settings import LogTopic
 from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
 from support.engine import World
@@ -242,6 +243,20 @@ def test_a_publish_that_cannot_be_carried_out_is_refused(
     (ack,) = peer.take()
     assert (ack.ack_type, ack.status, ack.sequence) == ("processed", "failure", None)
     assert world.engine.next_position == 1
+
+
+def test_new_topics_are_refused_when_the_names_of_all_are_too_long() -> None:
+    world = World()
+    peer = world.client()
+    long = MAX_TOPIC_CHARACTERS // 4 - 1
+    topics = [str(number).ljust(long, "x") for number in range(4)]
+    for topic in (*topics, "orders", topics[0]):
+        peer.send(c="p", t=topic, a="processed")
+    reasons = [message.reason for message in peer.take()]
+    assert reasons == ["", "", "", "", "invalid topic", ""]
+    assert "the names of all" in world.events[-1]
+    peer.send(c="p", t="new", a="processed")
+    assert [message.status for message in peer.take()] == ["success"]
 
 
 def test_a_refused_publish_without_an_ack_is_refused_in_silence() -> None:
