@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 import trio
 
 from haclient.errors import StoreError, StoreFull, UsageError
-from haclient_stores.bookmark_stores.tracked_store import Tracked, TrackedBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.null import NullPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
@@ -54,14 +54,11 @@ def group_sync(store: PublishStore | BookmarkStore) -> Callable[[], Awaitable[No
     if isinstance(store, PublishLog) and store.durability == "group":
         return partial(_sync_in_groups, store, store.group_interval_s)
     if isinstance(store, TrackedBookmarkStore) and store.durability != "process":
-        tracked = cast("TrackedBookmarkStore[Tracked]", store)
-        return partial(_sync_in_groups, tracked, _BOOKMARKS_EVERY_S)
+        return partial(_sync_in_groups, store, _BOOKMARKS_EVERY_S)
     return None
 
 
-async def _sync_in_groups(
-    store: PublishLog | TrackedBookmarkStore[Tracked], interval_s: float
-) -> None:
+async def _sync_in_groups(store: PublishLog | TrackedBookmarkStore, interval_s: float) -> None:
     """Write through what was stored since the last time; an error of the disk ends the client."""
     while True:
         await trio.sleep(interval_s)

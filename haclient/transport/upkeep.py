@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 
 import trio
 
@@ -23,7 +23,7 @@ from haclient_stores.adapters.recovery_point import (
     RecoveryPointAdapter,
     TimedAdapter,
 )
-from haclient_stores.bookmark_stores.tracked_store import Tracked, TrackedBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 
 __all__ = ["Upkeep", "open_all"]
@@ -160,7 +160,7 @@ class Upkeep:
             if self._store is not None:
                 await self._close(self._store)
 
-    async def _close(self, store: TrackedBookmarkStore[Tracked]) -> None:
+    async def _close(self, store: TrackedBookmarkStore) -> None:
         try:
             if store.adapter is not None:
                 try:
@@ -194,7 +194,5 @@ async def _kept(adapter: RecoveryPointAdapter, client_name: str) -> list[Recover
     )
 
 
-def _ours(store: BookmarkStore | None) -> TrackedBookmarkStore[Tracked] | None:
-    if not isinstance(store, TrackedBookmarkStore):
-        return None
-    return cast("TrackedBookmarkStore[Tracked]", store)
+def _ours(store: BookmarkStore | None) -> TrackedBookmarkStore | None:
+    return store if isinstance(store, TrackedBookmarkStore) else None

@@ -12,13 +12,9 @@ import pytest
 
 from haclient_stores import framing
 from haclient_stores.bookmark_stores import logged as logged_bookmark
-from haclient_stores.bookmark_stores import (
-    logged_subscription,
-    record_file,
-    ring_subscription,
-    snapshots,
-)
+from haclient_stores.bookmark_stores import record_file, records, subscription
 from haclient_stores.bookmark_stores import ring as ring_bookmark
+from haclient_stores.disk import durable_file
 from haclient_stores.publish_stores import hybrid, segment_file, store_directory
 from haclient_stores.publish_stores import segment_log as segments
 from support import bookmark_walk, prune_in_use, publish_walk, unsynced_tail
@@ -182,13 +178,13 @@ def the_newest_segment_moves_to_the_files_first(patch: pytest.MonkeyPatch) -> No
 
 @bug("logged", bookmark_proofs)
 def a_prune_is_not_synced_before_the_rename(patch: pytest.MonkeyPatch) -> None:
-    synced = logged_bookmark.LoggedBookmarkStore._sync_up_to
+    synced = durable_file.DurableFile.fsync
 
-    def sync(file: Ours, end: int) -> None:
-        if not file.path.name.endswith(".prune"):
-            synced(file, end)
+    def fsync(self: Ours) -> None:
+        if not self.file.path.name.endswith(".prune"):
+            synced(self)
 
-    patch.setattr(logged_bookmark.LoggedBookmarkStore, "_sync_up_to", staticmethod(sync))
+    patch.setattr(durable_file.DurableFile, "fsync", fsync)
 
 
 @bug("logged", prune_proofs)
@@ -205,19 +201,23 @@ def the_name_of_a_pruned_file_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 @bug("logged", bookmark_proofs)
 def a_prune_drops_one_live_entry(patch: pytest.MonkeyPatch) -> None:
-    taken = snapshots.snapshot
+    taken = records.snapshot
 
     def snapshot(*values: Ours) -> Iterator[tuple[int, int]]:
-        records = list(taken(*values))
-        logged = [at for at, (word, _) in enumerate(records) if word >> 56 == 1]
-        return iter(records[: logged[-1]] + records[logged[-1] + 1 :] if logged else records)
+        taken_records = list(taken(*values))
+        logged = [at for at, (word, _) in enumerate(taken_records) if word >> 56 == 1]
+        return iter(
+            taken_records[: logged[-1]] + taken_records[logged[-1] + 1 :]
+            if logged
+            else taken_records
+        )
 
     patch.setattr(logged_bookmark, "snapshot", snapshot)
 
 
 @bug("logged", bookmark_proofs)
 def a_prune_forgets_what_was_discarded_out_of_order(patch: pytest.MonkeyPatch) -> None:
-    taken = snapshots.snapshot
+    taken = records.snapshot
     patch.setattr(
         logged_bookmark,
         "snapshot",
@@ -228,16 +228,14 @@ def a_prune_forgets_what_was_discarded_out_of_order(patch: pytest.MonkeyPatch) -
 @bug("logged", bookmark_proofs)
 def discards_are_not_written(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        logged_subscription.LoggedSubscription,
-        "discard",
-        lambda self, number: self._try_discard(number) and None,
+        logged_bookmark.LogJournal, "discard_function", subscription.Journal.discard_function
     )
 
 
 @bug("ring", bookmark_proofs)
 def the_first_slot_counts(patch: pytest.MonkeyPatch) -> None:
-    def newest(pair: bytes, **_: Ours) -> ring_subscription.Slot | None:
-        return ring_subscription.Slot.unpack(pair[:4096])
+    def newest(pair: bytes, **_: Ours) -> ring_bookmark.Slot | None:
+        return ring_bookmark.Slot.unpack(pair[:4096])
 
     patch.setattr(ring_bookmark, "newest_slot", newest)
 
@@ -249,18 +247,18 @@ def a_slot_counts_without_its_checksum(patch: pytest.MonkeyPatch) -> None:
         def crc32(_: object) -> int:
             return 0
 
-    patch.setattr(ring_subscription, "zlib", Trusting)
+    patch.setattr(ring_bookmark, "zlib", Trusting)
 
 
 @bug("ring", bookmark_proofs)
 def a_slot_is_written_where_the_newest_is(patch: pytest.MonkeyPatch) -> None:
-    written = ring_subscription.RingSubscription._write
+    written = ring_bookmark.RingJournal._write
 
     def write(self: Ours) -> None:
         self._slots = (self._slots[0], self._slots[0])
         written(self)
 
-    patch.setattr(ring_subscription.RingSubscription, "_write", write)
+    patch.setattr(ring_bookmark.RingJournal, "_write", write)
 
 
 @bug("logged", bookmark_proofs)

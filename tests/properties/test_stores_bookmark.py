@@ -25,7 +25,7 @@ from haclient_stores.bookmark_stores import record_file
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
-from haclient_stores.bookmark_stores.tracked_store import Tracked, TrackedBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.disk.files import Disk
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.tracker import finished, runs
@@ -59,7 +59,7 @@ class Kept:
         self.since: set[Message] = set()  # what it may leave
         self.seeded: set[Message] = set()  # what an adapter has told it
 
-    def opened(self) -> TrackedBookmarkStore[Tracked]:
+    def opened(self) -> TrackedBookmarkStore:
         return KINDS[self.name](self.disk)  # type: ignore[return-value]  # each is one
 
     def crash(self) -> None:

@@ -102,7 +102,7 @@ class World:
 
     def enter(self) -> None:
         log, last = self.log, self.last if self.log.standing.server == self.server else ""
-        log.link_lost(log.next_number)
+        log.link_lost(log.tracker.next_number)
         log.begin(acked=False, start=None)
         self.at = self.begin_of(forms(log, self.server, last=last, overlap_us=OVERLAP_US)[0])
         log.entered(self.server)

@@ -65,13 +65,13 @@ class World:
     def open(self) -> None:
         self.store = TransactionalRecoveryPoint(self.database)
         self.store.open_for("me")
-        self.tracker = self.store.subscription("s")
+        self.handle = self.store.subscription("s")
         self.held: dict[str, int] = {}
         self.lose()
 
     def enter(self, start: str | None = None) -> None:
-        self.tracker.begin(acked=False, start=start)
-        wanted = str(self.tracker.recovery_point()).split(",")
+        self.handle.begin(acked=False, start=start)
+        wanted = str(self.handle.recovery_point()).split(",")
         self.at = min((self.log.index(mark) + 1 for mark in wanted if mark != "0"), default=0)
 
     # -- moves ------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class World:
     def deliver(self) -> None:
         marks = self.log[self.at : self.at + self.rng.randint(1, 5)]
         self.at += len(marks)
-        arrived = zip(marks, self.tracker.log_batch(marks), strict=True)
+        arrived = zip(marks, self.handle.log_batch(marks), strict=True)
         new = {mark: number for mark, number in arrived if number}
         assert not new.keys() & self.saved, "it has had its effect"
         assert not new.keys() & self.held.keys()
@@ -108,7 +108,7 @@ class World:
 
     def discard(self, marks: list[str]) -> None:
         for mark in marks:
-            self.tracker.discard(self.held.pop(mark))
+            self.handle.discard(self.held.pop(mark))
             self.discarded.add(mark)
 
     def roll_back(self) -> list[str]:
@@ -123,13 +123,13 @@ class World:
         self.discard(self.roll_back() if self.rng.random() < 0.6 else self.chosen())
 
     def lose(self) -> None:
-        self.tracker.link_lost(self.tracker.next_number)
+        self.handle.link_lost(self.handle.tracker.next_number)
         self.enter()
 
     def trim(self) -> None:
         with self.database:
             self.store.trim("s")
-        if self.tracker.finished_point().items:
+        if self.handle.tracker.finished_point().items:
             self.known, self.earlier = set(self.saved), None
 
     def begin_anew(self) -> None:

@@ -23,6 +23,7 @@ from haclient.errors import (
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.subscription import Journal, Subscription
 from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering
@@ -181,11 +182,11 @@ async def test_what_stood_before_something_unreadable_is_delivered_once(server: 
     class Store(MemoryBookmarkStore):
         def __init__(self) -> None:
             super().__init__()
-            self._trackers = {name: Strict() for name in "ab"}
+            self._handles = {n: Subscription(Journal(Strict(), self._thread)) for n in "ab"}
 
         @override
-        def subscription(self, sub_id: str) -> SubscriptionTracker:
-            return self._trackers[sub_id]
+        def subscription(self, sub_id: str) -> Subscription:
+            return self._handles[sub_id]
 
     told, got = list[HAClientError](), list[bytes]()
 

@@ -23,7 +23,8 @@ from haclient_fake_server.journal import files as journal_files
 from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
 from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.bookmark_stores import logged as logged_bookmark
-from haclient_stores.bookmark_stores import logged_subscription, ring_subscription, tracked_store
+from haclient_stores.bookmark_stores import ring as ring_bookmark
+from haclient_stores.bookmark_stores import subscription, tracked_store
 from haclient_stores.publish_stores import segment_file, window
 from haclient_stores.publish_stores import segment_log as segments
 from haclient_stores.publish_stores.segment import SLOT_BYTES
@@ -107,7 +108,7 @@ def _ack_before_write(stack: contextlib.ExitStack) -> None:
 @_mutation("the recovery point is the highest sequence seen of each publisher")
 def _recovery_point_as_highest_seen(stack: contextlib.ExitStack) -> None:
     def point(self: tracking.SubscriptionTracker) -> BookmarkList:
-        ids = self._publishers.ids
+        ids = self.publishers.ids
         return BookmarkList(tuple(Bookmark(ids[p], s) for p, s in self.seen.items()))
 
     _replace(stack, tracking.SubscriptionTracker, "recovery_point", point)
@@ -265,10 +266,8 @@ def _ack_before_replication(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a discard is remembered in memory and not in the file")
 def _discard_not_written(stack: contextlib.ExitStack) -> None:
-    def discard(self: Ours, number: int) -> None:
-        self._try_discard(number)
-
-    _replace(stack, logged_subscription.LoggedSubscription, "discard", discard)
+    forgetful = subscription.Journal.discard_function
+    _replace(stack, logged_bookmark.LogJournal, "discard_function", forgetful)
 
 
 @_mutation("what was queued when the link was lost counts as handed out")
@@ -291,11 +290,11 @@ def _groups_are_never_synced(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a ring forgets what was discarded and not yet acknowledged")
 def _ring_without_applied(stack: contextlib.ExitStack) -> None:
-    def restore(self: Ours, slot: ring_subscription.Slot) -> None:
+    def restore(self: Ours, slot: ring_bookmark.Slot) -> None:
         vectors = tuple((publisher, resume, resume) for publisher, resume, _ in slot.vectors)
         restored(self, replace(slot, vectors=vectors))
 
-    restored = _replace(stack, ring_subscription.RingSubscription, "restore", restore)
+    restored = _replace(stack, ring_bookmark.RingJournal, "restore", restore)
 
 
 @_mutation("what comes right behind a point that an adapter has kept counts as known")
@@ -303,7 +302,8 @@ def _points_count_for_more(stack: contextlib.ExitStack) -> None:
     def recovered(self: Ours, points: Ours) -> None:
         took(self, points)
         for handle in self.subscriptions.values():
-            handle.seen = {publisher: seen + 2 for publisher, seen in handle.seen.items()}
+            tracker = handle.tracker
+            tracker.seen = {publisher: seen + 2 for publisher, seen in tracker.seen.items()}
 
     took = _replace(stack, tracked_store.TrackedBookmarkStore, "seed", recovered)
 

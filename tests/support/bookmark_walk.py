@@ -15,7 +15,7 @@ from typing import TypeAlias, cast
 
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
-from haclient_stores.bookmark_stores.tracked_store import Tracked, TrackedBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.disk.files import Disk
 from support.bookmark_world import Message, World
 from support.recording import (
@@ -45,7 +45,7 @@ PATH = Path("/disk/s.bm")
 LIVE = "9|1|"
 """A message of another subscription that is never discarded."""
 
-Opened: TypeAlias = TrackedBookmarkStore[Tracked]
+Opened: TypeAlias = TrackedBookmarkStore
 OPEN: dict[str, Callable[[Disk], Opened]] = {
     "logged": lambda disk: cast("Opened", LoggedBookmarkStore(PATH, disk=disk)),
     "ring": lambda disk: cast("Opened", RingBookmarkStore(PATH, subscriptions=2, disk=disk)),

@@ -52,12 +52,16 @@ class RecoveryPoint:
         server: The address of the server in whose order the list is; empty when nobody knows.
         heard_us: Whatever servers had at this time is not missing, in microseconds since 1970; 0
             when nobody knows.
+        generation: How often the subscription was begun anew, at an explicit start or by a purge:
+            a point of a lower generation than the store's is older, whatever it names. From 1 on;
+            0 when nobody knows.
     """
 
     sub_id: str
     bookmark: str
     server: str = ""
     heard_us: int = 0
+    generation: int = 0
 
 
 class RecoveryPointAdapter(Protocol):
@@ -143,6 +147,7 @@ class PointFeed:
 def _moved(point: RecoveryPoint, told: RecoveryPoint, by_us: int) -> bool:
     """Whether to tell it; a time that is lower than before belongs to a start anew."""
     same = (point.bookmark, point.server) == (told.bookmark, told.server)
+    same = same and told.generation in {0, point.generation}
     return not (same and 0 <= point.heard_us - told.heard_us < by_us)
 
 

@@ -52,16 +52,16 @@ from typing_extensions import override
 from haclient_stores.adapters.recovery_point import RecoveryPoint, positions
 from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.bookmark_stores.subscription import Discard, Journal, Subscription
 from haclient_stores.bookmark_stores.tracked_store import point_of, standing_of
 from haclient_stores.checks import check_has, check_text
 from haclient_stores.errors import UsageError
 from haclient_stores.tracker.tracker import DUPLICATE, SubscriptionTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from haclient_stores.bookmark_stores.watching import UndiscardedWatch
-    from haclient_stores.tracker.entries import Publishers
 
 __all__ = ["Connection", "Cursor", "Delivered", "TransactionalRecoveryPoint"]
 
@@ -75,17 +75,19 @@ _TABLES: Final = {
     "publisher text not null, sequence text not null, "
     "primary key (client_name, sub_id, publisher, sequence)",
 }
+_FIRST_GENERATION: Final = 1
 _TEXT: Final = "text not null default ''"
 _NUMBER: Final = "bigint not null default 0"
+_GENERATION: Final = f"bigint not null default {_FIRST_GENERATION}"
 _COLUMNS: Final = {  # which tables of an earlier shape do not have
     _POINTS: {
         "start": _TEXT,
         "entered_us": _NUMBER,
         "server": _TEXT,
         "heard_us": _NUMBER,
-        "generation": _NUMBER,
+        "generation": _GENERATION,
     },
-    _DONE: {"generation": _NUMBER},
+    _DONE: {"generation": _GENERATION},
 }
 _READ_POINTS: Final = (
     "select sub_id, bookmark, start, entered_us, server, heard_us, generation "
@@ -154,13 +156,28 @@ class Delivered(Protocol):
     def sub_id(self) -> str: ...  # noqa: D102  # see `haclient.Message`
 
 
-class _Subscription(SubscriptionTracker):
-    """A tracker that knows of messages that are done already and have not come yet.
+class _Journal(Journal):
+    """Looks after each discard what the next `save` has to know."""
+
+    look: Callable[[], None]
+
+    @override
+    def discard_function(self) -> Discard:
+        discard_only, look = super().discard_function(), self.look
+
+        def discard(number: int) -> None:
+            discard_only(number)
+            look()
+
+        return discard
+
+
+class _Handle(Subscription):
+    """A subscription that knows of messages that are done already and have not come yet.
 
     Attributes:
         done: Publisher index and sequence of each.
-        generation: How often it was begun at an explicit start; rows of others do not count.
-        confirmed: The generation that the database surely knows.
+        confirmed: The generation that the database surely knows; rows of others do not count.
         telling: The highest sequence by publisher id of what was saved while that was another one,
             so that its transaction tells the database.
         told: The same at a discard behind which all of it lies, so that those are over.
@@ -170,11 +187,24 @@ class _Subscription(SubscriptionTracker):
         trimmed: The one that was saved last.
     """
 
-    def __init__(self, publishers: Publishers, sub_id: str) -> None:
-        super().__init__(publishers)
+    __slots__ = (
+        "_sub_id",
+        "confirmed",
+        "done",
+        "latest",
+        "rows",
+        "telling",
+        "told",
+        "trimmed",
+        "wanted",
+    )
+
+    def __init__(self, journal: _Journal, sub_id: str) -> None:
+        journal.look = self._look
+        super().__init__(journal)
         self._sub_id = sub_id
         self.done: set[tuple[int, int]] = set()
-        self.generation = self.confirmed = 0
+        self.confirmed = _FIRST_GENERATION
         self.telling: dict[int, int] = {}
         self.told: dict[int, int] = {}
         self.rows = 0
@@ -189,13 +219,12 @@ class _Subscription(SubscriptionTracker):
         super().begin(acked=acked, start=start, conflated=conflated, entered_us=entered_us)
         if start is not None:
             self._forget_done()
-            self.generation += 1
 
     @override
     def forget(self) -> None:
         super().forget()
         self._forget_done()
-        self.confirmed = 0  # which is what a row that is missing stands for
+        self.confirmed = _FIRST_GENERATION  # which is what a row that is missing stands for
 
     def _forget_done(self) -> None:
         self.done.clear()
@@ -210,37 +239,34 @@ class _Subscription(SubscriptionTracker):
             return numbers
         found = list(numbers)
         for index, bookmark in enumerate(bookmarks):
-            place = self._publishers.position(bookmark)
+            place = self.tracker.position(bookmark)
             if place in self.done and found[index] > 0:
                 self.done.discard(place)
                 self.discard(found[index])  # it stands in the order of arrival, as any other
                 found[index] = DUPLICATE
         return found
 
-    @override
-    def discard(self, number: int) -> None:
-        super().discard(number)
-        if self.wanted or self.telling:
-            self._look()
-
     def _look(self) -> None:
         """What `save` has to know, found out in the client's thread: nothing moves meanwhile."""
+        if not self.wanted and not self.telling:
+            return
         if self.wanted:
             self.wanted = False
-            self.latest = point_of(self._sub_id, self)
-        telling, applied = dict(self.telling), self.applied()
-        places = ((self._publishers.index(each), telling[each]) for each in telling)
+            self.latest = point_of(self._sub_id, self.tracker)
+        telling, applied = dict(self.telling), self.tracker.applied()
+        publishers = self.tracker.publishers
+        places = ((publishers.index(each), telling[each]) for each in telling)
         if all(applied.get(publisher, 0) >= sequence for publisher, sequence in places):
             self.told = telling
 
     @override
     def is_discarded(self, bookmark: str) -> bool:
-        return self._publishers.position(bookmark) in self.done or super().is_discarded(bookmark)
+        return self.tracker.position(bookmark) in self.done or super().is_discarded(bookmark)
 
     @property
     def start_text(self) -> str:
         """Where it began, in wire form; empty for the start of the log."""
-        start = self.start
+        start = self.tracker.start
         return ",".join(map(str, start.items)) if start.range is None else str(start.range)
 
 
@@ -321,25 +347,30 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
             handle = self._handle(sub_id)
             if bookmark:
                 point = RecoveryPoint(sub_id, bookmark, server, heard_us)
-                handle.seed(self._positions(point), standing_of(point))
+                handle.seed(self._positions(point), standing_of(point), generation)
             if start:
-                handle.start.set(start)
-            handle.start.entered_us = entered_us
-            handle.generation = handle.confirmed = generation
+                handle.tracker.start.set(start)
+            handle.tracker.start.entered_us = entered_us
+            handle.tracker.generation = handle.confirmed = generation
         for sub_id, publisher, sequence, generation in done:
             handle = self._handle(sub_id)
             place = self._publishers.index(int(publisher)), int(sequence)
-            if generation == handle.generation and place[1] > handle.seen.get(place[0], 0):
+            if generation == handle.tracker.generation and place[1] > handle.tracker.seen.get(
+                place[0], 0
+            ):
                 handle.done.add(place)
                 handle.rows += 1
 
     @override
-    def _new_subscription(self, sub_id: str) -> SubscriptionTracker:
-        found = self._subscriptions[sub_id] = _Subscription(self._publishers, sub_id)
+    def _new_subscription(self, sub_id: str) -> Subscription:
+        journal = _Journal(SubscriptionTracker(self._publishers), self._thread)
+        found = self._subscriptions[sub_id] = _Handle(journal, sub_id)
         return found
 
-    def _handle(self, sub_id: str) -> _Subscription:
-        return cast("_Subscription", self.subscription(sub_id))
+    def _handle(self, sub_id: str) -> _Handle:
+        # `save` may be called in another thread, for a subscription that is known then.
+        found = self._subscriptions.get(sub_id)
+        return cast("_Handle", found or self.subscription(sub_id))
 
     def save(self, message: Delivered, connection: Connection | None = None) -> None:
         """Note in the running transaction that a message has had its effect; commit is the user's.
@@ -370,7 +401,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
             *key,
             _digits(place.publisher_id),
             _digits(place.sequence),
-            handle.generation,
+            handle.tracker.generation,
         )
         handle.rows += 1
         point, handle.latest = handle.latest, None
@@ -378,26 +409,26 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
             self._trim(connection, handle, point)
         handle.wanted = handle.rows >= _TRIM_EVERY
 
-    def _knows(self, connection: Connection, handle: _Subscription, key: tuple[str, str]) -> bool:
+    def _knows(self, connection: Connection, handle: _Handle, key: tuple[str, str]) -> bool:
         """Whether the database knows of the last explicit start, whatever is rolled back."""
         if (
-            handle.confirmed != handle.generation
+            handle.confirmed != handle.tracker.generation
             and handle.telling
             and handle.told == handle.telling
         ):
             rows = self._read(connection, _READ_GENERATION, *key)
-            handle.confirmed = rows[0][0] if rows else 0
+            handle.confirmed = rows[0][0] if rows else _FIRST_GENERATION
             handle.telling = {}
-        return handle.confirmed == handle.generation
+        return handle.confirmed == handle.tracker.generation
 
     def trim(self, sub_id: str, connection: Connection | None = None) -> None:
         """Save the recovery point in the running transaction, and forget what it has passed."""
         handle = self._handle(sub_id)
         handle.latest = None  # which is older
         handle.told = {}  # this transaction may tell the database, too, and is not over
-        self._trim(connection or self._connection, handle, point_of(sub_id, handle))
+        self._trim(connection or self._connection, handle, point_of(sub_id, handle.tracker))
 
-    def _trim(self, connection: Connection, handle: _Subscription, point: RecoveryPoint) -> None:
+    def _trim(self, connection: Connection, handle: _Handle, point: RecoveryPoint) -> None:
         if not point.bookmark or point.bookmark == handle.trimmed.bookmark:
             return
         handle.rows, handle.trimmed = 0, point
@@ -406,11 +437,11 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
             key = self._client_name, point.sub_id, _digits(publisher)
             self._execute(connection, _TRIM, *key, _digits(sequence))
 
-    def _save_point(
-        self, connection: Connection, handle: _Subscription, point: RecoveryPoint
-    ) -> None:
-        if handle.confirmed != handle.generation:  # no row of them may stand in the way of another
-            key = self._client_name, point.sub_id, handle.generation
+    def _save_point(self, connection: Connection, handle: _Handle, point: RecoveryPoint) -> None:
+        if (
+            handle.confirmed != handle.tracker.generation
+        ):  # no row of them may stand in the way of another
+            key = self._client_name, point.sub_id, handle.tracker.generation
             self._execute(connection, _FORGET_EARLIER, *key)
         self._execute(
             connection,
@@ -419,10 +450,10 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
             point.sub_id,
             point.bookmark,
             handle.start_text,
-            handle.start.entered_us,
+            handle.tracker.start.entered_us,
             point.server,
             point.heard_us,
-            handle.generation,
+            handle.tracker.generation,
         )
 
     @override

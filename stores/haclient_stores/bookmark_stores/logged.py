@@ -13,28 +13,42 @@ from __future__ import annotations
 
 import logging
 import threading
+from array import array
+from threading import get_ident
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from typing_extensions import override
 
 from haclient_stores import framing
 from haclient_stores.bookmark_stores import record_file
-from haclient_stores.bookmark_stores.bookmark_file import BookmarkFileStore
-from haclient_stores.bookmark_stores.logged_subscription import LoggedSubscription, OpenLog
 from haclient_stores.bookmark_stores.prune_policy import LogUsage, PrunePolicy, PruneSchedule
 from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES
-from haclient_stores.bookmark_stores.records import LogReader, name_records, publisher_record
-from haclient_stores.bookmark_stores.snapshots import frozen, snapshot
+from haclient_stores.bookmark_stores.records import (
+    Kind,
+    LogReader,
+    frozen,
+    name_records,
+    publisher_record,
+    server_records,
+    snapshot,
+    standing_records,
+    start_records,
+    word,
+)
+from haclient_stores.bookmark_stores.subscription import Discard, Journal, Subscription
+from haclient_stores.bookmark_stores.tracked_store import BookmarkFileStore
 from haclient_stores.checks import check_callable, check_has
+from haclient_stores.disk.durable_file import DurableFile
 from haclient_stores.disk.files import PAGE_BYTES
-from haclient_stores.disk.rewriting import write_again
+from haclient_stores.disk.threads import Gate
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.tools.explain import Survival
+from haclient_stores.tracker.entries import Alias, Chunk
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
 if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
@@ -42,16 +56,187 @@ if TYPE_CHECKING:
     from haclient_stores.bookmark_stores.watching import UndiscardedWatch
     from haclient_stores.disk.durable_file import Durability
     from haclient_stores.disk.files import Disk, File
+    from haclient_stores.disk.threads import ThreadBinding
+    from haclient_stores.tracker.entries import Publishers
 
 __all__ = ["LoggedBookmarkStore"]
 
+_ROOM: Final = 64  # records kept free for moves that are not counted
+_RECORDS_PER_MESSAGE: Final = 3  # its arrival, its discard, and a new publisher
 _NAME_RECORDS: Final = 64  # more than any sub id of a sensible length takes
 _CATCH_UP_ROUNDS: Final = 64  # each is shorter than the one before, unless the disk is very slow
+
+_HEADER_BYTE: Final = (framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)  # for its page
 
 _logger = logging.getLogger(__name__)
 
 
-class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
+class OpenLog:
+    """The open log, shared by all subscriptions of a store; `prune` exchanges the file inside.
+
+    Attributes:
+        file: Where records go.
+        gate: Closed while they may not.
+        publishers: All publishers; `introduced` of them are in the log.
+        trackers: All trackers.
+        resize: Asked with the new size in bytes before messages make the file larger (BS18).
+    """
+
+    __slots__ = ("_promised", "file", "gate", "introduced", "publishers", "resize", "trackers")
+
+    def __init__(
+        self,
+        file: RecordFile,
+        publishers: Publishers,
+        resize: Callable[[int], bool] | None = None,
+    ) -> None:
+        self.file = file
+        self.resize = resize
+        self.gate = Gate()
+        self.publishers = publishers
+        self.introduced = len(publishers.ids)
+        self.trackers: list[SubscriptionTracker] = []
+        self._promised = 0  # at most so many entries are undiscarded
+
+    def reserve(self, messages: int) -> None:
+        """Room for so many arrivals, and for the discards of all that is logged.
+
+        Raises:
+            StoreFull: There is none; nothing has changed.
+        """
+        self._promised += messages
+        wanted = _RECORDS_PER_MESSAGE * messages + _ROOM
+        if not self.file.has_room(wanted + self._promised):
+            self._promised = messages + sum(each.undiscarded_count for each in self.trackers)
+            self._grow(wanted + self._promised)
+
+    def _grow(self, records: int) -> None:
+        """Room for so many records, if whoever is asked before it is taken agrees."""
+        size = self.file.size_for(records)
+        if self.resize is not None and not self.file.has_room(records) and not self.resize(size):
+            raise StoreFull(
+                f"the resize handler refused to let the bookmark store grow to {size} bytes: "
+                "prune the store, or allow more"
+            )
+        self.file.reserve(records)
+
+    def reserve_discards(self, file: RecordFile) -> None:
+        """Room in another file for the discards of all that is logged.
+
+        Raises:
+            StoreFull: There is none; nothing has changed.
+        """
+        file.reserve(_ROOM + self._promised)
+
+    def introduce(self) -> None:
+        """Write down the publishers that are new."""
+        ids = self.publishers.ids
+        while self.introduced < len(ids):
+            self.file.put(*publisher_record(self.introduced, ids[self.introduced]))
+            self.introduced += 1
+
+
+class LogJournal(Journal):
+    """Writes the moves of one tracker into the log.
+
+    Args:
+        log: The log of the store.
+        index: The number of the subscription in the log.
+        tracker: The tracker of the subscription.
+        thread: The thread that the store belongs to.
+
+    Attributes:
+        index: The number of the subscription in the log.
+    """
+
+    def __init__(
+        self, log: OpenLog, index: int, tracker: SubscriptionTracker, thread: ThreadBinding
+    ) -> None:
+        super().__init__(tracker, thread, log.gate)
+        self._log = log
+        self.index = index
+        log.trackers.append(tracker)
+
+    @override
+    def discard_function(self) -> Discard:
+        log, gate, thread = self._log, self.gate, self.thread
+        try_discard, first_word = self.tracker.try_discard, word(Kind.DISCARDED, self.index)
+
+        def discard(number: int) -> None:
+            if get_ident() != thread.ident:
+                thread.check()
+            gate.busy = True
+            if gate.closed:
+                gate.wait()
+            try:
+                if try_discard(number):
+                    file = log.file
+                    index = file.index
+                    if index >= file.limit:
+                        file.turn()
+                        index = file.index
+                    words = file.words
+                    words[index + 1] = number
+                    words[index] = first_word
+                    file.index = index + 2
+            finally:
+                gate.busy = False
+
+        return discard
+
+    @override
+    def reserve(self, messages: int) -> None:
+        self._log.reserve(messages)
+
+    @override
+    def note_logged(self, pieces: Sequence[Chunk | Alias]) -> None:
+        self._log.introduce()
+        file = self._log.file
+        base = word(Kind.LOGGED, self.index)
+        for piece in pieces:
+            if isinstance(piece, Alias):
+                file.put(word(Kind.ALIAS, self.index), piece.old)
+                continue
+            count = len(piece.sequences)
+            words = array("Q", bytes(16 * count))
+            if piece.publisher >= 0:
+                words[0::2] = array("Q", [base | piece.publisher]) * count
+            else:
+                words[0::2] = array("Q", [base | publisher for publisher in piece.publishers])
+            words[1::2] = array("Q", piece.sequences)
+            file.put_words(words)
+
+    @override
+    def moving(self) -> AbstractContextManager[object]:
+        return self.gate.standstill()
+
+    @override
+    def note(self, kind: Kind, value: int = 1, publisher: int = 0) -> None:
+        self._log.introduce()
+        self._log.file.put(word(kind, self.index, publisher), value)
+
+    @override
+    def note_start(self) -> None:
+        self._put(start_records(self.index, self.tracker, self._log.publishers))
+
+    @override
+    def note_server(self, server: str) -> None:
+        self._put(server_records(self.index, server))
+
+    @override
+    def note_seed(self, newest: dict[int, int]) -> None:
+        for publisher, sequence in newest.items():
+            self.note(Kind.RECOVERED, sequence, publisher)
+            self.note(Kind.SEEN, sequence, publisher)
+        self._put(standing_records(self.index, self.tracker, self._log.publishers))
+
+    def _put(self, records: Iterable[tuple[int, int]]) -> None:
+        made = list(records)  # which may meet publishers that are new
+        self._log.introduce()
+        self._log.file.put_all(made)
+
+
+class LoggedBookmarkStore(BookmarkFileStore):
     """Remembers in a file what subscriptions have received and finished (BS1-BS14, BS16, BS21).
 
     Args:
@@ -97,14 +282,13 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
         self._resize_handler = resize_handler
         self._next_index = 0
         self._synced_end = 0
-        self._doubtful = False  # whether a sync has failed, or may have: see rewriting
         self._pruning = threading.Lock()
         self._name_synced = False  # a killed process may have made it, and not have come so far
         self._syncing = threading.Lock()  # a sync and the exchange of the files exclude each other
         try:
             self._open(on_progress)
         except BaseException:
-            self._file.close()
+            self._owner.close()
             raise
         self._schedule = (
             PruneSchedule(prune_policy, GROW_BYTES, self._usage()) if prune_policy else None
@@ -118,13 +302,15 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
     def _open(self, on_progress: Callable[[int], object] | None) -> None:
         boot_id = self._disk.boot_id()
         self._disk.remove(self._pruned_path)  # of a prune that was killed
-        header = self._file.pread(PAGE_BYTES, 0)
+        owned = self._owner.file
+        header = owned.pread(PAGE_BYTES, 0)
         identity = framing.read_identity(header, magic=record_file.LOG_MAGIC, path=str(self._path))
         if identity is None:
-            file = record_file.create(self._file, boot_id=boot_id, owner="")
+            self._durable = DurableFile(owned, rewrite_before_fsync=False)
+            file = record_file.create(owned, boot_id=boot_id, owner="")
             self._log = OpenLog(file, self._publishers, self._resize_handler)
             return
-        self._doubtful = True
+        self._durable = DurableFile(owned, rewrite_before_fsync=True)
         reader = LogReader(self._publishers)
         done = PAGE_BYTES
 
@@ -137,17 +323,21 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
                 done += 8 * len(words)
                 on_progress(done)
 
-        file = record_file.recover(self._file, boot_id, take)
+        file = record_file.recover(owned, boot_id, take)
         reader.finish()
         self._synced_end = framing.read_word(header, framing.FIRST_WORD)
-        self._client_name = framing.read_owner(header, path=str(self._path))
+        self._owner.client_name = framing.read_owner(header, path=str(self._path))
         self._log = OpenLog(file, self._publishers, self._resize_handler)
         for index, tracker in sorted(reader.trackers.items()):
-            handle = LoggedSubscription(self._log, index, tracker)
+            handle = self._handle(index, tracker)
             self._subscriptions[reader.names.get(index, f"\0{index}")] = handle
             self._next_index = index + 1
             if tracker.undiscarded_count:
                 handle.ended()  # nobody holds what the earlier process had received
+        self._thread.release()  # whoever opens it need not be whoever uses it
+
+    def _handle(self, index: int, tracker: SubscriptionTracker) -> Subscription:
+        return Subscription(LogJournal(self._log, index, tracker, self._thread))
 
     @property
     def _pruned_path(self) -> Path:
@@ -157,28 +347,24 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
 
     @override
     def _write_owner(self, client_name: str) -> None:
-        header = self._file.map(0, PAGE_BYTES)
+        header = self._owner.file.map(0, PAGE_BYTES)
         framing.write_owner(header.view, client_name)
         header.close()
 
     # -- subscriptions ------------------------------------------------------------------------
 
     @override
-    def _new_subscription(self, sub_id: str) -> LoggedSubscription:
-        self._check_usable()
+    def _new_subscription(self, sub_id: str) -> Subscription:
+        self._owner.check_usable()
         index = self._next_index
         tracker = SubscriptionTracker(self._publishers)
         with self._log.gate.standstill():
             records = list(name_records(index, sub_id))
             self._log.file.reserve(len(records) + _NAME_RECORDS)
             self._log.file.put_all(records)
-            found = self._subscriptions[sub_id] = LoggedSubscription(self._log, index, tracker)
+            found = self._subscriptions[sub_id] = self._handle(index, tracker)
             self._next_index = index + 1
         return found
-
-    @override
-    def _tracker(self, handle: LoggedSubscription) -> SubscriptionTracker:
-        return handle.tracker
 
     # -- the file -----------------------------------------------------------------------------
 
@@ -194,17 +380,13 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
         Raises:
             StoreError: The disk reports an error; nothing may be assumed of what is not synced.
         """
-        self._check_usable()
+        self._owner.check_usable()
         with self._syncing:
             with self._log.gate.standstill():
                 self._log.file.seal()
                 end = self._log.file.end
-            if self._doubtful:
-                write_again(self._file, framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)
-                write_again(self._file, max(self._synced_end, PAGE_BYTES), end)
-            self._doubtful = True
-            self._sync_up_to(self._file, end)
-            self._doubtful = False
+            self._durable.sync(_HEADER_BYTE, (max(self._synced_end, PAGE_BYTES), end))
+            self._note_synced(self._owner.file, end)
             self._sync_name()
             self._synced_end = end
 
@@ -215,8 +397,7 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
             self._name_synced = True
 
     @staticmethod
-    def _sync_up_to(file: File, end: int) -> None:
-        file.fsync()
+    def _note_synced(file: File, end: int) -> None:
         word_bytes = bytearray(16)
         framing.write_word(memoryview(word_bytes), 0, end)
         file.pwrite(word_bytes, framing.FIRST_WORD)
@@ -250,7 +431,7 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
             StoreFull: There is no room for the new file; the old one stays as it is.
         """
         with self._pruning:
-            self._check_usable()
+            self._owner.check_usable()
             target = self._pruned_path
             self._disk.remove(target)
             file = self._disk.open_locked(target)
@@ -266,11 +447,11 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
                 self._schedule.pruned(self._usage())
 
     def _write_pruned(self, file: File) -> None:
-        pruned = record_file.create(file, boot_id=self._disk.boot_id(), owner=self._client_name)
+        pruned = record_file.create(file, boot_id=self._disk.boot_id(), owner=self.client_name)
         log = self._log
         with log.gate.standstill():
             states = [
-                (handle.index, name, frozen(handle.tracker))
+                (cast("LogJournal", handle.journal).index, name, frozen(handle.tracker))
                 for name, handle in self._subscriptions.items()
             ]
             publishers = list(self._publishers.ids)
@@ -283,13 +464,16 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
             end = self._catch_up(pruned, end)
             pruned.seal()
             synced_end = pruned.end
-            self._sync_up_to(file, synced_end)
+            durable = DurableFile(file, rewrite_before_fsync=False)
+            durable.fsync()
+            self._note_synced(file, synced_end)
             with log.gate.standstill():
                 log.file.copy_to(pruned, end, log.file.end)
                 log.reserve_discards(pruned)
                 self._disk.rename(self._pruned_path, self._path)
                 old, log.file = log.file, pruned
-                old_file, self._file = self._file, file
+                old_file = self._owner.replace_file(file)
+                self._durable = durable
                 self._name_synced = False
                 self._synced_end = synced_end
         old.close()
@@ -313,7 +497,7 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
     @override
     def close(self) -> None:
         """Sync, unmap and unlock; twice is the same as once."""
-        if self._closed:
+        if self._owner.is_closed:
             return
         if self._schedule is not None and self._schedule.on_exit(self._usage()):
             try:
@@ -324,10 +508,9 @@ class LoggedBookmarkStore(BookmarkFileStore[LoggedSubscription]):
             try:
                 self.sync()
             finally:  # whoever has to mend the disk opens the store in another process
-                self._closed = True
                 self._log.file.close()
                 self._log.file = cast("RecordFile", _Unusable(self._path, "the store is closed"))
-                self._file.close()
+                self._owner.close()
 
 
 class _Unusable:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing_extensions import override
 
 from haclient_stores.bookmark import BookmarkList
+from haclient_stores.bookmark_stores.subscription import Journal, Subscription
 from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.checks import check_text
-from haclient_stores.errors import StoreLocked
+from haclient_stores.disk.ownership import check_client_name
 from haclient_stores.interfaces import BookmarkStore
 from haclient_stores.tools.explain import Survival
 from haclient_stores.tracker.tracker import UNTRACKED, SubscriptionTracker
@@ -15,7 +16,7 @@ from haclient_stores.tracker.tracker import UNTRACKED, SubscriptionTracker
 __all__ = ["MemoryBookmarkStore", "NullBookmarkStore"]
 
 
-class MemoryBookmarkStore(TrackedBookmarkStore[SubscriptionTracker]):
+class MemoryBookmarkStore(TrackedBookmarkStore):
     """Remembers what subscriptions have received and finished (BS1-BS13, BS19).
 
     It survives lost links, not the process; with an adapter the next process, on any host, begins
@@ -26,23 +27,15 @@ class MemoryBookmarkStore(TrackedBookmarkStore[SubscriptionTracker]):
 
     @override
     def open_for(self, client_name: str) -> None:
-        check_text("client_name", client_name)
-        if self._client_name not in {"", client_name}:
-            raise StoreLocked(
-                "memory",
-                self._client_name,
-                f"belongs to the client {self._client_name!r}, not to {client_name!r}",
-            )
+        self._thread.check()
+        check_client_name("memory", self._client_name, client_name)
         self._client_name = client_name
 
     @override
-    def _new_subscription(self, sub_id: str) -> SubscriptionTracker:
-        found = self._subscriptions[sub_id] = SubscriptionTracker(self._publishers)
+    def _new_subscription(self, sub_id: str) -> Subscription:
+        tracker = SubscriptionTracker(self._publishers)
+        found = self._subscriptions[sub_id] = Subscription(Journal(tracker, self._thread))
         return found
-
-    @override
-    def _tracker(self, handle: SubscriptionTracker) -> SubscriptionTracker:
-        return handle
 
     @override
     def prune(self) -> None:
@@ -52,7 +45,8 @@ class MemoryBookmarkStore(TrackedBookmarkStore[SubscriptionTracker]):
     def close(self) -> None:
         """Let go; the next client of the process gets all that is not discarded again."""
         for each in self._subscriptions.values():
-            each.ended()
+            each.tracker.ended()
+        self._thread.release()
 
 
 class NullBookmarkStore(BookmarkStore):

@@ -6,13 +6,18 @@ The value is written first, so a record whose first word is there is whole.
 
 Reading a log is making the same moves again. Almost all records are arrivals and discards, and
 those two commute (a discard always comes after its arrival), so they are gathered for each
-subscription and applied in bulk whenever something else comes. Pure.
+subscription and applied in bulk whenever something else comes.
+
+A prune writes the fewest records that give the same tracker again (`snapshot`). The tracker of a
+client that works is copied first (`frozen`): that takes a moment even with a million open entries,
+since entries never change and only containers are copied. Pure.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import defaultdict
+from copy import copy
 from itertools import compress, islice, pairwise
 from operator import ne
 from typing import TYPE_CHECKING, Final
@@ -33,10 +38,11 @@ __all__ = [
     "Kind",
     "LogReader",
     "begun_flags",
-    "heard_record",
+    "frozen",
     "name_records",
     "publisher_record",
     "server_records",
+    "snapshot",
     "standing_records",
     "start_records",
     "word",
@@ -63,15 +69,14 @@ class Kind(enum.IntEnum):
     PERSISTED = 5  # publisher, sequence
     PERSISTED_WHILE_PAUSED = 6  # publisher, sequence
     COMPLETED = 7  # publisher, sequence
-    COMPLETED_SOMEWHERE = 8  # 1
+    COMPLETED_SOMEWHERE = 8  # 1, which says nothing
     LOST = 9  # first number that was not handed out
     BEGUN = 10  # 1, plus flags
-    PURGED = 11  # 1
+    PURGED = 11  # generation
     START_BOOKMARK = 12  # publisher, sequence
-    START_TIME = 13  # microseconds + 1
-    ENTERED = 14  # microseconds + 1
+    START_TIME = 13  # microseconds
+    ENTERED = 14  # microseconds
     PUBLISHER = 15  # publisher, its id
-    PUBLISHER_ZERO = 16  # publisher whose id is 0, 1
     NAME = 17  # part of a subscription id: count of bytes, and 128 in the first part, then up to 7
     NAME_END = 18  # the last part
     NEXT = 19  # next number
@@ -83,7 +88,8 @@ class Kind(enum.IntEnum):
     SERVER = 25  # part of a server's address, in parts like a name
     SERVER_END = 26  # the last part
     BEFORE = 27  # publisher, sequence
-    HEARD = 28  # microseconds + 1
+    HEARD = 28  # microseconds
+    SETTLED = 29  # microseconds
     PARTIAL_SEAL = 254  # see record_file
     SEAL = 255
 
@@ -108,11 +114,6 @@ def server_records(subscription: int, server: str) -> Iterator[tuple[int, int]]:
     return _text_records(subscription, server, Kind.SERVER, Kind.SERVER_END)
 
 
-def heard_record(subscription: int, until_us: int) -> tuple[int, int]:
-    """The record that says up to when the server was heard."""
-    return word(Kind.HEARD, subscription), until_us + 1
-
-
 def _text_records(
     subscription: int, text: str, part_kind: Kind, last_kind: Kind
 ) -> Iterator[tuple[int, int]]:
@@ -134,14 +135,14 @@ def standing_records(
     for publisher_id, sequence in standing.before.items():
         yield word(Kind.BEFORE, subscription, publishers.index(publisher_id)), sequence
     if standing.heard_us:
-        yield heard_record(subscription, standing.heard_us)
+        yield word(Kind.HEARD, subscription), standing.heard_us
+    if standing.settled_us:
+        yield word(Kind.SETTLED, subscription), standing.settled_us
 
 
 def publisher_record(index: int, publisher_id: int) -> tuple[int, int]:
     """The record that introduces a publisher."""
-    if publisher_id:
-        return word(Kind.PUBLISHER, publisher=index), publisher_id
-    return word(Kind.PUBLISHER_ZERO, publisher=index), 1
+    return word(Kind.PUBLISHER, publisher=index), publisher_id
 
 
 def start_records(
@@ -154,9 +155,88 @@ def start_records(
                 index = publishers.index(publisher_id)
                 yield word(Kind.START_BOOKMARK, subscription, index), sequence
             case Timestamp(microseconds):
-                yield word(Kind.START_TIME, subscription), microseconds + 1
+                yield word(Kind.START_TIME, subscription), microseconds
     if tracker.start.entered_us:
-        yield word(Kind.ENTERED, subscription), tracker.start.entered_us + 1
+        yield word(Kind.ENTERED, subscription), tracker.start.entered_us
+
+
+def frozen(tracker: SubscriptionTracker) -> SubscriptionTracker:
+    """A copy that stays as it is, to be written down."""
+    twin = copy(tracker)
+    twin.chunks = tracker.chunks.copy()
+    twin.ahead = tracker.ahead.copy()
+    twin.seen = tracker.seen.copy()
+    twin.again = tracker.again.frozen()
+    twin.finished = tracker.finished.frozen()
+    twin.begin_like(tracker)
+    return twin
+
+
+def snapshot(
+    subscription: int, tracker: SubscriptionTracker, publishers: Publishers
+) -> Iterator[tuple[int, int]]:
+    """The fewest records that give the same tracker again (BS16).
+
+    Of discarded entries between two undiscarded ones only the last of each publisher is kept.
+    """
+
+    def record(kind: Kind, value: int, publisher: int = 0) -> tuple[int, int]:
+        return word(kind, subscription, publisher), value
+
+    finished = tracker.finished
+    begun = record(Kind.BEGUN, begun_flags(acked=finished.acked, conflated=tracker.conflated))
+    yield record(Kind.NEXT, tracker.first_number)
+    yield record(Kind.PURGED, tracker.generation)
+    yield from start_records(subscription, tracker, publishers)
+    yield from standing_records(subscription, tracker, publishers)
+    for kind, vector in (
+        (Kind.RECOVERED, tracker.finished_sequences()),
+        (Kind.COVERED, finished.cover),
+    ):
+        for publisher, sequence in vector.items():
+            yield record(kind, sequence, publisher)
+    yield begun
+    yield from _entry_records(subscription, tracker, begun)
+    yield record(Kind.NEXT, tracker.next_number)
+    for publisher, sequence in tracker.seen.items():
+        yield record(Kind.SEEN, sequence, publisher)
+    for aliases in (tracker.again.lapsed, tracker.again.aliases):
+        yield record(Kind.LOST, 1)  # what is in hand now is expected by whoever reads this
+        for alias in aliases.values():
+            yield record(Kind.ALIAS_NUMBER, alias.number)
+            yield record(Kind.ALIAS_OF, alias.old)
+    if tracker.at_end:
+        yield record(Kind.COMPLETED_SOMEWHERE, 1)
+
+
+def _entry_records(
+    subscription: int, tracker: SubscriptionTracker, begun: tuple[int, int]
+) -> Iterator[tuple[int, int]]:
+    following, link_first = tracker.first_number, tracker.finished.link_first
+    next_word = word(Kind.NEXT, subscription)
+    for number, publisher, sequence, discarded in _condensed(tracker):
+        if following <= link_first <= number:
+            yield next_word, link_first
+            yield begun
+            following = link_first
+        if number > following:
+            yield next_word, number
+        yield word(Kind.LOGGED, subscription, publisher), sequence
+        if discarded:
+            yield word(Kind.DISCARDED, subscription), number
+        following = number + 1
+
+
+def _condensed(tracker: SubscriptionTracker) -> Iterator[tuple[int, int, int, bool]]:
+    last: dict[int, tuple[int, int, int, bool]] = {}
+    for entry in tracker.entries():
+        if entry[3]:
+            last[entry[1]] = entry
+        else:
+            yield from sorted(last.values())
+            last.clear()
+            yield entry
+    yield from sorted(last.values())
 
 
 class _Gathered:
@@ -289,8 +369,8 @@ class LogReader:
         publisher = first & _PUBLISHER_MASK
         if kind in {Kind.PARTIAL_SEAL, Kind.SEAL}:
             return
-        if kind in {Kind.PUBLISHER, Kind.PUBLISHER_ZERO}:
-            self.publishers.index(value if kind == Kind.PUBLISHER else 0)
+        if kind == Kind.PUBLISHER:
+            self.publishers.index(value)
         elif kind in {Kind.NAME, Kind.NAME_END}:
             if (name := self._text(subscription, Kind.NAME_END, kind, value)) is not None:
                 self.names[subscription] = name
@@ -331,6 +411,15 @@ def _begun(_: LogReader, tracker: SubscriptionTracker, __: int, flags: int) -> N
     )
 
 
+def _purged(_: LogReader, tracker: SubscriptionTracker, __: int, generation: int) -> None:
+    tracker.purge()
+    tracker.generation = generation
+
+
+def _settled(_: LogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
+    tracker.standing.settled_us = value
+
+
 def _alias(_: LogReader, tracker: SubscriptionTracker, __: int, old: int) -> None:
     """An expected entry came again."""
     if old in tracker.again.places:
@@ -355,11 +444,11 @@ def _start_bookmark(
 
 
 def _start_time(_: LogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
-    tracker.start.items = (*tracker.start.items, Timestamp(value - 1))
+    tracker.start.items = (*tracker.start.items, Timestamp(value))
 
 
 def _entered(_: LogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
-    tracker.start.entered_us = value - 1
+    tracker.start.entered_us = value
 
 
 def _seen(_: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int) -> None:
@@ -391,7 +480,7 @@ _MOVES: Final[dict[int, Callable[[LogReader, SubscriptionTracker, int, int], Non
     Kind.COMPLETED_SOMEWHERE: lambda _, tracker, __, ___: tracker.completed(""),
     Kind.LOST: lambda _, tracker, __, number: tracker.link_lost(number),
     Kind.BEGUN: _begun,
-    Kind.PURGED: lambda _, tracker, __, ___: tracker.purge(),
+    Kind.PURGED: _purged,
     Kind.START_BOOKMARK: _start_bookmark,
     Kind.START_TIME: _start_time,
     Kind.ENTERED: _entered,
@@ -404,5 +493,6 @@ _MOVES: Final[dict[int, Callable[[LogReader, SubscriptionTracker, int, int], Non
     Kind.ALIAS_NUMBER: _alias_number,
     Kind.ALIAS_OF: _alias_of,
     Kind.BEFORE: _before,
-    Kind.HEARD: lambda _, tracker, __, value: tracker.heard(value - 1),
+    Kind.HEARD: lambda _, tracker, __, value: tracker.heard(value),
+    Kind.SETTLED: _settled,
 }

@@ -6,8 +6,8 @@ discarded out of order behind `applied` is known in this process only, so after 
 again: the store is right for programs that discard in order, and safe for all.
 
 **Slots.** Each subscription has two slots of a page, written in turn, whenever a vector moves. A
-slot carries a generation and a checksum over everything in it. So a process that is killed in the
-middle of a write leaves the slot of the move before, and the newest whole slot is the state. A
+slot carries a count of writes and a checksum over everything in it. So a process that is killed in
+the middle of a write leaves the slot of the move before, and the newest whole slot is the state. A
 slot of up to 512 bytes (about 15 publishers) lies in one sector.
 
 Slot, little-endian, 4096 bytes:
@@ -17,50 +17,330 @@ offset  bytes  meaning
 ======  =====  ==============================================================
 0       4      crc32 of the bytes from 4 to the end of the text
 4       4      bytes of the slot in use, up to the end of the text
-8       8      generation; the higher of the two is the newer
+8       8      how often a slot was written; the higher of the two is the newer
 16      8      when the subscription was entered, microseconds since 1970; or 0
 24      8      up to when servers were heard, microseconds since 1970; or 0
-32      2      bytes of the subscription id
-34      2      bytes of the start: where it began, in wire form
-36      2      bytes of the server's address
-38      2      1: the resume vector is a place in the order of this server; else 0
-40      4      count of publishers
-44      4      0
-48      24 n   for each publisher: its id, resume and applied
+32      8      generation: how often the subscription was begun anew
+40      2      bytes of the subscription id
+42      2      bytes of the start: where it began, in wire form
+44      2      bytes of the server's address
+46      2      1: the resume vector is a place in the order of this server; else 0
+48      4      count of publishers
+52      4      0
+56      24 n   for each publisher: its id, resume and applied
 ...            subscription id, start and server, UTF-8
 ======  =====  ==============================================================
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from typing import TYPE_CHECKING, Final
+import struct
+import zlib
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from threading import get_ident
+from typing import TYPE_CHECKING, Final, cast
 
 from typing_extensions import override
 
 from haclient_stores import framing
-from haclient_stores.bookmark_stores.bookmark_file import BookmarkFileStore
-from haclient_stores.bookmark_stores.ring_subscription import ZEROS_AT, RingSubscription, Slot
+from haclient_stores.bookmark_stores.records import Kind
+from haclient_stores.bookmark_stores.subscription import Discard, Journal, Subscription
+from haclient_stores.bookmark_stores.tracked_store import BookmarkFileStore
 from haclient_stores.checks import check_count
+from haclient_stores.disk.durable_file import DurableFile
 from haclient_stores.disk.files import PAGE_BYTES
-from haclient_stores.disk.rewriting import write_again
-from haclient_stores.errors import StoreCorrupt, StoreFull
+from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
 from haclient_stores.tools.explain import Survival
+from haclient_stores.tracker.entries import MIXED, Chunk
+from haclient_stores.tracker.server_order import Standing
+from haclient_stores.tracker.tracker import SubscriptionTracker
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
     from haclient_stores.bookmark_stores.watching import UndiscardedWatch
     from haclient_stores.disk.durable_file import Durability
     from haclient_stores.disk.files import Disk
-    from haclient_stores.tracker.tracker import SubscriptionTracker
+    from haclient_stores.disk.threads import ThreadBinding
+    from haclient_stores.tracker.entries import Publishers
 
-__all__ = ["RING_MAGIC", "RingBookmarkStore", "newest_slot"]
+__all__ = ["RING_MAGIC", "RingBookmarkStore", "RingJournal", "Slot", "newest_slot"]
 
 RING_MAGIC: Final = b"HABMKRNG"
+_HEAD: Final = struct.Struct("<IIQQQQHHHHI4x")
+_HEARD_AT: Final = 24
+_IN_ORDER_AT: Final = 46
+_ZEROS_AT: Final = _HEAD.size - 4  # the last four bytes of the head say nothing
+_VECTORS: Final = struct.Struct("<QQQ")
+_PAIR: Final = struct.Struct("<QQ")
+_WORD: Final = struct.Struct("<Q")
 _MOST_SUBSCRIPTIONS: Final = 65_536
+_HEADER_BYTE: Final = (framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)  # for its page
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a slot says.
+
+    Attributes:
+        writes: Rises with each write.
+        sub_id: The subscription.
+        start: Where it began, in wire form; empty for the start of the log.
+        entered_us: When it was entered; 0 when nobody knows.
+        vectors: Publisher id, resume and applied of each publisher.
+        server: The address of the server that it was entered at last.
+        heard_us: Up to when servers were heard, with everything until then discarded.
+        in_order: Whether the resume vector is a place in the order of that server.
+        generation: How often it was begun anew.
+    """
+
+    writes: int
+    sub_id: str
+    start: str = ""
+    entered_us: int = 0
+    vectors: tuple[tuple[int, int, int], ...] = ()
+    server: str = ""
+    heard_us: int = 0
+    in_order: bool = False
+    generation: int = 1
+
+    def pack(self) -> bytes:
+        """The bytes of the slot.
+
+        Raises:
+            StoreFull: They are more than a slot has.
+        """
+        texts = tuple(
+            text.encode("utf-8", "surrogateescape")
+            for text in (self.sub_id, self.start, self.server)
+        )
+        length = _HEAD.size + _VECTORS.size * len(self.vectors) + sum(map(len, texts))
+        if length > PAGE_BYTES:
+            raise StoreFull(
+                f"a ring bookmark store has {PAGE_BYTES} bytes for a subscription, and this sub "
+                f"id with {len(self.vectors)} publishers takes {length}: use LoggedBookmarkStore"
+            )
+        head = _HEAD.pack(
+            0,
+            length,
+            self.writes,
+            self.entered_us,
+            self.heard_us,
+            self.generation,
+            *map(len, texts),
+            self.in_order,
+            len(self.vectors),
+        )
+        rest = b"".join((head[4:], *(_VECTORS.pack(*each) for each in self.vectors), *texts))
+        return zlib.crc32(rest).to_bytes(4, "little") + rest
+
+    @classmethod
+    def unpack(cls, page: bytes) -> Slot | None:
+        """Read a slot back; None when it was never written, or not wholly."""
+        head = _HEAD.unpack_from(page)
+        crc, length, writes, entered_us, heard_us, generation, *lengths, in_order, count = head
+        texts = _HEAD.size + _VECTORS.size * count
+        if length > len(page) or texts + sum(lengths) != length or not writes:
+            return None
+        if zlib.crc32(page[4:length]) != crc:
+            return None
+        ends = accumulate(lengths, initial=texts)
+        sub_id, start, server = (
+            page[begin:end].decode("utf-8", "surrogateescape") for begin, end in pairwise(ends)
+        )
+        return cls(
+            writes,
+            sub_id,
+            start,
+            entered_us,
+            tuple(_VECTORS.iter_unpack(page[_HEAD.size : texts])),
+            server,
+            heard_us,
+            bool(in_order),
+            generation,
+        )
+
+
+class RingJournal(Journal):
+    """Writes a tracker's two vectors down whenever one of them moves.
+
+    Args:
+        tracker: The tracker of the subscription.
+        thread: The thread that the store belongs to.
+        sub_id: The subscription.
+        publishers: Those of the store.
+        slots: Where the slots are; written in turn.
+
+    Attributes:
+        writes: How often a slot was written.
+    """
+
+    def __init__(
+        self,
+        tracker: SubscriptionTracker,
+        thread: ThreadBinding,
+        sub_id: str,
+        publishers: Publishers,
+        slots: tuple[memoryview, memoryview],
+    ) -> None:
+        super().__init__(tracker, thread)
+        self._sub_id = sub_id
+        self._publishers = publishers
+        self._slots = slots
+        self._unusable = ""
+        self._has_moved = False
+        self.writes = 0
+        self._chunk: Chunk | None = None  # what `_applied` was computed from, and how much of it
+        self._count = 0
+        self._applied: dict[int, int] = {}
+        self._image = bytearray()  # the last slot
+        self._places: dict[int, int] = {}  # where a publisher's vectors are in it
+
+    @override
+    def discard_function(self) -> Discard:
+        tracker, thread = self.tracker, self.thread
+        try_discard, save_moved = tracker.try_discard, self._save_moved
+
+        def discard(number: int) -> None:
+            if get_ident() != thread.ident:
+                thread.check()
+            head = tracker.head
+            if try_discard(number) and tracker.head != head:
+                save_moved()
+
+        return discard
+
+    @contextlib.contextmanager
+    def _saving(self) -> Generator[None]:
+        self._has_moved = False
+        yield
+        if self._has_moved:
+            self.save()
+
+    @override
+    def moving(self) -> AbstractContextManager[object]:
+        return self._saving()
+
+    @override
+    def note(self, kind: Kind, value: int = 1, publisher: int = 0) -> None:
+        # Only a time behind which nothing is open means anything to the next process.
+        self._has_moved = self._has_moved or kind is not Kind.HEARD
+
+    @override
+    def note_server(self, server: str) -> None:
+        self._has_moved = True
+
+    def let_go(self, why: str) -> None:
+        """Write nothing any more: the store is closed, or used by a fork."""
+        self._unusable = why
+        for slot in self._slots:
+            slot.release()
+
+    def restore(self, slot: Slot) -> None:
+        """Continue where an earlier process has got to."""
+        self.writes = slot.writes
+        tracker = self.tracker
+        tracker.generation = slot.generation
+        if slot.start:
+            tracker.start.set(slot.start)
+        tracker.start.entered_us = slot.entered_us
+        finished, waiting = tracker.finished, dict[int, int]()
+        for publisher_id, resume, applied in slot.vectors:
+            publisher = self._publishers.index(publisher_id)
+            tracker.seen[publisher] = applied
+            if resume:
+                finished.recover({publisher: resume})
+            if applied > resume:
+                waiting[publisher] = applied
+        if waiting:  # in any order: all before each of them is discarded
+            numbers = range(tracker.next_number, tracker.next_number + len(waiting))
+            tracker.head = tracker.next_number = numbers[-1] + 1
+            finished.acked = True
+            finished.take(Chunk(numbers, MIXED, [*waiting.values()], [*waiting]))
+        before = {} if slot.in_order else {each: applied for each, _, applied in slot.vectors}
+        tracker.take_order(Standing(slot.server, before, slot.heard_us, slot.heard_us))
+        self._image = bytearray(slot.pack())
+
+    def save(self) -> None:
+        """Write the next slot from scratch.
+
+        Raises:
+            StoreFull: There are too many publishers for one slot.
+        """
+        self._advance()
+        applied, resume, ids = self._applied, self._resume(), self._publishers.ids
+        tracker = self.tracker
+        slot = Slot(
+            self.writes,
+            self._sub_id,
+            ",".join(map(str, tracker.start.items)),
+            tracker.start.entered_us,
+            tuple((ids[p], resume.get(p, 0), sequence) for p, sequence in applied.items()),
+            tracker.standing.server,
+            tracker.standing.settled_us,
+            not tracker.standing.before,
+            tracker.generation,
+        )
+        self._image = bytearray(slot.pack())
+        self._places = {p: _HEAD.size + _VECTORS.size * at + 8 for at, p in enumerate(applied)}
+        self._write()
+
+    def _save_moved(self) -> None:
+        """The same where only vectors have moved: change the image of the last slot."""
+        moved = self._advance()
+        applied, resume, image = self._applied, self._resume(), self._image
+        for publisher in moved:
+            at = self._places.get(publisher)
+            if at is None:
+                self.save()
+                return
+            _PAIR.pack_into(image, at, resume.get(publisher, 0), applied[publisher])
+        self._write()
+
+    def _write(self) -> None:
+        if self._unusable:
+            raise UsageError(self._unusable)
+        image = self._image
+        standing = self.tracker.standing
+        _WORD.pack_into(image, _HEARD_AT, self.tracker.settle())
+        if standing.before and standing.orders(self._named()):
+            standing.before = {}  # and so it stays until it is entered at another server
+            image[_IN_ORDER_AT] = True
+        self.writes = writes = self.writes + 1
+        _WORD.pack_into(image, 8, writes)
+        image[:4] = zlib.crc32(memoryview(image)[4:]).to_bytes(4, "little")
+        self._slots[writes & 1][: len(image)] = image
+
+    def _resume(self) -> dict[int, int]:
+        finished = self.tracker.finished
+        return finished.recovered if finished.acked or finished.waiting else self._applied
+
+    def _named(self) -> dict[int, int]:
+        return {self._publishers.ids[each]: at for each, at in self._resume().items()}
+
+    def _advance(self) -> Iterable[int]:
+        """Bring `_applied` up to the head; the publishers for which it may have moved."""
+        chunk, count = self.tracker.front()
+        known = self._count
+        if chunk is not self._chunk or chunk is None or count < known:
+            self._chunk, known = chunk, 0
+            self._applied = dict(self.tracker.finished.applied)
+        self._count = count
+        if chunk is None or count == known:
+            return self._applied
+        if chunk.publisher >= 0:
+            self._applied[chunk.publisher] = chunk.sequences[count - 1]
+            return (chunk.publisher,) if known else self._applied
+        part = chunk.publishers[known:count]
+        self._applied.update(zip(part, chunk.sequences[known:count], strict=True))
+        return part if known else self._applied
 
 
 def newest_slot(pair: bytes, *, path: Path, offset: int) -> Slot | None:
@@ -77,10 +357,10 @@ def newest_slot(pair: bytes, *, path: Path, offset: int) -> Slot | None:
         if slot is None and any(page):
             at = offset + index * PAGE_BYTES
             _log.warning("%s: byte %d: a slot that was written in part does not count", path, at)
-    return max(filter(None, slots), key=lambda slot: slot.generation, default=None)
+    return max(filter(None, slots), key=lambda slot: slot.writes, default=None)
 
 
-class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
+class RingBookmarkStore(BookmarkFileStore):
     """Remembers the recovery point of each subscription in a file that never grows (BS15).
 
     Args:
@@ -114,11 +394,12 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         self._synced = 0
         self._used: set[int] = set()  # a loss of power may have taken one in between
         self._name_synced = False  # a killed process may have made it, and not have come so far
-        self._doubtful = True  # and may have failed in a sync: see rewriting
+        # An earlier process may have failed in a sync, too.
+        self._durable = DurableFile(self._owner.file, rewrite_before_fsync=True)
         try:
             self._open(subscriptions)
         except BaseException:
-            self._file.close()
+            self._owner.close()
             raise
         self._disk.on_fork(self, RingBookmarkStore._forked)
 
@@ -128,20 +409,21 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
 
     def _let_go(self, why: str) -> None:
         for handle in self._subscriptions.values():
-            handle.let_go(f"{self._path}: {why}; open it again")
+            cast("RingJournal", handle.journal).let_go(f"{self._path}: {why}; open it again")
 
     def _open(self, subscriptions: int) -> None:
-        header = self._file.pread(PAGE_BYTES, 0)
+        file = self._owner.file
+        header = file.pread(PAGE_BYTES, 0)
         identity = framing.read_identity(header, magic=RING_MAGIC, path=str(self._path))
         if identity is None:
             size = PAGE_BYTES * (1 + 2 * subscriptions)
         else:
             size = identity.file_bytes
-            self._client_name = framing.read_owner(header, path=str(self._path))
-            if self._file.size() < size:
-                raise StoreCorrupt(self._path, self._file.size(), "the file was cut off")
-        self._file.allocate(size)
-        self._region = self._file.map(0, size)
+            self._owner.client_name = framing.read_owner(header, path=str(self._path))
+            if file.size() < size:
+                raise StoreCorrupt(self._path, file.size(), "the file was cut off")
+        file.allocate(size)
+        self._region = file.map(0, size)
         self._pages = self._region.view
         self.capacity = (size - PAGE_BYTES) // (2 * PAGE_BYTES)
         if identity is None:  # slots that a loss of power has left without one mean nothing
@@ -154,43 +436,39 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
             pair = bytes(self._pages[at : at + 2 * PAGE_BYTES])
             slot = newest_slot(pair, path=self._path, offset=at)
             if slot is not None:
-                handle = self._handle(slot.sub_id, index)
-                handle.restore(slot)
+                self._journal(slot.sub_id, index).restore(slot)
 
-    def _handle(self, sub_id: str, index: int) -> RingSubscription:
+    def _journal(self, sub_id: str, index: int) -> RingJournal:
         at = PAGE_BYTES * (1 + 2 * index)
         slots = self._pages[at : at + PAGE_BYTES], self._pages[at + PAGE_BYTES :][:PAGE_BYTES]
-        found = RingSubscription(self._publishers, sub_id, slots)
-        self._subscriptions[sub_id] = found
+        tracker = SubscriptionTracker(self._publishers)
+        journal = RingJournal(tracker, self._thread, sub_id, self._publishers, slots)
+        self._subscriptions[sub_id] = Subscription(journal)
         self._used.add(index)
-        return found
+        return journal
 
     @override
     def _write_owner(self, client_name: str) -> None:
         framing.write_owner(self._pages[:PAGE_BYTES], client_name)
 
     @override
-    def _new_subscription(self, sub_id: str) -> RingSubscription:
-        self._check_usable()
+    def _new_subscription(self, sub_id: str) -> Subscription:
+        self._owner.check_usable()
         index = next((at for at in range(self.capacity) if at not in self._used), None)
         if index is None:
             raise StoreFull(
                 f"{self._path}: made for {self.capacity} subscriptions, and {sub_id!r} is one "
                 "more: make a new store with subscriptions="
             )
-        found = self._handle(sub_id, index)
+        journal = self._journal(sub_id, index)
         try:
-            found.save()
-            found.save()  # now one of the two slots is whole at any time
+            journal.save()
+            journal.save()  # now one of the two slots is whole at any time
         except StoreFull:
             del self._subscriptions[sub_id]
             self._used.remove(index)
             raise
-        return found
-
-    @override
-    def _tracker(self, handle: RingSubscription) -> SubscriptionTracker:
-        return handle
+        return self._subscriptions[sub_id]
 
     @property
     @override
@@ -199,7 +477,8 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
 
     def _written(self) -> int:
         # A copy: `sync` counts in its thread while the client may enter a subscription.
-        return sum(handle.generation for handle in list(self._subscriptions.values()))
+        handles = list(self._subscriptions.values())
+        return sum(cast("RingJournal", handle.journal).writes for handle in handles)
 
     @override
     def sync(self) -> None:
@@ -208,16 +487,10 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
         Raises:
             StoreError: The disk reports an error.
         """
-        self._check_usable()
+        self._owner.check_usable()
         written = self._written()
-        if self._doubtful:
-            write_again(self._file, framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)
-            for slot in range(PAGE_BYTES, self._file.size(), PAGE_BYTES):
-                zero = slot + ZEROS_AT  # which never changes
-                write_again(self._file, zero, zero + 1)
-        self._doubtful = True
-        self._file.fsync()
-        self._doubtful = False
+        zeros = range(PAGE_BYTES + _ZEROS_AT, self._owner.file.size(), PAGE_BYTES)
+        self._durable.sync(_HEADER_BYTE, *((at, at + 1) for at in zeros))
         if not self._name_synced:
             self._disk.fsync_dir(self._path.parent)
             self._name_synced = True
@@ -230,12 +503,11 @@ class RingBookmarkStore(BookmarkFileStore[RingSubscription]):
     @override
     def close(self) -> None:
         """Sync, unmap and unlock; twice is the same as once."""
-        if self._closed:
+        if self._owner.is_closed:
             return
         try:
             self.sync()
         finally:  # whoever has to mend the disk opens the store in another process
-            self._closed = True
             self._let_go("the store is closed")
             self._region.close()
-            self._file.close()
+            self._owner.close()

@@ -1,21 +1,26 @@
-"""What our bookmark stores have in common: a tracker for each subscription, and who is told.
+"""What all bookmark stores of ours have in common: a handle for each subscription, and who is told.
 
-A store of ours is a `SubscriptionTracker` for each subscription and a way to remember its moves.
-This is the first half; memory, logged and ring stores add the second.
+Memory, logged and ring stores add the journals of their subscriptions (see `subscription`), and
+those with a file inherit here who may use it, and for how long.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from haclient_stores.adapters.recovery_point import RecoveryPoint, positions
 from haclient_stores.bookmark import LAST_MICROSECOND, Bookmark, BookmarkList
 from haclient_stores.checks import check_adapter, check_has, check_utf8
+from haclient_stores.disk.durable_file import check_durability
+from haclient_stores.disk.files import Disk, RealDisk
+from haclient_stores.disk.ownership import Ownership, check_path
+from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.errors import UsageError
-from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
+from haclient_stores.interfaces import BookmarkStore
 from haclient_stores.tools.explain import Explanation, Survival, explain
 from haclient_stores.tracker.entries import Publishers
 from haclient_stores.tracker.server_order import NOWHERE, Standing
@@ -24,31 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
+    from haclient_stores.bookmark_stores.subscription import Subscription
     from haclient_stores.bookmark_stores.watching import UndiscardedWatch
     from haclient_stores.disk.durable_file import Durability
     from haclient_stores.tracker.tracker import SubscriptionTracker
 
-__all__ = ["Tracked", "TrackedBookmarkStore", "point_of", "standing_of"]
+__all__ = ["BookmarkFileStore", "TrackedBookmarkStore", "point_of", "standing_of"]
 
 
-class Tracked(SubscriptionLog, Protocol):
-    """The handle of a subscription that has a tracker."""
-
-    @abstractmethod
-    def seed(self, newest: dict[int, int], standing: Standing) -> None:
-        """Begin where another process has got to, and stand where it stood."""
-        ...
-
-    @abstractmethod
-    def forget(self) -> None:
-        """Know nothing, also where it is kept."""
-        ...
-
-
-_Handle = TypeVar("_Handle", bound=Tracked)
-
-
-class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
+class TrackedBookmarkStore(BookmarkStore):
     """A bookmark store with a tracker for each subscription.
 
     Args:
@@ -77,8 +66,14 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
         self.adapter = adapter
         self.watch = watch
         self._publishers = Publishers()
-        self._subscriptions: dict[str, _Handle] = {}
+        self._subscriptions: dict[str, Subscription] = {}
         self._client_name = ""
+        self._thread = ThreadBinding(self._name)
+
+    @property
+    def _name(self) -> str:
+        """What errors call this store."""
+        return "a bookmark store in memory"
 
     @property
     @override
@@ -86,12 +81,21 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
         return self._client_name
 
     @property
-    def subscriptions(self) -> Mapping[str, _Handle]:
+    def subscriptions(self) -> Mapping[str, Subscription]:
         """All subscriptions by id, for those who look."""
         return self._subscriptions
 
-    def subscription(self, sub_id: str) -> _Handle:
-        """The fast handle of one subscription; always the same object for the same id (BS7)."""
+    def subscription(self, sub_id: str) -> Subscription:
+        """The fast handle of one subscription; always the same object for the same id.
+
+        Args:
+            sub_id: The subscription; entered when it was never seen.
+
+        Raises:
+            StoreFull: There is no room for one more.
+            UsageError: The store is closed, or another thread uses it.
+        """
+        self._thread.check()
         found = self._subscriptions.get(sub_id)
         if found is not None:
             return found
@@ -99,15 +103,12 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
         return self._new_subscription(sub_id)
 
     @abstractmethod
-    def _new_subscription(self, sub_id: str) -> _Handle:
+    def _new_subscription(self, sub_id: str) -> Subscription:
         """Enter a subscription that was never seen."""
-
-    @abstractmethod
-    def _tracker(self, handle: _Handle) -> SubscriptionTracker:
-        """What a handle is about."""
 
     @override
     def purge(self, sub_id: str | None = None) -> None:
+        self._thread.check()
         for name in list(self._subscriptions) if sub_id is None else [sub_id]:
             self.subscription(name).forget()
 
@@ -131,6 +132,7 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
 
     @override
     def most_recent(self, sub_id: str) -> BookmarkList:
+        self._thread.check()
         found = self._subscriptions.get(sub_id)
         return BookmarkList() if found is None else found.recovery_point()
 
@@ -183,33 +185,45 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
                 yield number, Bookmark(ids[publisher], sequence), discarded
 
     def _known(self, sub_id: str) -> SubscriptionTracker:
+        self._thread.check()
         found = self._subscriptions.get(sub_id)
         if found is None:
             known = ", ".join(self._subscriptions) or "none"
             raise UsageError(f"no subscription {sub_id!r} in this store; it knows {known}")
-        return self._tracker(found)
+        return found.tracker
 
     def seed(self, points: Iterable[RecoveryPoint]) -> None:
-        """Take over recovery points that were kept elsewhere, where they are ahead (RP6).
+        """Take over recovery points that were kept elsewhere, where they are newer.
 
-        The store's own knowledge is finer: it also knows what was discarded behind the point. So
-        a point is only taken when it is ahead of it for every publisher: then the file was lost,
-        or is from before the subscription went on at another host.
+        A point of another generation is newer or older as a whole: between the two the subscription
+        was begun anew. Within one generation the store's own knowledge is finer, since it also
+        knows what was discarded behind the point. So a point is only taken when it is ahead for
+        every publisher: then the file was lost, or is from before the subscription went on at
+        another host.
+
+        Args:
+            points: What an adapter has kept.
 
         Raises:
             UsageError: A point is no list of bookmarks; nothing was taken over.
         """
+        self._thread.check()
         for point, newest in [(point, self._positions(point)) for point in points]:
             handle = self._subscriptions.get(point.sub_id)
-            own: dict[int, int] = {}
-            if handle is not None:
-                tracker = self._tracker(handle)
-                own = tracker.applied()
-                if newest == self._positions(point_of(point.sub_id, tracker)):
-                    continue  # which is the start, while nothing is finished
-            ahead = all(newest.get(publisher, 0) >= own[publisher] for publisher in own)
-            if newest and ahead and newest != own:
-                self.subscription(point.sub_id).seed(newest, standing_of(point))
+            if newest and (handle is None or self._is_newer(point, newest, handle.tracker)):
+                self.subscription(point.sub_id).seed(
+                    newest, standing_of(point), max(point.generation, 1)
+                )
+
+    def _is_newer(
+        self, point: RecoveryPoint, newest: dict[int, int], tracker: SubscriptionTracker
+    ) -> bool:
+        if point.generation and point.generation != tracker.generation:
+            return point.generation > tracker.generation
+        if newest == self._positions(point_of(point.sub_id, tracker)):
+            return False  # which is the start, while nothing is finished
+        own = tracker.applied()
+        return newest != own and all(newest.get(each, 0) >= own[each] for each in own)
 
     def _positions(self, point: RecoveryPoint) -> dict[int, int]:
         try:
@@ -223,8 +237,69 @@ class TrackedBookmarkStore(BookmarkStore, Generic[_Handle]):
 
     def recovery_points(self) -> Iterator[RecoveryPoint]:
         """Where each subscription has got to, as adapters are told; without a bookmark, nowhere."""
+        self._thread.check()
         for sub_id, handle in list(self._subscriptions.items()):
-            yield point_of(sub_id, self._tracker(handle))
+            yield point_of(sub_id, handle.tracker)
+
+
+class BookmarkFileStore(TrackedBookmarkStore):
+    """A bookmark store that has opened and locked its file; whoever inherits reads it.
+
+    Args:
+        path: The file; created when it is missing.
+        adapter: Keeps a copy of the recovery points somewhere else.
+        watch: Warns of messages that stay undiscarded.
+        durability: What the client waits for, as in `FilePublishStore`.
+        disk: Where files are; another one in simulations.
+
+    Raises:
+        StoreLocked: Another process has the store open.
+        UsageError: One of these is something else.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        adapter: RecoveryPointAdapter | None,
+        watch: UndiscardedWatch | None,
+        durability: Durability,
+        disk: Disk | None,
+    ) -> None:
+        check_durability(durability)
+        if disk is not None:
+            check_has("disk", disk, "a Disk", "open_locked")
+        self._path = check_path(path, "the file of the store")
+        super().__init__(adapter, watch)
+        self.durability: Durability = durability
+        self._disk = disk or RealDisk()
+        self._owner = Ownership(self._disk, self._path)
+
+    @property
+    @override
+    def _name(self) -> str:
+        return str(self._path)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
+    @property
+    @override
+    def client_name(self) -> str:
+        return self._owner.client_name
+
+    @override
+    def open_for(self, client_name: str) -> None:
+        self._thread.check()
+        if self._owner.check_client(client_name):
+            self._write_owner(client_name)
+            self._owner.client_name = client_name
+
+    @abstractmethod
+    def _write_owner(self, client_name: str) -> None:
+        """Note in the header whose file it is from now on."""
 
 
 def point_of(sub_id: str, tracker: SubscriptionTracker) -> RecoveryPoint:
@@ -234,13 +309,14 @@ def point_of(sub_id: str, tracker: SubscriptionTracker) -> RecoveryPoint:
     """
     point = tracker.recovery_point()
     standing = tracker.standing
-    standing.settle(tracker.oldest_undiscarded, tracker.next_number)
+    tracker.settle()
     in_order = standing.server != NOWHERE and (not standing.before or tracker.in_order)
     return RecoveryPoint(
         sub_id,
         str(point) if positions(point) else "",
         standing.server if in_order else "",
         max(standing.settled_us, tracker.start.entered_us),
+        tracker.generation,
     )
 
 

@@ -46,6 +46,10 @@ class Resumption(SubscriptionLog):
         self.start = copy(other.start)
         self._standing = other.standing.copy()
 
+    def take_order(self, standing: Standing) -> None:
+        """Stand where another process has stood."""
+        self._standing = standing
+
     # -- what the store knows -----------------------------------------------------------------
 
     @abstractmethod

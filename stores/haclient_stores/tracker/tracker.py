@@ -72,14 +72,16 @@ class SubscriptionTracker(Resumption):
         finished: How far it has got.
         seen: The highest sequence seen of each publisher.
         again: Entries that are expected or were delivered a second time.
+        generation: How often it was begun anew, at an explicit start or after a purge; from 1 on.
         first_number, next_number: The numbers given away since the start, if they differ.
         at_end: Whether the replay of this link is over.
         fresh: What the last `log_batch` has added, for whoever writes it down.
     """
 
     def __init__(self, publishers: Publishers | None = None) -> None:
-        self._publishers = publishers or Publishers()
+        self.publishers = publishers or Publishers()
         self.next_number = 1
+        self.generation = 1
         self.paused = False
         self.fresh: list[Chunk | Alias] = []
         self.conflated = False
@@ -103,19 +105,13 @@ class SubscriptionTracker(Resumption):
 
     # -- entering and leaving -----------------------------------------------------------------
 
-    @property
-    def known(self) -> bool:
-        """Whether anything is remembered that an explicit start would forget."""
-        known = self.start.known or self.standing.server or self.seen
-        return bool(known or self.finished.recovered)
-
     @override
     def begin(
         self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
     ) -> None:
         """See `SubscriptionLog.begin`."""
         if start is not None:
-            self.purge()
+            self.forget()
             self.start.set(start)
             self.start.entered_us = entered_us
         self.conflated = conflated
@@ -141,7 +137,7 @@ class SubscriptionTracker(Resumption):
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
-        parsed = self._publishers.parse_batch(bookmarks)
+        parsed = self.publishers.parse_batch(bookmarks)
         if parsed is None:
             return self._log_each(bookmarks)
         publisher, sequences, publishers = parsed
@@ -182,7 +178,7 @@ class SubscriptionTracker(Resumption):
         sequences: list[int] = []
         seen = self.seen
         for bookmark in bookmarks:
-            publisher, sequence = self._publishers.parse(bookmark)
+            publisher, sequence = self.publishers.parse(bookmark)
             if seen.get(publisher, 0) < sequence <= LARGEST:
                 seen[publisher] = sequence
                 numbers.append(self.next_number + len(sequences))
@@ -225,7 +221,7 @@ class SubscriptionTracker(Resumption):
 
     @override
     def is_discarded(self, bookmark: str) -> bool:
-        publisher, sequence = self._publishers.parse(bookmark)
+        publisher, sequence = self.publishers.parse(bookmark)
         seen = 0 < sequence <= self.seen.get(publisher, 0)
         return seen and not self.again.expects(publisher, sequence)
 
@@ -350,10 +346,14 @@ class SubscriptionTracker(Resumption):
 
     # -- persisted acks -----------------------------------------------------------------------
 
+    def position(self, bookmark: str) -> tuple[int, int] | None:
+        """Publisher index and sequence of a bookmark that names a message; else None."""
+        return self.publishers.position(bookmark)
+
     @override
     def persisted(self, bookmark: str) -> None:
         for item in bookmark.split(","):
-            place = self._publishers.position(item)
+            place = self.publishers.position(item)
             if place is not None:
                 self.persisted_at(*place)
 
@@ -367,7 +367,7 @@ class SubscriptionTracker(Resumption):
 
     @override
     def completed(self, bookmark: str) -> None:
-        place = self._publishers.position(bookmark)
+        place = self.publishers.position(bookmark)
         self.at_end = True
         if place is not None:
             self.completed_at(*place)
@@ -378,7 +378,7 @@ class SubscriptionTracker(Resumption):
         finished = self.finished
         nothing_came = self.next_number == finished.link_first
         if nothing_came and self.start.is_now and not finished.recovered:
-            self.start.items = (Bookmark(self._publishers.ids[publisher], sequence),)
+            self.start.items = (Bookmark(self.publishers.ids[publisher], sequence),)
         elif not finished.acked and not self.conflated:
             finished.offer(publisher, sequence, before=self.next_number)
             finished.settle(self.head)
@@ -397,7 +397,7 @@ class SubscriptionTracker(Resumption):
 
     @override
     def finished_point(self) -> BookmarkList:
-        return self._publishers.bookmarks(self.finished_sequences())
+        return self.publishers.bookmarks(self.finished_sequences())
 
     def finished_sequences(self) -> dict[int, int]:
         """The recovery point: the highest finished sequence of each publisher, by its index."""
@@ -420,6 +420,11 @@ class SubscriptionTracker(Resumption):
         front = chunk.part(0, count).newest() if chunk is not None and count else {}
         return {**self.finished.applied, **front}
 
+    def settle(self) -> int:
+        """Move the time on up to which nothing is open; that time (see `Standing.settle`)."""
+        self.standing.settle(self.oldest_undiscarded, self.next_number)
+        return self.standing.settled_us
+
     @property
     @override
     def nothing_came(self) -> bool:
@@ -430,12 +435,12 @@ class SubscriptionTracker(Resumption):
         found = dict(self.seen)
         for publisher, sequence in self.finished.reached().items():
             found[publisher] = max(sequence, found.get(publisher, 0))
-        ids = self._publishers.ids
+        ids = self.publishers.ids
         return {ids[publisher]: sequence for publisher, sequence in found.items()}
 
     @override
     def expected(self) -> Iterator[int]:
-        return (self._publishers.ids[publisher] for publisher, _ in self.again.places.values())
+        return (self.publishers.ids[publisher] for publisher, _ in self.again.places.values())
 
     # -- being written down and read back -----------------------------------------------------
 
@@ -449,16 +454,18 @@ class SubscriptionTracker(Resumption):
                 discarded = number < self.head or number in self.ahead
                 yield number, publisher, sequence, discarded
 
-    def seed(self, newest: dict[int, int], standing: Standing) -> None:
+    def seed(self, newest: dict[int, int], standing: Standing, generation: int) -> None:
         """Begin where another process has got to: up to here everything is finished."""
         self.purge()
-        self._standing = standing
+        self.generation = generation
+        self.take_order(standing)
         self.seen.update(newest)
         self.finished.recover(newest)
 
     def forget(self) -> None:
-        """`purge`, also where it is kept."""
+        """`purge`, and what was known before counts no longer, wherever it is kept."""
         self.purge()
+        self.generation += 1
 
     def skip_numbers(self, following: int) -> None:
         """The numbers before `following` are not used."""

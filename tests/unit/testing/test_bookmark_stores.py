@@ -59,7 +59,7 @@ class HighestSeen(MemoryBookmarkStore):
     @override
     def most_recent(self, sub_id: str) -> BookmarkList:
         found = self._subscriptions.get(sub_id)
-        seen = {} if found is None else found.seen
+        seen = {} if found is None else found.tracker.seen
         ids = self._publishers.ids
         return BookmarkList(tuple(Bookmark(ids[p], q) for p, q in seen.items()))
 

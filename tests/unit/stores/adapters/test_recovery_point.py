@@ -112,10 +112,10 @@ def test_a_point_says_whose_order_it_is_and_up_to_when_nothing_is_missing() -> N
     log.discard(in_hand)
     feed.tell()
     assert adapter.points == [
-        RecoveryPoint("a", "1|1|", "east:9007"),
-        RecoveryPoint("a", "1|2|", "east:9007", 10_000_000),
-        RecoveryPoint("a", "1|2|", "", 10_000_000),
-        RecoveryPoint("a", "1|3|,2|1|", "west:9007", 12_000_000),
+        RecoveryPoint("a", "1|1|", "east:9007", generation=1),
+        RecoveryPoint("a", "1|2|", "east:9007", 10_000_000, 1),
+        RecoveryPoint("a", "1|2|", "", 10_000_000, 1),
+        RecoveryPoint("a", "1|3|,2|1|", "west:9007", 12_000_000, 1),
     ]
 
 
@@ -127,7 +127,7 @@ def test_between_two_servers_a_point_is_in_the_order_of_none() -> None:
     log.entered("west:9007")
     log.discard(number)
     PointFeed(store.recovery_points, adapter).tell()
-    assert adapter.points == [RecoveryPoint("a", "1|1|")]
+    assert adapter.points == [RecoveryPoint("a", "1|1|", generation=1)]
 
 
 def test_a_time_alone_is_told_every_few_seconds_and_at_the_end() -> None:
@@ -161,9 +161,9 @@ def test_what_was_told_before_a_start_anew_does_not_count_for_the_same_bookmark(
             log.heard(10_000_000)
         feed.tell()
     assert adapter.points == [
-        RecoveryPoint("a", "1|1|", "east:9007", 10_000_000),
-        RecoveryPoint("a", "1|1|", "east:9007"),
-        RecoveryPoint("a", "1|1|", "west:9007"),
+        RecoveryPoint("a", "1|1|", "east:9007", 10_000_000, 2),
+        RecoveryPoint("a", "1|1|", "east:9007", generation=3),
+        RecoveryPoint("a", "1|1|", "west:9007", generation=4),
     ]
 
 
@@ -173,7 +173,7 @@ def test_an_entry_at_now_asked_for_nothing_older() -> None:
     store.subscription("a").begin(acked=False, start="0|1|", entered_us=7_000_000)
     store.discard("a", store.log("a", "1|1|"))
     PointFeed(store.recovery_points, adapter).tell()
-    assert adapter.points == [RecoveryPoint("a", "1|1|", "", 7_000_000)]
+    assert adapter.points == [RecoveryPoint("a", "1|1|", "", 7_000_000, 2)]
 
 
 @pytest.mark.parametrize("start", ["0|1|", "20240131T120000Z", "0"])

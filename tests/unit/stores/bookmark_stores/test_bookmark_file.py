@@ -26,7 +26,7 @@ def test_a_file_belongs_to_one_process_and_one_client(kind: Kind, path: Path) ->
     store = kind(path)
     store.open_for("me")
     store.open_for("me")
-    with pytest.raises(StoreLocked, match="in use by another process as client 'me'") as caught:
+    with pytest.raises(StoreLocked, match="open already in this process, as client 'me'") as caught:
         kind(path)
     assert caught.value.owner == "me"
     store.close()

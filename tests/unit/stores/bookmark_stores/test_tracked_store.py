@@ -10,8 +10,9 @@ from haclient_stores.adapters.recovery_point import RecoveryPoint
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
-from haclient_stores.bookmark_stores.tracked_store import Tracked, TrackedBookmarkStore
+from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.errors import UsageError
+from haclient_stores.interfaces import SubscriptionLog
 
 KINDS: dict[str, Callable[[Path], object]] = {
     "memory": lambda _: MemoryBookmarkStore(),
@@ -21,22 +22,20 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.fixture(params=KINDS)
-def store(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[TrackedBookmarkStore[Tracked]]:
-    made: TrackedBookmarkStore[Tracked] = KINDS[request.param](tmp_path)  # type: ignore[assignment]  # each is one
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TrackedBookmarkStore]:
+    made: TrackedBookmarkStore = KINDS[request.param](tmp_path)  # type: ignore[assignment]  # each is one
     yield made
     made.close()
 
 
-def seeded(store: TrackedBookmarkStore[Tracked], bookmark: str) -> str:
+def seeded(store: TrackedBookmarkStore, bookmark: str) -> str:
     store.seed([RecoveryPoint("s", bookmark)])
     return str(store.most_recent("s"))
 
 
 @pytest.mark.row("RP2", "RP6")
 def test_a_store_that_knows_nothing_begins_at_the_points_that_were_kept(
-    store: TrackedBookmarkStore[Tracked],
+    store: TrackedBookmarkStore,
 ) -> None:
     assert seeded(store, "1|5|,2|7|") == "1|5|,2|7|"
     assert store.is_discarded("s", "1|5|")
@@ -48,7 +47,7 @@ def test_a_store_that_knows_nothing_begins_at_the_points_that_were_kept(
 
 @pytest.mark.row("RP6")
 def test_a_point_counts_only_where_it_is_ahead(
-    store: TrackedBookmarkStore[Tracked],
+    store: TrackedBookmarkStore,
 ) -> None:
     for bookmark in ("1|1|", "1|2|", "1|3|"):
         store.log("s", bookmark)
@@ -86,9 +85,7 @@ def test_the_start_that_an_adapter_was_told_is_not_ahead(
 
 @pytest.mark.row("RP6")
 @pytest.mark.parametrize("bookmark", ["0|1|", "0", "20240131T120000Z"])
-def test_what_names_no_message_seeds_nothing(
-    store: TrackedBookmarkStore[Tracked], bookmark: str
-) -> None:
+def test_what_names_no_message_seeds_nothing(store: TrackedBookmarkStore, bookmark: str) -> None:
     assert seeded(store, bookmark) == "0"
 
 
@@ -101,8 +98,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize(
     ("point", "elsewhere"),
     [
-        (RecoveryPoint("s", "1|5|", "east:9007", 20_000_000), "1|5|,19700101T000015Z"),
-        (RecoveryPoint("s", "1|5|", "east:9007"), "0"),
+        (RecoveryPoint("s", "1|5|", "east:9007", 20_000_000, 3), "1|5|,19700101T000015Z"),
+        (RecoveryPoint("s", "1|5|", "east:9007", generation=1), "0"),
     ],
 )
 def test_what_was_kept_is_safe_on_its_server_and_carries_its_time_elsewhere(
@@ -132,7 +129,7 @@ def test_a_point_that_says_nothing_of_it_is_safe_nowhere(
     for _ in range(2):
         log = store.subscription("s")
         assert asked(log, "east:9007") == "0"
-        assert list(store.recovery_points()) == [RecoveryPoint("s", "1|5|")]
+        assert list(store.recovery_points()) == [RecoveryPoint("s", "1|5|", generation=1)]
         if kind != "memory":
             store.close()
             store = made(kind, tmp_path)
@@ -146,7 +143,7 @@ def test_a_point_that_says_nothing_of_it_is_safe_nowhere(
 
 @pytest.mark.row("RP6")
 def test_a_point_that_is_no_list_is_refused_and_nothing_is_taken_over(
-    store: TrackedBookmarkStore[Tracked],
+    store: TrackedBookmarkStore,
 ) -> None:
     points = [RecoveryPoint("s", "1|5|"), RecoveryPoint("t", "five")]
     with pytest.raises(UsageError, match=r"'t' cannot be used: 'five' is no bookmark.*delete it"):
@@ -154,17 +151,17 @@ def test_a_point_that_is_no_list_is_refused_and_nothing_is_taken_over(
     assert str(store.most_recent("s")) == "0"
 
 
-def made(kind: str, folder: Path) -> TrackedBookmarkStore[Tracked]:
+def made(kind: str, folder: Path) -> TrackedBookmarkStore:
     return KINDS[kind](folder)  # type: ignore[return-value]  # each is one
 
 
-def asked(log: Tracked, server: str) -> str:
+def asked(log: SubscriptionLog, server: str) -> str:
     """What a client asks a server for that was heard last five seconds ago or more."""
     return forms(log, server, last="", overlap_us=5_000_000)[0]
 
 
 def test_a_subscription_that_is_not_known_is_named_with_those_that_are(
-    store: TrackedBookmarkStore[Tracked],
+    store: TrackedBookmarkStore,
 ) -> None:
     with pytest.raises(UsageError, match="knows none"):
         store.explain("x")
@@ -173,7 +170,7 @@ def test_a_subscription_that_is_not_known_is_named_with_those_that_are(
         list(store.entries("x"))
 
 
-def test_entries_are_what_is_not_finished(store: TrackedBookmarkStore[Tracked]) -> None:
+def test_entries_are_what_is_not_finished(store: TrackedBookmarkStore) -> None:
     for sequence in range(1, 6):
         store.log("s", f"1|{sequence}|")
     for number in (1, 2, 4):
@@ -182,8 +179,41 @@ def test_entries_are_what_is_not_finished(store: TrackedBookmarkStore[Tracked]) 
     assert found == [(3, "1|3|", False), (4, "1|4|", True), (5, "1|5|", False)]
 
 
-def test_it_needs_no_upkeep_by_itself(store: TrackedBookmarkStore[Tracked]) -> None:
+def test_it_needs_no_upkeep_by_itself(store: TrackedBookmarkStore) -> None:
     assert not store.prunes
     assert not store.prune_due(1.0)
     store.sync()
     assert not store.needs_sync
+
+
+@pytest.mark.row("RP6", "BS9")
+@pytest.mark.parametrize("kind", ["logged", "ring"])
+@pytest.mark.parametrize("purged", [False, True])
+def test_a_point_of_before_an_explicit_start_is_older_than_the_start(
+    tmp_path: Path, kind: str, *, purged: bool
+) -> None:
+    """The process is killed before the adapter has heard of the new start."""
+    store = made(kind, tmp_path)
+    log = store.subscription("s")
+    log.begin(acked=False, start=None)
+    log.discard(log.log("7|5|"))
+    told = list(store.recovery_points())
+    assert [(point.bookmark, point.generation) for point in told] == [("7|5|", 1)]
+    if purged:
+        store.purge("s")
+    else:
+        log.begin(acked=False, start="7|2|")
+    for _ in range(2):
+        store.close()
+        store = made(kind, tmp_path)
+        store.seed(told)
+        assert str(store.subscription("s").resume()) == ("0" if purged else "7|2|")
+        if kind == "logged":
+            store.prune()
+    store.close()
+    newer = RecoveryPoint("s", "7|1|", generation=9)  # it was begun anew at another host since
+    store = made(kind, tmp_path)
+    store.seed([newer])
+    assert str(store.most_recent("s")) == "7|1|"
+    assert [point.generation for point in store.recovery_points()] == [9]
+    store.close()

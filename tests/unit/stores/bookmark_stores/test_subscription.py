@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import sqlite3
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
-from haclient_stores.bookmark_stores.logged_subscription import LoggedSubscription
+from haclient_stores.adapters.recovery_point import RecoveryPoint
+from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore, LogJournal
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.records import server_records
+from haclient_stores.bookmark_stores.ring import RingBookmarkStore
+from haclient_stores.bookmark_stores.subscription import Subscription
+from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
+from haclient_stores.errors import UsageError
 from haclient_stores.tracker.server_order import Standing
 
 
@@ -17,7 +26,7 @@ class Restarting:
         self.path = path
         self.store = LoggedBookmarkStore(path)
 
-    def again(self) -> LoggedSubscription:
+    def again(self) -> Subscription:
         self.store.close()
         self.store = LoggedBookmarkStore(self.path)
         return self.store.subscription("s")
@@ -124,10 +133,10 @@ def test_where_it_stands_outlives_restarts_and_pruning(restarting: Restarting) -
     log.entered("a.example.com:9007")
     log.heard(5_000_000)
     log.discard(log.log("7|1|"))
-    expected = [Standing("a.example.com:9007", {}, heard_us=5_000_000)]
+    expected = [Standing("a.example.com:9007", {}, 5_000_000, 5_000_000)]
     log.entered("b:1")
     log.discard(log.log("8|1|"))
-    expected.append(Standing("b:1", {7: 1}, heard_us=5_000_000))
+    expected.append(Standing("b:1", {7: 1}, 5_000_000, 5_000_000))
     for prune in (False, True):
         if prune:
             restarting.store.prune()
@@ -139,7 +148,7 @@ def test_where_it_stands_outlives_restarts_and_pruning(restarting: Restarting) -
     log.heard(7_000_000)
     restarting.store.prune()
     log = restarting.again()
-    standing = Standing("a.example.com:9007", {7: 1, 8: 1}, heard_us=7_000_000)
+    standing = Standing("a.example.com:9007", {7: 1, 8: 1}, 7_000_000, 7_000_000)
     assert log.standing == standing
     log.begin(acked=False, start="0")
     assert restarting.again().standing == Standing()
@@ -151,9 +160,113 @@ def test_an_address_that_was_cut_off_by_a_crash_does_not_get_into_the_next(
 ) -> None:
     log = restarting.again()
     log.begin(acked=False, start="0")
-    log._log.file.put(*next(server_records(log.index, "a.example.com:9007")))
+    assert isinstance(log.journal, LogJournal)
+    log.journal._log.file.put(*next(server_records(log.journal.index, "a.example.com:9007")))
     log = restarting.again()
     log.begin(acked=False, start=None)
     log.entered("b:1")
     assert restarting.again().standing.server == "b:1"
     restarting.store.close()
+
+
+@pytest.mark.row("RP6", "BS9")
+def test_the_time_behind_which_nothing_is_open_outlives_restarts_and_pruning(
+    restarting: Restarting,
+) -> None:
+    log = restarting.again()
+    log.begin(acked=False, start="0")
+    log.entered("a:1")
+    log.discard(log.log("7|1|"))
+    log.heard(5_000_000)
+    log.log("7|2|")
+    log.heard(9_000_000)
+    for prune in (False, True, False):
+        if prune:
+            restarting.store.prune()
+        assert restarting.again().standing == Standing("a:1", {}, 9_000_000, 5_000_000)
+        assert [point.heard_us for point in restarting.store.recovery_points()] == [5_000_000]
+    restarting.store.close()
+
+
+def stores(folder: Path) -> list[TrackedBookmarkStore]:
+    return [
+        MemoryBookmarkStore(),
+        LoggedBookmarkStore(folder / "s.bm"),
+        RingBookmarkStore(folder / "s.ring"),
+        TransactionalRecoveryPoint(sqlite3.connect(":memory:", check_same_thread=False)),
+    ]
+
+
+def in_thread(call: Callable[[], object]) -> BaseException | None:
+    """What a call in another thread raises."""
+    found: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            call()
+        except UsageError as error:
+            found.append(error)
+        else:
+            found.append(None)
+
+    thread = threading.Thread(target=run, name="worker")
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.row("BS1")
+@pytest.mark.parametrize("kind", range(4))
+def test_a_store_belongs_to_the_thread_that_first_uses_it(tmp_path: Path, kind: int) -> None:
+    store = stores(tmp_path)[kind]
+    store.open_for("me")
+    log = store.subscription("s")
+    number = log.log("1|1|")
+    calls: list[Callable[[], object]] = [
+        lambda: log.discard(number),
+        lambda: log.log("1|2|"),
+        lambda: log.log_batch(["1|2|"]),
+        lambda: log.discard_up_to(number),
+        lambda: log.begin(acked=False, start="0"),
+        lambda: log.link_lost(1),
+        log.ended,
+        log.forget,
+        lambda: log.persisted("1|1|"),
+        lambda: log.completed("1|1|"),
+        lambda: log.entered("a:1"),
+        lambda: log.heard(1),
+        lambda: log.is_discarded("1|1|"),
+        log.recovery_point,
+        log.resume,
+        log.resume_from_start,
+        lambda: log.resume_elsewhere(1),
+        lambda: store.log("s", "1|2|"),
+        lambda: store.discard("s", number),
+        lambda: store.discard_up_to("s", number),
+        lambda: store.persisted("s", "1|1|"),
+        lambda: store.subscription("new"),
+        lambda: store.most_recent("s"),
+        lambda: store.is_discarded("s", "1|1|"),
+        lambda: store.explain("s"),
+        lambda: list(store.entries("s")),
+        lambda: list(store.recovery_points()),
+        lambda: store.seed([RecoveryPoint("s", "1|9|")]),
+        lambda: store.open_for("me"),
+        store.purge,
+    ]
+    for call in calls:
+        assert "belongs to the thread that first uses it" in str(in_thread(call))
+    assert [*store.subscriptions] == ["s"]
+    assert log.tracker.next_number == number + 1
+    assert (log.oldest_undiscarded, log.undiscarded_count) == (number, 1)
+    for call in (store.sync, store.prune, store.close):
+        assert in_thread(call) is None
+
+
+def test_a_store_may_be_opened_in_one_thread_and_used_in_another(tmp_path: Path) -> None:
+    store = LoggedBookmarkStore(tmp_path / "s.bm")
+    store.subscription("s").log("1|1|")
+    store.close()
+    store = LoggedBookmarkStore(tmp_path / "s.bm")  # which writes that nobody holds the message
+    assert in_thread(lambda: store.discard("s", store.log("s", "1|1|"))) is None
+    assert in_thread(store.close) is None

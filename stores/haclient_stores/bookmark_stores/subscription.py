@@ -1,0 +1,303 @@
+"""The handle of one subscription, the same for all stores of ours, and the journal that it tells.
+
+A `SubscriptionTracker` decides; the handle is the tracker with a *journal*, which is how a store
+remembers the tracker's moves: not at all in memory, as records in a log, or as the newest state in
+a ring. Each move is made first and noted then, both before the call returns.
+
+A handle is used by one thread (`ThreadBinding`); a prune in another thread makes it wait at the
+gate while it copies (`Gate`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from threading import get_ident
+from typing import TYPE_CHECKING, Protocol
+
+from typing_extensions import override
+
+from haclient_stores.bookmark_stores.records import Kind, begun_flags
+from haclient_stores.disk.threads import Gate
+from haclient_stores.interfaces import SubscriptionLog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from haclient_stores.bookmark import BookmarkList
+    from haclient_stores.disk.threads import ThreadBinding
+    from haclient_stores.tracker.entries import Alias, Chunk
+    from haclient_stores.tracker.server_order import Standing
+    from haclient_stores.tracker.tracker import SubscriptionTracker
+
+__all__ = ["Discard", "Journal", "Subscription"]
+
+
+class Discard(Protocol):
+    """The hot path: `SubscriptionLog.discard`, with all that it needs bound to it."""
+
+    def __call__(self, number: int) -> None: ...  # noqa: D102  # see the class
+
+
+class Journal:
+    """Remembers nothing: the journal of a store in memory. Others override what they write down.
+
+    Args:
+        tracker: The tracker of the subscription.
+        thread: The thread that the store belongs to.
+        gate: Closed by another thread while nothing may move.
+    """
+
+    def __init__(
+        self, tracker: SubscriptionTracker, thread: ThreadBinding, gate: Gate | None = None
+    ) -> None:
+        self.tracker = tracker
+        self.thread = thread
+        self.gate = gate or Gate()
+
+    def discard_function(self) -> Discard:
+        """What `Subscription.discard` is: it discards, and notes that it did."""
+        tracker, thread = self.tracker, self.thread
+
+        def discard(number: int) -> None:
+            if get_ident() != thread.ident:
+                thread.check()
+            tracker.discard(number)
+
+        return discard
+
+    def reserve(self, messages: int) -> None:
+        """Make room for so many messages and for their discards, before they are logged.
+
+        Raises:
+            StoreFull: There is none; nothing has changed.
+        """
+
+    def note_logged(self, pieces: Sequence[Chunk | Alias]) -> None:
+        """Note entries that are new, and entries that were redelivered."""
+
+    def moving(self) -> AbstractContextManager[object]:
+        """The block in which any other move is made and noted."""
+        return contextlib.nullcontext()
+
+    def note(self, kind: Kind, value: int = 1, publisher: int = 0) -> None:
+        """Note a move; `records.Kind` says what the numbers mean."""
+
+    def note_start(self) -> None:
+        """Note where the tracker began."""
+
+    def note_server(self, server: str) -> None:
+        """Note the server that has accepted the subscription."""
+
+    def note_seed(self, newest: dict[int, int]) -> None:
+        """Note that everything up to these sequences is finished, and in whose order that is."""
+
+
+class Subscription(SubscriptionLog):
+    """One subscription of a store: its tracker, and each of its moves noted.
+
+    Attributes:
+        tracker: What decides.
+        journal: What is told.
+        discard: See `SubscriptionLog.discard`. It is made by the journal, since a call from here to
+            there would cost as much as the discard itself.
+    """
+
+    __slots__ = ("_gate", "_noted_us", "_thread", "discard", "journal", "tracker")
+
+    discard: Discard  # pyright: ignore[reportIncompatibleMethodOverride]  # see above
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.tracker = journal.tracker
+        self._thread = journal.thread
+        self._gate = journal.gate
+        self._noted_us = journal.tracker.standing.settled_us
+        self.discard = journal.discard_function()
+
+    @override
+    def log_batch(self, bookmarks: list[str]) -> list[int] | range:
+        if get_ident() != self._thread.ident:
+            self._thread.check()
+        gate = self._gate
+        gate.busy = True
+        if gate.closed:
+            gate.wait()
+        try:
+            tracker, journal = self.tracker, self.journal
+            journal.reserve(len(bookmarks))
+            numbers = tracker.log_batch(bookmarks)
+            journal.note_logged(tracker.fresh)
+        finally:
+            gate.busy = False
+        return numbers
+
+    @override
+    def log(self, bookmark: str) -> int:
+        return self.log_batch([bookmark])[0]
+
+    # -- the life of a subscription -------------------------------------------------------------
+
+    @override
+    def begin(
+        self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
+    ) -> None:
+        self._thread.check()
+        tracker, journal = self.tracker, self.journal
+        with journal.moving():
+            tracker.begin(acked=acked, start=start, conflated=conflated, entered_us=entered_us)
+            if start is not None:
+                journal.note(Kind.PURGED, tracker.generation)
+                journal.note_start()
+            journal.note(Kind.BEGUN, begun_flags(acked=acked, conflated=conflated))
+
+    @override
+    def link_lost(self, first_queued: int) -> None:
+        self._thread.check()
+        with self.journal.moving():
+            self.tracker.link_lost(first_queued)
+            self.journal.note(Kind.LOST, max(first_queued, 1))
+
+    @override
+    def ended(self) -> None:
+        self.link_lost(1)
+
+    def forget(self) -> None:
+        """Know nothing, also where it is kept."""
+        self._thread.check()
+        with self.journal.moving():
+            self.tracker.forget()
+            self.journal.note(Kind.PURGED, self.tracker.generation)
+
+    def seed(self, newest: dict[int, int], standing: Standing, generation: int) -> None:
+        """Begin where another process has got to.
+
+        Args:
+            newest: By publisher index, the sequence up to which everything is finished.
+            standing: In which server's order that is.
+            generation: How often the subscription was begun anew, here or elsewhere.
+        """
+        self._thread.check()
+        with self.journal.moving():
+            self.tracker.seed(newest, standing, generation)
+            self.journal.note(Kind.PURGED, generation)
+            self.journal.note_seed(newest)
+
+    # -- discards and acks ------------------------------------------------------------------------
+
+    @override
+    def discard_up_to(self, number: int) -> None:
+        self._thread.check()
+        if number < 1:
+            return
+        tracker, journal = self.tracker, self.journal
+        with journal.moving():
+            if not tracker.again:
+                tracker.discard_all_up_to(number)
+                journal.note(Kind.DISCARDED_UP_TO, number)
+                return
+            for current in tracker.held_up_to(number):  # whoever reads this may hold others
+                if tracker.discard_slowly(current):
+                    journal.note(Kind.DISCARDED, current)
+
+    @override
+    def persisted(self, bookmark: str) -> None:
+        self._thread.check()
+        tracker, journal = self.tracker, self.journal
+        kind = Kind.PERSISTED_WHILE_PAUSED if tracker.paused else Kind.PERSISTED
+        with journal.moving():
+            for item in bookmark.split(","):
+                place = tracker.position(item)
+                if place is not None:
+                    tracker.persisted_at(*place)
+                    journal.note(kind, place[1], place[0])
+
+    @override
+    def completed(self, bookmark: str) -> None:
+        self._thread.check()
+        tracker, journal = self.tracker, self.journal
+        with journal.moving():
+            tracker.completed(bookmark)
+            place = tracker.position(bookmark)
+            if place is None:
+                journal.note(Kind.COMPLETED_SOMEWHERE)
+            else:
+                journal.note(Kind.COMPLETED, place[1], place[0])
+
+    # -- whose order it is --------------------------------------------------------------------
+
+    @override
+    def entered(self, server: str) -> None:
+        self._thread.check()
+        with self.journal.moving():
+            self.tracker.entered(server)
+            self.journal.note_server(server)
+
+    @override
+    def heard(self, until_us: int) -> None:
+        self._thread.check()
+        tracker, journal = self.tracker, self.journal
+        with journal.moving():
+            tracker.heard(until_us)
+            journal.note(Kind.HEARD, until_us)
+            if tracker.settle() != self._noted_us:
+                self._noted_us = tracker.standing.settled_us
+                journal.note(Kind.SETTLED, self._noted_us)
+
+    @property
+    @override
+    def standing(self) -> Standing:
+        return self.tracker.standing
+
+    @property
+    @override
+    def in_order(self) -> bool:
+        return self.tracker.in_order
+
+    # -- questions ------------------------------------------------------------------------------
+
+    @property  # type: ignore[explicit-override]  # a property in place of an attribute
+    @override
+    def paused(self) -> bool:
+        """Whether the server holds the subscription: its acks are then no recovery points."""
+        return self.tracker.paused
+
+    @paused.setter
+    def paused(self, value: bool) -> None:
+        self._thread.check()
+        self.tracker.paused = value
+
+    @property
+    @override
+    def oldest_undiscarded(self) -> int:
+        return self.tracker.oldest_undiscarded
+
+    @property
+    @override
+    def undiscarded_count(self) -> int:
+        return self.tracker.undiscarded_count
+
+    @override
+    def is_discarded(self, bookmark: str) -> bool:
+        self._thread.check()
+        return self.tracker.is_discarded(bookmark)
+
+    @override
+    def recovery_point(self) -> BookmarkList:
+        self._thread.check()
+        return self.tracker.recovery_point()
+
+    @override
+    def resume(self) -> str:
+        self._thread.check()
+        return self.tracker.resume()
+
+    @override
+    def resume_elsewhere(self, since_us: int, after: str = "") -> tuple[str, ...]:
+        self._thread.check()
+        return self.tracker.resume_elsewhere(since_us, after)
+
+    @override
+    def resume_from_start(self) -> str:
+        self._thread.check()
+        return self.tracker.resume_from_start()
