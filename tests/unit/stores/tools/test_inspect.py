@@ -49,10 +49,10 @@ def test_a_publish_store_that_is_in_use_is_seen_too(tmp_path: Path) -> None:
 
 def test_a_log_that_is_written_meanwhile_is_read_as_of_one_moment(tmp_path: Path) -> None:
     store = LoggedBookmarkStore(tmp_path / "s.bm")
-    log = store.subscription("s")
     stop = threading.Event()
 
     def work() -> None:
+        log = store.subscription("s")
         sequence = 0
         while not stop.is_set():
             batch = [f"1|{sequence + n}|" for n in range(1, 101)]
