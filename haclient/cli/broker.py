@@ -158,8 +158,8 @@ async def _serve(config: BrokerConfig, request: _Request) -> int:
             print_result("\n".join(f"listening {uri}" for uri in server.uris), aside=True)
             await trio.sleep_forever()
     finally:
-        if request.data is None and not has_started:  # nobody was told of this directory
-            shutil.rmtree(config.data_dir, ignore_errors=True)
+        if request.data is None and config.data_dir is not None and not has_started:
+            shutil.rmtree(config.data_dir, ignore_errors=True)  # nobody was told of it
     return ExitCode.OK
 
 

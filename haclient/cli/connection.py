@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from haclient.auth import Authenticator
 from haclient.chooser import ConnectionInfo, DefaultServerChooser, ServerChooser
+from haclient.cli.termination import hidden_warnings, one_line, print_error
 from haclient.delay import DelayStrategy, ExponentialDelayStrategy
 from haclient.errors import (
     AuthenticationError,
@@ -108,6 +109,9 @@ class _Sweep(ServerChooser):
             self.refused = error
         if not self.is_connected or self.refused is not None:
             self._failures.append((Uri.parse(info["uri"]).safe, error))
+        if not self.is_connected and self.refused is None and len(self._failures) < self._count:
+            told = one_line(self._with_server(error))
+            print_error(f"{told}; trying the next server", kind="warning")
 
     @override
     def error(self) -> str:
@@ -177,9 +181,16 @@ async def open_client(connection: Connection) -> AsyncGenerator[HAClient]:
         connect_timeout=connection.timeout_s,
         heartbeat=HEARTBEAT_S,
     )
+    # Each failure of the first sweep ends up in the error, or in our own warning.
+    hidden = hidden_warnings(
+        "haclient.transport.reconnector",
+        "client %s: attempt",
+        while_=lambda: not sweep.is_connected,
+    )
     try:
-        async with client:
-            sweep.is_connected = True
-            yield client
+        with hidden:
+            async with client:
+                sweep.is_connected = True
+                yield client
     except ReconnectGaveUp as error:
         raise sweep.verdict(error) from error

@@ -27,7 +27,13 @@ from haclient.cli.options import (
 )
 from haclient.cli.output import check_open, print_result, progress_bar
 from haclient.cli.publish_ledger import NOTE, Plan, PublishLedger, Source
-from haclient.cli.termination import ExitCode, Interrupted, print_error, run_until_signal
+from haclient.cli.termination import (
+    ExitCode,
+    Interrupted,
+    hidden_warnings,
+    print_error,
+    run_until_signal,
+)
 from haclient.client import Client
 from haclient.errors import (
     DisconnectedError,
@@ -253,19 +259,25 @@ async def _publish_all(run: PublishRun) -> None:
         on_failed_write=run.failed_write,
     )
     start = trio.current_time()
-    async with open_client(connection) as client:
-        run.was_connected = True
-        plan = make_plan(run)
-        run.base = plan.base
-        run.summary.skipped = plan.skip
-        if plan.warning:
-            print_error(plan.warning, kind="note")
-        with progress_bar(f"publish {request.topic}", run.scan.lines or None) as progress:
-            await publish_lines(run, client, plan, progress.update)
-        await _flush(run, client)
-        run.note(run.ledger.close_open_file(run.store.last_sequence))
-        run.summary.unpersisted = run.store.unpersisted_count
+    # Refused lines are counted, and the first of them are named with their numbers.
+    with hidden_warnings("haclient.transport.core", "publish %d was refused"):
+        async with open_client(connection) as client:
+            run.was_connected = True
+            await _publish_input(run, client)
     run.summary.seconds = round(trio.current_time() - start, 3)
+
+
+async def _publish_input(run: PublishRun, client: HAClient) -> None:
+    plan = make_plan(run)
+    run.base = plan.base
+    run.summary.skipped = plan.skip
+    if plan.warning:
+        print_error(plan.warning, kind="note")
+    with progress_bar(f"publish {run.request.topic}", run.scan.lines or None) as progress:
+        await publish_lines(run, client, plan, progress.update)
+    await _flush(run, client)
+    run.note(run.ledger.close_open_file(run.store.last_sequence))
+    run.summary.unpersisted = run.store.unpersisted_count
 
 
 async def _flush(run: PublishRun, client: HAClient) -> None:

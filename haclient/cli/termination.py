@@ -24,9 +24,11 @@ nobody reads, for example.
 from __future__ import annotations
 
 import enum
+import logging
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import click
@@ -34,7 +36,15 @@ import trio
 
 from haclient.errors import HAClientError, StoreLocked, TimedOut, UsageError
 
-__all__ = ["ExitCode", "Interrupted", "exit_code_of", "one_line", "print_error", "run_until_signal"]
+__all__ = [
+    "ExitCode",
+    "Interrupted",
+    "exit_code_of",
+    "hidden_warnings",
+    "one_line",
+    "print_error",
+    "run_until_signal",
+]
 
 
 class ExitCode(enum.IntEnum):
@@ -118,6 +128,29 @@ def print_error(text: str, *, kind: str = "error") -> None:
         sys.stderr.flush()
     except OSError:
         return
+
+
+@contextmanager
+def hidden_warnings(
+    logger: str, form: str, *, while_: Callable[[], bool] = lambda: True
+) -> Generator[None]:
+    """Leave out warnings of the library that the command itself words better.
+
+    Args:
+        logger: The logger's name.
+        form: How the message's form begins.
+        while_: Asked for each such message.
+    """
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        return not (record.msg.startswith(form) and while_())
+
+    source = logging.getLogger(logger)
+    source.addFilter(is_shown)
+    try:
+        yield
+    finally:
+        source.removeFilter(is_shown)
 
 
 async def _watch(scope: trio.CancelScope, seen: list[int], task_status: trio.TaskStatus) -> None:
