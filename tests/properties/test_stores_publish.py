@@ -177,7 +177,7 @@ class PublishMachine(RuleBasedStateMachine):
         self.disk = self.disk.after_kill()
         self.opened_again()
         if self.kind.lasting:
-            assert self.store.last_sequence == self.model.last or self.model.unsure
+            assert self.store.last_sequence == self.model.last or self.model.numbers_uncertain
         waiting = sorted(self.model.waiting)
         left = self.left()
         assert left == (waiting if self.kind.lasting else waiting[: len(left)])
@@ -220,8 +220,10 @@ class PublishMachine(RuleBasedStateMachine):
         assert store.last_sequence >= self.model.last * lasts
         assert store.last_persisted == self.model.persisted * lasts
         left = frozenset(self.left())
-        unsure = self.model.unsure and lasts
-        self.model = PublishModel(left, store.last_sequence, store.last_persisted, unsure)
+        numbers_uncertain = self.model.numbers_uncertain and lasts
+        self.model = PublishModel(
+            left, store.last_sequence, store.last_persisted, numbers_uncertain
+        )
         if not lasts:
             self.synced = PublishModel()
         self.unsent = self.above(0)

@@ -25,13 +25,13 @@ class PublishModel:
     """The messages that wait, the highest number in use, and the highest that was acknowledged.
 
     Attributes:
-        unsure: After a loss of power more numbers may have been used than anybody knows of.
+        numbers_uncertain: After a loss of power more numbers may have been used than are known.
     """
 
     waiting: frozenset[tuple[int, bytes]] = frozenset()
     last: int = 0
     persisted: int = 0
-    unsure: bool = False
+    numbers_uncertain: bool = False
 
     def stored(self, sequence: int, body: bytes) -> PublishModel:
         assert sequence == self.last + 1
@@ -43,8 +43,8 @@ class PublishModel:
         return replace(self, waiting=left, last=max(self.last, sequence), persisted=persisted)
 
     def logged_on(self, seen: int, persisted: int, clock_us: int) -> PublishModel:
-        last = clock_us if self.unsure or not self.last else 0
-        known = replace(self, last=max(self.last, last, seen), unsure=False)
+        last = clock_us if self.numbers_uncertain or not self.last else 0
+        known = replace(self, last=max(self.last, last, seen), numbers_uncertain=False)
         return known.acked(persisted)
 
     def compare(self, store: PublishLog) -> None:

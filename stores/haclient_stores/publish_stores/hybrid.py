@@ -118,7 +118,7 @@ class HybridPublishStore(PublishLog):
 
     @override
     def checkpoint(self) -> int:
-        """Seal all that is appended and have it in files; returns the last sequence of it."""
+        """Seal everything appended and copy it to files; returns the last sequence of it."""
         with self._lock:
             sequence = super().checkpoint()
             self._hybrid.copy_out()
@@ -170,7 +170,7 @@ class HybridSegment(Segment):
 
     @property
     def memory(self) -> Region:
-        """The memory, which every segment has that is still written."""
+        """The memory, which a segment has as long as it is written."""
         if self.region is None:
             raise AssertionError("a segment in a file is not written any more")
         return self.region
@@ -248,7 +248,7 @@ class HybridStorage(SegmentStorage):
             twin.mark(offset, sequence)
 
     def copy_out(self) -> None:
-        """Have every frame up to the last mark in a file."""
+        """Copy every frame up to the last mark to a file."""
         for segment in self._in_memory:
             self._copy(segment)
 
@@ -272,7 +272,7 @@ class HybridStorage(SegmentStorage):
 
     @override
     def seal(self, segment: Segment, end: int, next_sequence: int) -> None:
-        """Memory needs no checksum; the file that it is copied to gets the seals as well."""
+        """Memory needs no checksum; `_copy` seals the frames in the file."""
         if isinstance(segment, HybridSegment):
             self._directory.ownership.check_usable()
         else:

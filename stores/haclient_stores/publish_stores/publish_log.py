@@ -120,10 +120,6 @@ class PublishLog(SegmentLog, FrameLog):
         return None
 
     @override
-    def number_above(self, sequence: int) -> None:
-        super().number_above(sequence)
-
-    @override
     def reconcile(self, *, seen: int, persisted: int, clock_us: int) -> None:
         """Take over the logon ack.
 

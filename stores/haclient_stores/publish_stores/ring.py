@@ -1,4 +1,4 @@
-"""A publish store of a fixed size: whatever it will ever need is taken when it is opened.
+"""A publish store of a fixed size: all of its space is allocated when it is opened.
 
 It is the segment log over a fixed number of segments, in memory or in files, used in turn. Nothing
 is allocated later, so neither a disk that fills up nor a long outage changes what it can hold: the
@@ -36,7 +36,7 @@ MIN_RING_BYTES: Final = 2 * MIN_SEGMENT_BYTES
 
 
 class RingPublishStore(PublishLog):
-    """Keeps unpersisted messages in a space of fixed size.
+    """Keeps unpersisted messages in a fixed amount of space.
 
     It has eight segments, fewer when it is tiny and more when it is huge. Room comes back a segment
     at a time, when all of its frames are persisted. A frame has to fit into one segment. The files

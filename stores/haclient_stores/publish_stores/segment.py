@@ -153,7 +153,7 @@ class Segment:
         return self.size
 
     def mark(self, end: int, next_sequence: int) -> None:
-        """Note a frame boundary."""
+        """Note a frame boundary, which becomes the end."""
         self.mark_offsets.append(end)
         self.mark_sequences.append(next_sequence)
         self.end = end
@@ -221,7 +221,7 @@ class SegmentStorage(Protocol):
 
 
 def walk(view: memoryview, offset: int, frames: int) -> int:
-    """The offset so many frames further."""
+    """The offset that is `frames` frames behind `offset`."""
     for _ in range(frames):
         offset += SLOT_BYTES + int(frame_length(view, offset)[0])
     return offset

@@ -106,8 +106,8 @@ class SegmentLog:
         self._active: Segment | None = None
         self._memory: Writable = _EMPTY
         self._at = SLOT_BYTES  # where the next frame goes, behind its length
-        self._limit = 0  # an append that would end beyond takes the slow way
-        self._jumped = False  # the next number does not follow the last frame
+        self._limit = 0  # an append that would end beyond takes the slow path
+        self._jumped = False  # the next sequence does not follow the last frame
         self._cursor_segment: Segment | None = None
         self._cursor = 0
         self._boundary = 0  # a frame boundary in the cursor's segment, at or before the cursor
@@ -151,10 +151,12 @@ class SegmentLog:
         length = len(rest)  # of the frame too: its own slot is as long as the next one
         at = self._at
         after = at + length
-        if after > self._limit:
+        if after > self._limit:  # the slow path: mark, begin another segment, or refuse
             self._make_room(length)
             return self.append(head, tail, body)
         memory = self._memory
+        # The frame and the zero behind it first, its own length last and in one store: a process
+        # that is killed in between leaves a whole frame or none.
         memory[at:after] = rest
         memory[at - 4 : at] = _pack_length(length - 4)
         self._at = after
@@ -168,7 +170,7 @@ class SegmentLog:
         return self._at - SLOT_BYTES
 
     def _make_room(self, length: int) -> None:
-        """Let `append` write a frame of `length` bytes: mark, and roll if it must."""
+        """Make room for a frame of `length` bytes: mark, and begin another segment if needed."""
         if length > MAX_FRAME_BYTES:
             raise UsageError(
                 f"a frame of {length} bytes is larger than the {MAX_FRAME_BYTES} that servers take"
@@ -235,7 +237,7 @@ class SegmentLog:
                 self._limit = 0
 
     def _leave_persisted(self) -> None:
-        """Give back the last segment when nothing in it is needed any more: it may be the room."""
+        """Release the last segment if nothing in it is needed: its room may be what is missing."""
         active = self._active
         if active is None or self._window.count or self.unsent_bytes or len(self._segments) > 1:
             return
@@ -320,7 +322,7 @@ class SegmentLog:
         self.trim()
 
     def trim(self) -> None:
-        """Give back what the window says is persisted, as far as the cursor allows."""
+        """Release segments whose frames are all persisted, as far as the cursor allows."""
         persisted = self._window.last_persisted
         segments = self._segments
         while len(segments) > 1 and segments[0].next_sequence - 1 <= persisted:
@@ -338,7 +340,7 @@ class SegmentLog:
                 break
 
     def _pass_by(self, segment: Segment) -> bool:
-        """Whether the cursor is not in a segment, or could be moved out of it."""
+        """Move the cursor out of a segment if it is at a frame boundary; whether it is out."""
         if segment is not self._cursor_segment:
             return True
         if self._rest_of_frame():
@@ -454,7 +456,7 @@ class SegmentLog:
     # -- replay -------------------------------------------------------------------------------
 
     def frames(self, after: int) -> Iterator[tuple[int, bytes]]:
-        """Whole frames above `after` that are unpersisted when they are reached, ascending."""
+        """Sequence and frame above `after` of what is unpersisted when it is reached, ascending."""
         self.mark_head()
         for segment in list(self._segments):
             first = max(segment.first, after + 1, self._window.last_persisted + 1)

@@ -218,7 +218,7 @@ class StoreDirectory(SegmentStorage):
 
         Where a word is torn, messages rather come twice than never, and a number rather never than
         twice. If the machine was stopped, numbers may have been used that nothing on disk shows:
-        the window is unsure until the client gives the time, and the page says so until then.
+        the numbers are uncertain until the client gives the time, and the page says so until then.
         """
         page = self._control
         floor = max(_number_in_use(page, _LAST_SEQUENCE), self._highest_found)
@@ -231,7 +231,7 @@ class StoreDirectory(SegmentStorage):
             last_persisted=min(framing.read_word_pair(page, _LAST_PERSISTED)),
             floor=floor,
             reconciled=any(framing.read_word_pair(page, _RECONCILED)),
-            unsure=stopped,
+            numbers_uncertain=stopped,
         )
 
     @override
@@ -243,7 +243,7 @@ class StoreDirectory(SegmentStorage):
         framing.write_word(self._control, _RECONCILED, int(window.reconciled))
         if skipped:
             self._control_unsynced = True
-        if not window.unsure:
+        if not window.numbers_uncertain:
             self._control[_BOOT_ID] = self._boot_id
         if window.reconciled and not self._reconciled_synced:
             # Once, and before anything is sent. A store that forgets that it asked a server would

@@ -5,7 +5,7 @@ server has ever *seen* of this publisher, or the server would take new messages 
 the numbers in use are *runs*, and the window keeps those that are not persisted yet: closed runs
 in front, one open run at the end that grows with each `last_sequence`.
 
-* `last_sequence`: the highest number that was given away (or skipped). The next is one more.
+* `last_sequence`: the highest number that was used or skipped. The next is one more.
 * `last_persisted`: the highest number acknowledged to us; it never goes back.
 * A store that never numbered anything starts at the clock in microseconds, so that neither a
   restart with an empty store nor a replica that lags makes a number come twice.
@@ -37,7 +37,7 @@ class PublishWindow:
         last_sequence: The highest number in use. The segment log adds one for each append.
         last_persisted: The highest number that was acknowledged; 0 when none was.
         reconciled: Whether a server has been asked what it has seen of this publisher.
-        unsure: Whether higher numbers may have been used, of which nothing has remained.
+        numbers_uncertain: Whether higher numbers may have been used that nothing shows any more.
     """
 
     __slots__ = (
@@ -46,15 +46,15 @@ class PublishWindow:
         "_open_from",
         "last_persisted",
         "last_sequence",
+        "numbers_uncertain",
         "reconciled",
-        "unsure",
     )
 
     def __init__(self, *, last_persisted: int = 0, reconciled: bool = False) -> None:
         self.last_sequence = 0
         self.last_persisted = 0
         self.reconciled = reconciled
-        self.unsure = False
+        self.numbers_uncertain = False
         self._open_from = 1
         self._closed: deque[tuple[int, int]] = deque()
         self._closed_count = 0
@@ -68,7 +68,7 @@ class PublishWindow:
         last_persisted: int,
         floor: int,
         reconciled: bool,
-        unsure: bool = False,
+        numbers_uncertain: bool = False,
     ) -> PublishWindow:
         """The window of a store that was read back.
 
@@ -77,10 +77,10 @@ class PublishWindow:
             last_persisted: The highest number known to be acknowledged.
             floor: Numbers up to here are taken even if nothing of them is stored.
             reconciled: Whether a server was asked before.
-            unsure: Whether higher numbers may have been used, of which nothing has remained.
+            numbers_uncertain: Whether higher numbers may have been used that nothing shows.
         """
         window = cls(reconciled=reconciled)
-        window.unsure = unsure
+        window.numbers_uncertain = numbers_uncertain
         for first, last in runs:
             window.skip_to(first - 1)
             window.last_sequence = last
@@ -89,16 +89,22 @@ class PublishWindow:
         return window
 
     def begin_above(self, sequence: int) -> bool:
-        """Number above this where nothing says how far an earlier run came; whether that is so.
+        """Number above `sequence` if nothing says how far an earlier run came.
 
-        The client gives the time in microseconds. No run has got further: it began so, and takes
-        longer for a message than that.
+        The client gives the time in microseconds. No run has got further: it began at the time, and
+        takes more than a microsecond for a message.
+
+        Returns:
+            Whether the numbering has changed.
+
+        Raises:
+            StoreError: No publisher reaches this number; nothing has changed.
         """
-        if self.last_sequence and not self.unsure:
+        if self.last_sequence and not self.numbers_uncertain:
             return False
         self.check_peer_sequence(sequence)
         self.skip_to(sequence)
-        self.unsure = False
+        self.numbers_uncertain = False
         return True
 
     @property
@@ -128,7 +134,7 @@ class PublishWindow:
                 )
 
     def skip_to(self, sequence: int) -> None:
-        """Take all numbers up to `sequence` out of use; lower ones are left alone."""
+        """Number above `sequence`; nothing changes when that is so already."""
         if sequence <= self.last_sequence:
             return
         if self._open_from <= self.last_sequence:
@@ -138,7 +144,7 @@ class PublishWindow:
         self._open_from = sequence + 1
 
     def persist(self, sequence: int) -> bool:
-        """A persisted ack covers everything up to `sequence`; False when that was known."""
+        """Take over an ack of everything up to `sequence`; False when that was known."""
         if sequence <= self.last_persisted:
             return False
         self.last_persisted = sequence
@@ -153,7 +159,7 @@ class PublishWindow:
         return True
 
     def gap(self, persisted: int) -> PublishGap | None:
-        """What is missing on a server that has persisted only so much."""
+        """The gap of a server that has persisted only so much; None when it has all we know."""
         return (
             PublishGap(self.last_persisted, persisted) if persisted < self.last_persisted else None
         )
