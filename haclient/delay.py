@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt (seed S4; rows DS1-DS7).
+"""How long to wait before the next attempt.
 
 A strategy is asked before each attempt, with the URI and the present time; it never sleeps and
 reads no clock. The first attempt at a server is not delayed (DS4). Raising ends the reconnecting

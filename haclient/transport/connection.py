@@ -11,6 +11,7 @@ not per message.
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Protocol
@@ -35,6 +36,7 @@ from haclient.session.subscriptions import Marker, Subscription
 from haclient.transport.dispatch import Delivery
 from haclient.transport.link import Link
 from haclient.transport.nursery import open_nursery
+from haclient.transport.wire_log import WireLog
 from haclient.transport.writer import Writer
 
 __all__ = ["Connection"]
@@ -49,6 +51,7 @@ _ANSWER_EVERY_S: Final = 1.0  # a peer that answers each answer must not start a
 
 _LAST_WORDS_S: Final = 0.2  # the reader meets the end of the link as well, and then ends all
 
+_logger = logging.getLogger(__name__)
 _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
 
 
@@ -217,6 +220,7 @@ class Connection:
 
     async def _read(self) -> None:
         link, frames, decode = self.link, FrameReader(), MessageDecoder().decode
+        wire = WireLog.if_enabled(link.peer)
         tiny_reads = 0  # in a row that did not have to be waited for
         waited = False
         while True:
@@ -238,6 +242,8 @@ class Connection:
             if self._heartbeat is not None:
                 self._heartbeat.heard(now)
             if heads:
+                if wire is not None:
+                    wire.received(heads)
                 messages = decode(heads, bodies)
                 size = sum(map(len, heads)) + sum(map(len, bodies))
                 self._handle(self.session.receive(messages), size, len(messages) or 1)
@@ -344,9 +350,21 @@ class Connection:
                     self.writer.send_urgent(_BEAT)
                     heartbeat.beat(now)
                 case Due.NOTHING:
-                    with trio.move_on_at(heartbeat.next_at()):
+                    wake_at = heartbeat.next_at()
+                    with trio.move_on_at(wake_at):
                         await self._heartbeat_changed.wait()
+                    self._warn_if_held(trio.current_time() - wake_at, heartbeat)
             looked_again = False
+
+    def _warn_if_held(self, late_s: float, heartbeat: Heartbeat) -> None:
+        """Say so when no task could run for so long that the server may have cut us."""
+        if late_s > heartbeat.interval_s:
+            _logger.warning(
+                "the event loop was held for %.1f s, longer than the heartbeat of %g s allows: "
+                "run what takes the processor in a thread or process (trio.to_thread.run_sync)",
+                late_s,
+                heartbeat.interval_s,
+            )
 
 
 def _queue(subscription: Subscription) -> Delivery | None:

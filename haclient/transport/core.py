@@ -58,6 +58,7 @@ from haclient.transport.nursery import open_nursery
 from haclient.transport.publisher import Publisher, what_remains
 from haclient.transport.settings import TIMEOUT_S, Settings, seconds
 from haclient.transport.upkeep import Upkeep, open_all
+from haclient.transport.wire_log import log_state
 from haclient.transport.writer import Writer
 
 __all__ = ["Core", "drain", "fail", "log_on", "release_queues"]
@@ -396,6 +397,7 @@ class Core:
     def tell(self, state: ConnectionState) -> None:
         """A state is reached: the application is told."""
         self.status.state = state
+        log_state(self.name, state)
         self.events.tell("state", state)
 
     # -- what connections that follow each other share -------------------------------

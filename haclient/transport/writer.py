@@ -23,6 +23,7 @@ import trio
 
 from haclient.session.ages import Ages
 from haclient.transport.link import Link
+from haclient.transport.wire_log import WireLog
 from haclient_stores.interfaces import FrameLog
 
 __all__ = ["FLUSH_BYTES", "SendGate", "Writer"]
@@ -70,6 +71,7 @@ class Writer:
         self.log_open = False
         self.outbox_bytes = 0
         self.blocked = False
+        self._wire = WireLog.if_enabled(link.peer)
 
     def send(self, frame: bytes) -> None:
         """Queue a frame behind everything published so far."""
@@ -116,6 +118,8 @@ class Writer:
                 self.blocked = True
                 self.wake()  # the task waits for room, whoever called
                 break
+            if self._wire is not None:
+                self._wire.sent(piece[:count])  # before the log may use its place again
             self._advance(count)
         self._set_gate()
         return not self.blocked

@@ -166,3 +166,21 @@ async def test_who_stood_still_hears_what_came_meanwhile_before_giving_up(
             await wait_all_tasks_blocked()
             assert client.state is ConnectionState.LOGGED_ON
             await client.disconnect()
+
+
+@pytest.mark.row("HB7")
+async def test_a_loop_that_was_held_for_longer_than_the_heartbeat_allows_is_warned_of(
+    server: Server, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Client("c", heartbeat=1.0) as client:
+        peer = await log_on(server, client)
+        await trio.sleep(0.5)
+        autojump_clock.jump(1.4)  # nine tenths late: the server has not cut us for that
+        await peer.say("heartbeat")
+        await trio.sleep(0.1)
+        assert "was held" not in caplog.text
+        autojump_clock.jump(4.0)
+        await peer.say("heartbeat")
+        await wait_all_tasks_blocked()
+        assert "the event loop was held for" in caplog.text
+        assert "trio.to_thread.run_sync" in caplog.text

@@ -165,6 +165,35 @@ async def test_a_logon_that_was_given_up_elsewhere_excuses_no_displacement(
             await trio.sleep_forever()
 
 
+@pytest.mark.row("ID7", "HA27")
+async def test_a_displaced_client_and_a_refused_newcomer_log_that_the_name_is_in_use(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse() -> None:
+        peer = await server.accept()
+        await peer.refuse(await peer.expect("logon"), "name in use")
+        await peer.expect_end()
+
+    with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
+        async with entered(
+            HAClient("old", servers=[server.uri], heartbeat=None), partial(live, server)
+        ) as peer:
+            await displace(peer)
+            await trio.sleep_forever()
+    with pytest.raises(NameInUse):  # noqa: PT012  # with its server
+        async with open_nursery() as nursery:
+            nursery.start_soon(refuse)
+            async with HAClient("newcomer", servers=[server.uri]):
+                pytest.fail("never entered")
+    displaced, refused = (
+        each.message for each in caplog.records if each.levelno == logging.WARNING
+    )
+    assert displaced.startswith("client old lost its connection to unix://")
+    assert "name in use" in displaced
+    assert refused.startswith("client newcomer: attempt 1 at unix://")
+    assert "name in use" in refused
+
+
 # -- credentials -----------------------------------------------------------------------------------
 
 

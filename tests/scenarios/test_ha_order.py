@@ -113,7 +113,7 @@ async def test_no_message_of_an_old_connection_comes_after_one_of_the_new(
     assert [number for _, number in run.logged] == list(range(1, 41))
 
 
-@pytest.mark.row("HA26")
+@pytest.mark.row("HA9", "HA26")
 @pytest.mark.parametrize(
     ("reason", "kind"),
     [

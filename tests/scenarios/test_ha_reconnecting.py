@@ -23,6 +23,7 @@ from haclient.errors import (
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
+from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.nursery import open_nursery
 from haclient.transport.settings import OnResubscribeFailure
 from haclient_stores.bookmark import EPOCH, Timestamp
@@ -35,7 +36,7 @@ from support.recovery import RecordedDelay, Recorder, drop, entered, live, lose,
 pytestmark = in_virtual_time
 
 
-@pytest.mark.row("HA3", "HA20", "HB6", "PS7", "SM2")
+@pytest.mark.row("HA3", "HA20", "HB6", "PS7", "SC2", "SC3", "DS1", "SM2")
 async def test_the_order_of_a_reconnect_event_by_event(server: Server) -> None:
     seen: list[str] = []
     states: list[ConnectionState] = []
@@ -211,6 +212,40 @@ async def test_without_a_store_a_publish_waits_for_the_next_connection_where_so_
                 nursery.start_soon(client.publish, "orders", b"hopeless")
                 await wait_all_tasks_blocked()
                 await client.disconnect()
+
+
+@pytest.mark.row("SM1", "SM2", "SM11")
+async def test_each_subscription_is_entered_again_with_all_that_it_was_submitted_with(
+    server: Server,
+) -> None:
+    manager = MemorySubscriptionManager()
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        subscription_manager=manager,
+        heartbeat=None,
+        exit_timeout=0,
+    )
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe(
+                "orders", filter="/px > 10", options="conflation=1s", handler=print, sub_id="f"
+            )
+            await client.sow_and_subscribe(
+                "prices", filter="/px < 9", batch_size=7, handler=print, sub_id="q"
+            )
+            await peer.publish("f", b"data that nobody remembers")
+            await wait_all_tasks_blocked()
+        first = [message for message in peer.heard if message.command != "logon"]
+        kept = [(entry.sub_id, entry.fields["filter"], entry.body) for entry in manager.entries()]
+        assert kept == [("f", "/px > 10", b""), ("q", "/px < 9", b"")]
+        assert "nobody remembers" not in str(list(manager.entries()))
+        await lose(peer)
+        again = await live(server)
+        for message in first:
+            repeated = await again.answer(message.command)
+            for name in ("topic", "filter", "options", "sub_id", "query_id", "batch_size"):
+                assert getattr(repeated, name) == getattr(message, name), name
 
 
 @pytest.mark.row("CC4", "HA16")
