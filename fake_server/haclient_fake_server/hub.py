@@ -39,8 +39,8 @@ class SessionLike(Protocol):
     def put(self, data: bytes) -> None:
         """Queue bytes for sending."""
 
-    def nudge(self) -> None:
-        """There may be something to feed."""
+    def wake(self) -> None:
+        """There may be a backlog to send."""
 
     def finish(self, reason: str) -> None:
         """Close after what is queued was sent."""
@@ -80,8 +80,8 @@ class Hub:
         self._points = kill_points or KillPoints()
         self._rolled = trio.Event()
         self._sessions: dict[int, SessionLike] = {}
-        self._earlier = trio.Event()
-        self._planned = float("inf")
+        self._due_sooner = trio.Event()
+        self._planned_tick = float("inf")
         self._connections = 0
         self._engine = Engine(
             config.engine_settings(),
@@ -129,17 +129,17 @@ class Hub:
         """Something came on a connection."""
         self._apply(self._engine.received(session.number, messages, trio.current_time()))
 
-    def gone(self, session: SessionLike) -> None:
+    def disconnected(self, session: SessionLike) -> None:
         """A connection has ended."""
         self._sessions.pop(session.number, None)
         self._apply(self._engine.disconnected(session.number, trio.current_time()))
 
-    def hungry(self, session: SessionLike) -> bool:
+    def has_backlog(self, session: SessionLike) -> bool:
         """Whether replay has something for a connection."""
         return self._engine.hungry(session.number)
 
-    def feed(self, session: SessionLike) -> bool:
-        """Replay a little for a connection; whether there was something to replay."""
+    def pump(self, session: SessionLike) -> bool:
+        """Replay one chunk for a connection; whether there was something to replay."""
         if not self._engine.hungry(session.number):
             return False
         self._apply(self._engine.feed(session.number, trio.current_time()))
@@ -152,10 +152,10 @@ class Hub:
     async def keep_time(self) -> None:
         """Call the engine when it wants to be called; never returns."""
         while True:
-            self._planned = self._engine.next_due
-            with trio.move_on_at(self._planned):
-                await self._earlier.wait()
-            self._earlier = trio.Event()
+            self._planned_tick = self._engine.next_due
+            with trio.move_on_at(self._planned_tick):
+                await self._due_sooner.wait()
+            self._due_sooner = trio.Event()
             now = trio.current_time()
             if self._engine.next_due <= now:
                 self._apply(self._engine.tick(now))
@@ -195,9 +195,9 @@ class Hub:
                 self._sessions[number].finish(reason)
         for number in effects.hungry:
             if number in self._sessions:
-                self._sessions[number].nudge()
-        if self._engine.next_due < self._planned:
-            self._earlier.set()
+                self._sessions[number].wake()
+        if self._engine.next_due < self._planned_tick:
+            self._due_sooner.set()
 
     def _write(self, effects: Effects) -> None:
         """Everything that has to be on disk before anybody is told."""
@@ -221,9 +221,9 @@ class Hub:
             return
         session.put(data)
         if session.unsent_bytes > self._config.high_water_bytes:
-            self._hold_back(session)
+            self._over_high_water(session)
 
-    def _hold_back(self, session: SessionLike) -> None:
+    def _over_high_water(self, session: SessionLike) -> None:
         """A reader does not keep up: replay holds what it can, the rest has a hard limit."""
         self._engine.congested(session.number)
         if session.unsent_bytes > self._config.slow_client_bytes:

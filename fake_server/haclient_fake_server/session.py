@@ -62,7 +62,7 @@ class Session:
         self._config = config
         self._chunks: deque[bytes] = deque()
         self._sending = memoryview(b"")
-        self._wake = trio.Event()
+        self._woken = trio.Event()
         self._scope = trio.CancelScope()
 
     def put(self, data: bytes) -> None:
@@ -71,18 +71,18 @@ class Session:
             return
         self._chunks.append(data)
         self.unsent_bytes += len(data)
-        self._wake.set()
+        self._woken.set()
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         """There may be something to do for the writer."""
-        self._wake.set()
+        self._woken.set()
 
     def finish(self, reason: str, *, limit_s: float = CLOSE_LIMIT_S) -> None:
         """Close after what is queued was sent, or after `limit_s` seconds."""
         if not self.reason:
             self.reason = reason
             self._scope.deadline = trio.current_time() + limit_s
-            self._wake.set()
+            self._woken.set()
 
     def finish_slow_client(self) -> None:
         """Close a connection that is not read: drop what is queued, and say why instead."""
@@ -106,7 +106,7 @@ class Session:
                     nursery.start_soon(self._read)
         finally:
             self._link.close()
-            self._hub.gone(self)
+            self._hub.disconnected(self)
             _log.info("connection %d ended: %s", self.number, self.reason)
 
     async def _read(self) -> None:
@@ -138,13 +138,13 @@ class Session:
     async def _write(self) -> None:
         try:
             while self.unsent_bytes or not self.reason:
-                if self.unsent_bytes < self._config.low_water_bytes and self._hub.feed(self):
+                if self.unsent_bytes < self._config.low_water_bytes and self._hub.pump(self):
                     await trio.lowlevel.checkpoint()
                 if self.unsent_bytes:
                     await self._send_some()
-                elif not self.reason and not self._hub.hungry(self):
-                    await self._wake.wait()
-                    self._wake = trio.Event()
+                elif not self.reason and not self._hub.has_backlog(self):
+                    await self._woken.wait()
+                    self._woken = trio.Event()
         except OSError as error:  # the peer has gone without a word
             self.reason = self.reason or f"connection lost: {error}"
         self._scope.cancel()

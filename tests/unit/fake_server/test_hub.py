@@ -36,8 +36,8 @@ class Session(SessionLike):
         self.unsent_bytes += len(data)
 
     @override
-    def nudge(self) -> None:
-        self.diary.append(f"nudge {self.number}")
+    def wake(self) -> None:
+        self.diary.append(f"wake {self.number}")
 
     @override
     def finish(self, reason: str) -> None:
@@ -121,15 +121,15 @@ async def test_last_words_are_sent_before_a_close() -> None:
 
 
 @pytest.mark.row("RB13")
-async def test_a_reader_of_the_log_is_nudged_and_fed_when_it_has_room() -> None:
+async def test_a_reader_of_the_log_is_woken_and_pumped_when_it_has_room() -> None:
     bench = Bench()
     reader, writer = bench.client("reader"), bench.client("writer")
     bench.send(writer, b"x", c="p", t="orders", s=1)
     bench.send(reader, c="subscribe", cid="1", t="orders", bm="0")
-    assert bench.diary == ["journal", "nudge 1"]
-    assert bench.hub.hungry(reader)
-    assert bench.hub.feed(reader)
-    assert not bench.hub.feed(reader)
+    assert bench.diary == ["journal", "wake 1"]
+    assert bench.hub.has_backlog(reader)
+    assert bench.hub.pump(reader)
+    assert not bench.hub.pump(reader)
     assert [message.data for message in decode(*reader.sent)] == [b"x"]
 
 
@@ -138,12 +138,12 @@ async def test_a_full_buffer_turns_a_bookmark_subscription_back_to_the_log() -> 
     bench = Bench(BrokerConfig(high_water_bytes=100))
     reader, writer = bench.client("reader"), bench.client("writer")
     bench.send(reader, c="subscribe", cid="1", t="orders", bm="0")
-    bench.hub.feed(reader)
+    bench.hub.pump(reader)
     bench.send(writer, b"x" * 200, c="p", t="orders", s=1)
     bench.send(writer, b"y", c="p", t="orders", s=2)
     assert len(reader.sent) == 1
     reader.unsent_bytes = 0
-    assert bench.hub.feed(reader)
+    assert bench.hub.pump(reader)
     assert decode(*reader.sent)[-1].data == b"y"
 
 
@@ -160,10 +160,10 @@ async def test_a_connection_that_has_gone_is_left_alone() -> None:
     bench = Bench()
     reader, writer = bench.client("reader"), bench.client("writer")
     bench.send(reader, c="subscribe", cid="1", t="orders")
-    bench.hub.gone(reader)
+    bench.hub.disconnected(reader)
     bench.send(writer, c="p", t="orders", s=1)
     assert bench.diary == ["journal"]
-    assert not bench.hub.feed(reader)
+    assert not bench.hub.pump(reader)
 
 
 @pytest.mark.row("AK2", "AD9")
@@ -229,15 +229,15 @@ async def test_how_far_all_is_safe_is_written_down_before_anybody_is_told(
     hub.received(writer, decode(*frames))
     assert diary == ["confirmed 0", "send 1", "journal"]
     hub.received(link, decode(wire.welcome("west", {})))
-    assert hub.feed(link)
+    assert hub.pump(link)
     hub.received(link, decode(wire.written(1)))
-    assert diary[3:] == ["nudge 1", "send 1", "confirmed 1", "send 2"]
+    assert diary[3:] == ["wake 1", "send 1", "confirmed 1", "send 2"]
     assert hub.destinations[0].acknowledged == 1
     hub.downgrade("tcp://west:1")
     assert not hub.destinations[0].is_sync
     hub.upgrade("tcp://west:1")
     assert hub.destinations[0].is_sync
-    hub.gone(link)
+    hub.disconnected(link)
     assert not hub.destinations[0].is_connected
     assert [each.getMessage() for each in caplog.records] == [
         "east: replication to tcp://west:1: connected to west, synchronous replication",
