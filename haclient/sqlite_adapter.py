@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from haclient_stores.adapters.recovery_point import RecoveryPoint, RecoveryPointAdapter
 from haclient_stores.checks import check_callable, check_text
-from haclient_stores.disk.owned_file import check_path
+from haclient_stores.disk.ownership import check_path
 from haclient_stores.errors import StoreError, UsageError
 
 if TYPE_CHECKING:

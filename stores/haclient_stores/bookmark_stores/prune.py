@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.checks import check_callable
-from haclient_stores.disk.owned_file import check_path
+from haclient_stores.disk.ownership import check_path
 from haclient_stores.errors import UsageError
 from haclient_stores.tools.inspect import kind_of, size_of
 
