@@ -78,7 +78,8 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         ack_type: Acks wanted, as a comma list; or the one ack type that this is.
         status: `success`, `failure` or `retry`.
         reason: Why, in the server's words.
-        log_starts: Recent starts of the server's log, in a logon ack of the reference broker.
+        log_starts: Recent starts of the server's log, in a logon ack of the reference broker; in
+            its persisted acks the youngest of them with a position that the log has reached.
         expiration: Lifetime of the record in seconds.
         length: Length of the body in bytes, where the peer says it.
         group_sequence: Number of this frame within a query's result.

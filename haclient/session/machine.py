@@ -40,6 +40,7 @@ class Received:
         unrouted: Messages for nobody.
         beat: Whether the server's heartbeat wants an answer.
         farewell: Why the server is about to close the connection, or empty.
+        log_reached: A position that the server's log has reached, in wire form; empty if none.
         fault: What cannot be read, after all that stood before it; the connection has to end.
     """
 
@@ -51,6 +52,7 @@ class Received:
         "failed",
         "farewell",
         "fault",
+        "log_reached",
         "persisted",
         "unrouted",
     )
@@ -65,6 +67,7 @@ class Received:
         self.beat = False
         self.farewell = ""
         self.fault: ProtocolError | None = None
+        self.log_reached = ""
 
 
 class Session:
@@ -157,7 +160,7 @@ class Session:
             raise ProtocolError(
                 f"the server sent a bookmark that cannot be read: {error}"
             ) from error
-        subscription.whereabouts.last = run[-1].bookmark
+        subscription.position.last_bookmark = run[-1].bookmark
         owner = subscription.owner
         for message, number in zip(run, numbers, strict=True):
             message.sub_id = sub_id
@@ -191,6 +194,8 @@ class Session:
     # -- acks -------------------------------------------------------------
 
     def _ack(self, ack: Message, out: Received) -> None:
+        if ack.log_starts:
+            out.log_reached = ack.log_starts
         if ack.ack_type == "persisted" and ack.sequence is not None:
             self._publish_ack(ack, out)
         elif ack.status == "failure" and not ack.command_id and not ack.sub_id:
@@ -233,7 +238,7 @@ class Session:
             subscription.accepted()
             subscription.accepted = None
         if ack.status == "success" and kind == "completed":
-            subscription.whereabouts.complete = True
+            subscription.position.is_complete = True
         if ack.status == "success" and subscription.log is not None and ack.bookmark:
             if kind == "persisted":
                 subscription.log.persisted(ack.bookmark)

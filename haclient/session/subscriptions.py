@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from haclient.errors import HAClientError, SubIdInUse
 from haclient.protocol.messages import Message, MessageOwner
 from haclient.protocol.options import Options
-from haclient.session.resuming import Whereabouts
+from haclient.session.resume import ResumePosition
 from haclient_stores.bookmark import EPOCH, MOST_RECENT
 from haclient_stores.interfaces import SubscriptionLog
 
@@ -209,7 +209,7 @@ class Subscription:
         ends_after: What has still to arrive before it is over; always empty for those that last
             until `unsubscribe`.
         markers: Whether `group_begin` and `group_end` are delivered like messages.
-        whereabouts: How far it has got on the link.
+        position: How far it has got on the link, and where it resumes.
     """
 
     __slots__ = (
@@ -221,12 +221,12 @@ class Subscription:
         "markers",
         "owner",
         "phase",
+        "position",
         "query_id",
         "request",
         "sink",
         "sub_id",
         "user_acks",
-        "whereabouts",
     )
 
     def __init__(  # noqa: PLR0913  # the parts of one entry, all by keyword
@@ -257,7 +257,7 @@ class Subscription:
         self.finite = bool(ends_after)
         self.markers = markers
         self.phase = Phase.OPENING
-        self.whereabouts = Whereabouts()
+        self.position = ResumePosition(log)
 
     def saw(self, what: str) -> bool:
         """`what` (an ack type or `group_end`) has arrived; whether that was the last thing."""

@@ -11,25 +11,26 @@ is told to stop as well.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeAlias
 
 import trio
 
-from haclient.errors import DisconnectedError, HAClientError, TimedOut, UsageError
+from haclient.errors import DisconnectedError, HAClientError, InvalidBookmark, TimedOut, UsageError
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.acks import PendingCommand
+from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.machine import Session
-from haclient.session.resuming import resuming_options
+from haclient.session.resume import ResumeContext, resume_options
 from haclient.session.subscriptions import Sink, SubscribeRequest, Subscription
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
 from haclient.transport.dispatch import Delivery
-from haclient.transport.reentry import Places, best_first
 from haclient_stores.bookmark import MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
@@ -37,6 +38,8 @@ __all__ = ["Commander", "Fields", "drop_queued", "lost_error"]
 
 Fields: TypeAlias = dict[str, str | int]
 """A command's header by wire name."""
+
+_logger = logging.getLogger(__name__)
 
 
 class Commander:
@@ -46,11 +49,11 @@ class Commander:
         session: Where receivers and waiting commands are entered.
         bookmark_store: Remembers what bookmark subscriptions have seen, or `None`.
         clock_us: Tells microseconds since 1970, by a clock that may step.
+        status: What is known of the connection.
         thread: The client's, on which its messages are discarded.
 
     Attributes:
-        server_version: Of the server that was logged on to last, as it writes it.
-        places: Where bookmark subscriptions are entered.
+        resume: Where bookmark subscriptions resume.
     """
 
     def __init__(
@@ -58,15 +61,15 @@ class Commander:
         session: Session,
         bookmark_store: BookmarkStore | None,
         clock_us: Callable[[], int],
+        status: ConnectionStatus,
         thread: ClientThread | None = None,
     ) -> None:
         self._thread = thread or ClientThread()
         self.session = session
         self.bookmark_store = bookmark_store
-        self.server_version = ""
-        self.places = Places(clock_us)
+        self.status = status
+        self.resume = ResumeContext(clock_us)
         self.connection: Connection | None = None
-        self.logged_on = False
         self._leaving: dict[str, trio.Event] = {}  # ids that the server may still send for
 
     # -- confirmation -------------------------------------------------------
@@ -77,10 +80,8 @@ class Commander:
         Raises:
             DisconnectedError: There is none, or it has not logged on.
         """
-        if self.connection is None:
-            raise DisconnectedError("not connected: call connect and logon first")
-        if not self.logged_on:
-            raise DisconnectedError("not logged on: call logon first")
+        self.status.check_logged_on()
+        assert self.connection is not None  # noqa: S101  # as the status says
         return self.connection
 
     async def confirm(
@@ -154,9 +155,39 @@ class Commander:
             lambda: send(frame), pending, event, timeout=timeout, patient=patient
         )
 
-    def heard(self, until: float, last: bool) -> None:  # noqa: FBT001  # called by the connection
-        """The server was heard up to a time; `last` when it is not heard any more."""
-        self.places.heard(self.session.router.all(), until, last=last)
+    # -- where subscriptions resume -------------------------------------------------------------
+
+    def logged_on(self) -> None:
+        """The server has accepted the logon: look whether it has the log that it had before."""
+        status = self.status
+        if status.server is not None and not self.resume.servers.logged_on(
+            status.address, status.server
+        ):
+            _logger.warning(
+                "%s has another transaction log than before (a lost disk, or a restored backup): "
+                "bookmark subscriptions resume by time there",
+                status.address,
+            )
+
+    def note_caught_up(self, until: float, last: bool) -> None:  # noqa: FBT001  # a callback
+        """All that the server had sent by a time was received; `last` when the link has ended."""
+        now = trio.current_time()
+        for one in self.session.router.all():
+            self.resume.note_caught_up(one.position, until, now, last=last)
+
+    def _sending(self, subscription: Subscription) -> None:
+        """Its command is about to be sent; once it is accepted, its store follows that log."""
+        first = subscription.accepted
+        subscription.position.sending(trio.current_time())
+        if subscription.log is None:
+            return
+
+        def accepted() -> None:
+            if first is not None:
+                first()
+            self.resume.accepted(subscription.position)
+
+        subscription.accepted = accepted
 
     # -- receivers ----------------------------------------------------------
 
@@ -200,7 +231,7 @@ class Commander:
             ends_after=request.ends_after,
             markers=markers,
         )
-        self.places.entering(subscription)
+        self._sending(subscription)
         self.session.router.add(subscription)
 
         async def enter(bookmark: str) -> None:
@@ -210,7 +241,7 @@ class Commander:
             await self.command(header, request.body, what=request.what, timeout=timeout)
 
         try:
-            await best_first(self._forms(request, log), enter, self.places.server)
+            await best_first(self._forms(request, log), enter, self.resume.servers.name)
         except BaseException as error:
             self.session.router.remove(subscription)
             drop_queued(subscription)
@@ -248,16 +279,21 @@ class Commander:
             log.paused = request.is_paused
             # Conflated messages and those of a query do not come in the order of the log.
             ordered = not conflated and not subscription.query_id
-            forms = self.places.forms(log, subscription.whereabouts.last if ordered else "")
+            forms = self.resume.bookmarks(
+                log, subscription.position.last_bookmark if ordered else ""
+            )
 
         async def enter(bookmark: str) -> None:
             if still_wanted():
-                options = resuming_options(
-                    request.options, bookmark=bookmark, version=self.server_version, again=True
+                options = resume_options(
+                    request.options,
+                    bookmark=bookmark,
+                    version=self.status.server_version,
+                    again=True,
                 )
                 await self._reopen(subscription, request, bookmark, options, timeout=timeout)
 
-        await best_first(forms, enter, self.places.server)
+        await best_first(forms, enter, self.resume.servers.name)
 
     async def _reopen(
         self,
@@ -270,7 +306,7 @@ class Commander:
     ) -> None:
         subscription.command_id = self.session.next_command_id()
         subscription.accepted = None
-        self.places.entering(subscription)
+        self._sending(subscription)
         self.session.router.add(subscription)
         header = request.header(subscription.command_id, bookmark=bookmark, options=options)
         try:
@@ -344,7 +380,7 @@ class Commander:
         # An explicit bookmark forgets what is known: not before the server has accepted it.
         entered_us = 0
         if parse_bookmark(bookmark) == NOW:  # by the clock of any server not later than that
-            entered_us = max(1, self.places.now_us() - self.places.overlap_us)
+            entered_us = max(1, self.resume.now_us(trio.current_time()) - self.resume.overlap_us)
         return log, partial(
             log.begin, acked=acked, start=bookmark, conflated=conflated, entered_us=entered_us
         )
@@ -353,7 +389,7 @@ class Commander:
         """The bookmarks to ask for, the best first; resolves `MOST_RECENT`."""
         if log is None or request.bookmark != str(MOST_RECENT):
             return (str(request.fields.get("bm", "")),)
-        return self.places.forms(log)
+        return self.resume.bookmarks(log)
 
     def _options(self, request: SubscribeRequest, bookmark: str) -> str:
         """The options of a first entry; for one that goes on where a store says, as a resume."""
@@ -361,8 +397,8 @@ class Commander:
         if not resolved or "|" not in bookmark or bookmark == str(NOW):
             return request.options
         # The server may lack what this client knows: it is not to begin behind it.
-        return resuming_options(
-            request.options, bookmark=bookmark, version=self.server_version, again=False
+        return resume_options(
+            request.options, bookmark=bookmark, version=self.status.server_version, again=False
         )
 
     # -- leaving ------------------------------------------------------------
@@ -400,7 +436,7 @@ class Commander:
         for one in subscriptions:
             self.session.router.remove(one)
         connection = self.connection
-        if not subscriptions or connection is None or not self.logged_on:
+        if not subscriptions or connection is None or not self.status.is_logged_on:
             return None
         return self._leave(subscriptions, connection)
 
@@ -475,3 +511,27 @@ def lost_error(pending: PendingCommand | None, reason: HAClientError) -> HAClien
     error = DisconnectedError(f"{pending.what}: not confirmed: {reason}")
     error.__cause__ = reason
     return error
+
+
+async def best_first(
+    bookmarks: tuple[str, ...], enter: Callable[[str], Awaitable[None]], where: str
+) -> None:
+    """Ask for the first of these forms that the server understands.
+
+    Args:
+        bookmarks: The forms.
+        enter: Enters the subscription with one of them.
+        where: Who is asked, for people to read.
+
+    Raises:
+        InvalidBookmark: It refuses the last one, too.
+    """
+    *better, last = bookmarks
+    for bookmark in better:
+        try:
+            await enter(bookmark)
+        except InvalidBookmark:
+            _logger.warning("%s refuses bookmarks with a time anchor", where)
+        else:
+            return
+    await enter(last)

@@ -29,9 +29,9 @@ from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
 from haclient.session.acks import PendingCommand
 from haclient.session.farewell import cut
-from haclient.session.hearing import Hearing
 from haclient.session.heartbeat import Due, Heartbeat
 from haclient.session.machine import Received, Session
+from haclient.session.resume import CaughtUpClock
 from haclient.session.subscriptions import Marker, Subscription
 from haclient.transport.dispatch import Delivery
 from haclient.transport.link import Link
@@ -45,7 +45,7 @@ _TINY_READ_BYTES: Final = 1024
 _TINY_READ_STORM: Final = 8  # tiny reads in a row after which nobody can be in a hurry
 _TINY_READ_PAUSE_S: Final = 0.000_2
 
-_HEARD_EVERY_S: Final = 1.0  # the overlap is longer than what is not told at the end of a process
+_NOTE_EVERY_S: Final = 1.0  # the overlap is longer than what is not told at the end of a process
 
 _ANSWER_EVERY_S: Final = 1.0  # a peer that answers each answer must not start a storm
 
@@ -90,8 +90,9 @@ class Connection:
         hurried: Whether someone waits for an ack right now; no read is delayed then.
         on_stopped: Called when reading stops because of a full queue: whoever waits for an ack
             without being a pending command looks again at `refuse_deadlock`.
-        on_heard: Called about once a second while something comes, and at the end of the link,
-            with the time up to which the peer was heard, and whether this is the end.
+        on_caught_up: Called about once a second while something comes, and at the end of the link,
+            with the time up to which everything that was sent has been received, and whether this
+            is the end.
     """
 
     def __init__(  # noqa: PLR0913  # what a connection stands between, all by keyword
@@ -104,7 +105,7 @@ class Connection:
         events: Obstacle,
         hurried: Callable[[], bool],
         on_stopped: Callable[[], None],
-        on_heard: Callable[[float, bool], None],
+        on_caught_up: Callable[[float, bool], None],
     ) -> None:
         self.link = link
         self.session = session
@@ -113,9 +114,9 @@ class Connection:
         self._events = events
         self._hurried = hurried
         self._on_stopped = on_stopped
-        self._on_heard = on_heard
-        self._hearing = Hearing(trio.current_time())
-        self._tell_heard_at = 0.0
+        self._on_caught_up = on_caught_up
+        self._caught_up = CaughtUpClock(trio.current_time())
+        self._note_caught_up_at = 0.0
         self._heartbeat: Heartbeat | None = None
         self._answer_at = 0.0
         self._heartbeat_changed = trio.Event()
@@ -178,7 +179,7 @@ class Connection:
             self.link.close()
             self.writer.log_open = False
             self.writer.release()
-        self._on_heard(self._hearing.heard_at, True)
+        self._on_caught_up(self._caught_up.caught_up_until, True)
         return reasons[0]
 
     async def _until_lost(self, task: Callable[[], Awaitable[None]]) -> HAClientError:
@@ -238,7 +239,7 @@ class Connection:
             now = trio.current_time()
             if waited:
                 waited = False
-                self._hearing.arrived(now)
+                self._caught_up.arrived(now)
             if self._heartbeat is not None:
                 self._heartbeat.heard(now)
             if heads:
@@ -257,10 +258,10 @@ class Connection:
     def _nothing_left(self) -> None:
         """All that has arrived is read."""
         now = trio.current_time()
-        self._hearing.empty(now)
-        if now >= self._tell_heard_at:
-            self._tell_heard_at = now + _HEARD_EVERY_S
-            self._on_heard(self._hearing.heard_at, False)
+        self._caught_up.drained(now)
+        if now >= self._note_caught_up_at:
+            self._note_caught_up_at = now + _NOTE_EVERY_S
+            self._on_caught_up(self._caught_up.caught_up_until, False)
 
     def _handle(self, received: Received, size: int, count: int) -> None:
         """Act on one chunk of `count` messages; the order is the session's contract."""

@@ -90,7 +90,7 @@ class Core:
         self.session = Session()
         self.thread = ClientThread()
         self.commander = Commander(
-            self.session, settings.bookmark_store, settings.clock_us, self.thread
+            self.session, settings.bookmark_store, settings.clock_us, self.status, self.thread
         )
         self.publisher = Publisher(
             settings.publish_store,
@@ -134,7 +134,7 @@ class Core:
                 "haclient runs on trio: start the program with trio.run(main), not with asyncio"
             )
         self.thread.bind()
-        self.commander.places.now_us()  # from here on the clock may step
+        self.commander.resume.now_us(trio.current_time())  # from here on the clock may step
         await self._upkeep.recover(self.name)
         self._nursery = await self._stack.enter_async_context(open_nursery())
         for task in (self.events.run, *self._upkeep.tasks):
@@ -216,10 +216,9 @@ class Core:
             events=self.events,
             hurried=self._hurried,
             on_stopped=self.publisher.persisted.release,
-            on_heard=self.commander.heard,
+            on_caught_up=self.commander.note_caught_up,
         )
         self.connection = self.commander.connection = connection
-        self.commander.places.server = self._uri.address
         self._closed = trio.Event()
         self.status.connected(self._uri.address)
         self.publisher.connected(connection.writer)
@@ -274,9 +273,8 @@ class Core:
             timeout=timeout,
         )
         self.check_connected(connection)  # it may have been lost right behind the ack
-        self.commander.server_version = server.server_version
-        self.commander.logged_on = True
         self.status.logged_on(server)
+        self.commander.logged_on()
 
     def reconcile(self) -> None:
         """Trim the publish store to what the server has persisted, and number above it."""
@@ -357,7 +355,6 @@ class Core:
         if self.status.is_live and self.status.expects_connection:
             self._live = trio.Event()  # first: who has to wait must not take this one for the next
         self.connection = self.commander.connection = None
-        self.commander.logged_on = False
         self.status.lost(reason)
         self.publisher.lost()
         for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
@@ -582,7 +579,10 @@ class Core:
         for subscription, error in received.ended:
             _logger.error("client %s: the server has ended %s", self.name, error)
             self.closed(subscription)
+        if received.log_reached:
+            self.commander.resume.servers.reached(received.log_reached)
         if received.persisted:
+            self.commander.resume.servers.persisted(received.persisted)
             self.publisher.acknowledged(received.persisted)
         for message in received.duplicates:
             self.events.tell("duplicate", message)

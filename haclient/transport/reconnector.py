@@ -32,7 +32,7 @@ from haclient.errors import (
 from haclient.protocol.uri import Uri
 from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import STABLE_AFTER_S, FailureLog, Recovery, RecoveryPlan
-from haclient.session.resuming import Refusals
+from haclient.session.resume import Refusals
 from haclient.session.subscriptions import Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import Core, fail
@@ -82,7 +82,7 @@ class Reconnector:
         core.drops = self._drops
         if settings.retry_on_disconnect:
             core.publisher.wait_for_connection = core.ready
-        core.commander.places.overlap_us = int(settings.failover_overlap * 1_000_000)
+        core.commander.resume.overlap_us = int(settings.failover_overlap * 1_000_000)
 
     async def connect_and_logon(self) -> None:
         """Start to stay connected; returns when it is live for the first time.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pytest
 from typing_extensions import override
 
-from haclient.session.resuming import forms
+from haclient.session.resume import resume_bookmarks
 from haclient_stores.adapters import transactional
 from haclient_stores.adapters.recovery_point import PointFeed, RecoveryPoint
 from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
@@ -104,7 +104,9 @@ class World:
         log, last = self.log, self.last if self.log.standing.server == self.server else ""
         log.link_lost(log.tracker.next_number)
         log.begin(acked=False, start=None)
-        self.at = self.begin_of(forms(log, self.server, last=last, overlap_us=OVERLAP_US)[0])
+        self.at = self.begin_of(
+            resume_bookmarks(log, self.server, last=last, overlap_us=OVERLAP_US)[0]
+        )
         log.entered(self.server)
         self.last, self.complete, self.end = last, False, len(self.logs[self.server])
 

@@ -9,7 +9,7 @@ import trio
 
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient.transport.reentry import OVERLAP_S
+from haclient.session.resume import OVERLAP_S
 from haclient.transport.settings import wall_clock
 from haclient_stores.bookmark import EPOCH, NOW, StartPoint, Timestamp
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore

@@ -15,7 +15,14 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, StartPoint, Timestamp
+from haclient_stores.bookmark import (
+    EPOCH,
+    MOST_RECENT,
+    NOW,
+    BookmarkList,
+    StartPoint,
+    Timestamp,
+)
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
@@ -54,7 +61,7 @@ class Application:
         return peer.heard[-1].bookmark.split(",")
 
     def now_us(self) -> int:
-        return self.client._core.commander.places.now_us()
+        return self.client._core.commander.resume.now_us(trio.current_time())
 
 
 async def send(peer: Peer, *bookmarks: str, complete: bool = False, sub_id: str = "s") -> None:
@@ -254,3 +261,42 @@ async def test_each_subscription_has_a_history_of_its_own(server: Server, other:
         assert len(await asked(there)) == 2
         assert await asked(there) == ["0"]
         await run.client.disconnect()
+
+
+@pytest.mark.parametrize(
+    ("again", "is_same"),
+    [
+        ("1@1,2@10,3@13", True),  # restarted
+        ("9@1", False),  # its disk was lost
+        ("1@1,2@10,3@11", False),  # restored from a backup that lacks position 12
+    ],
+)
+async def test_a_server_that_comes_back_with_another_log_is_another_server(
+    server: Server,
+    again: str,
+    is_same: bool,  # noqa: FBT001  # what is expected
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    application = Application(server)
+
+    async def first() -> Peer:
+        peer = await server.accept()
+        await peer.log_on(log_starts="1@1,2@10")
+        return peer
+
+    async with entered(application.client, first) as peer:
+        await application.enter(peer)
+        await send(peer, "7|1|", "7|2|", complete=True)
+        await peer.ack(None, "persisted", sub_id="s", bm="7|2|", log_starts="2@12")
+        await wait_all_tasks_blocked()
+        await trio.sleep(30)
+        until_us = application.now_us() - 30_000_000  # the wall clock does not follow trio's here
+        await lose(peer)
+        back = await server.accept()
+        await back.log_on(log_starts=again)
+        asked = (await back.answer("subscribe")).bookmark
+        assert asked.split(",")[0] == "7|2|"
+        assert ("another transaction log" in caplog.text) is not is_same
+        times = [each for each in BookmarkList.parse(asked) if isinstance(each, Timestamp)]
+        wanted = [] if is_same else [pytest.approx(until_us - OVERLAP_US, abs=2_000_000)]
+        assert [each.microseconds for each in times] == wanted

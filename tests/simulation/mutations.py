@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 
 from typing_extensions import override
 
-from haclient.session import logon, resuming, unstepped
-from haclient.transport import core, dispatch, publisher, reentry, upkeep
+from haclient.session import logon, resume
+from haclient.transport import core, dispatch, publisher, upkeep
 from haclient_fake_server.engine import durability, holdings, identity, persisted_acks
 from haclient_fake_server.journal import files as journal_files
 from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
@@ -217,7 +217,7 @@ def _number_reuse_after_a_restart(stack: contextlib.ExitStack) -> None:
 
 @_mutation("an entry at another server resumes without a time anchor")
 def _missing_time_anchor(stack: contextlib.ExitStack) -> None:
-    _replace(stack, reentry, "forms", lambda log, _server, **_: (log.resume(),))
+    _replace(stack, resume, "resume_bookmarks", lambda log, _server, **_: (log.resume(),))
 
 
 @_mutation("a new process resumes without a time anchor")
@@ -232,12 +232,12 @@ def _missing_time_anchor_after_a_restart(stack: contextlib.ExitStack) -> None:
 
 @_mutation("the time of a loss is an anchor although the replay was not complete")
 def _time_anchor_of_an_incomplete_entry(stack: contextlib.ExitStack) -> None:
-    def heard_at(self: Ours, link_heard_at: float, now: float) -> float:
-        self.complete = True
-        at: float = told(self, link_heard_at, now)
-        return max(at, link_heard_at)
+    def caught_up_until(self: Ours, link_until: float, now: float) -> float:
+        self.is_complete = True
+        at: float = told(self, link_until, now)
+        return max(at, link_until)
 
-    told = _replace(stack, resuming.Whereabouts, "heard_at", heard_at)
+    told = _replace(stack, resume.ResumePosition, "caught_up_until", caught_up_until)
 
 
 @_mutation("an entry that was cut off counts as complete on the same server")
@@ -280,7 +280,7 @@ def _steps_of_the_clock_are_believed(stack: contextlib.ExitStack) -> None:
     def believe(_: Ours, wall_us: int, _now: float) -> int:
         return wall_us
 
-    _replace(stack, unstepped.Unstepped, "earliest_us", believe)
+    _replace(stack, resume.StepProofClock, "earliest_us", believe)
 
 
 @_mutation("durability group never syncs")

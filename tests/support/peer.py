@@ -160,7 +160,12 @@ class Peer:
         return message
 
     async def log_on(
-        self, *, seen: int = 0, persisted: int | None = None, version: str = "5.3.5.1"
+        self,
+        *,
+        seen: int = 0,
+        persisted: int | None = None,
+        version: str = "5.3.5.1",
+        log_starts: str = "",
     ) -> Message:
         """Expect a logon and accept it."""
         logon = await self.expect("logon")
@@ -172,6 +177,7 @@ class Peer:
             bm=f"{publisher_id(self.name)}|{done}|",
             client_name=self.name,
             version=version,
+            log_starts=log_starts,
         )
         return logon
 

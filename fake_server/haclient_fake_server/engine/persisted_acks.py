@@ -81,6 +81,7 @@ class PersistedAcks:
         self._state.timers.cancel(("publisher's ack", connection.id))
         publisher = connection.publisher
         more: dict[str, str | int] = {"s": publisher.seen, "bm": publisher.bookmark(publisher.seen)}
+        more |= self._state.log_reached()
         self._state.confirm(connection, ack("persisted", more=more))
 
     def resume(self, connection: Connection) -> None:
@@ -158,7 +159,7 @@ class PersistedAcks:
         position = self._safe_bookmark(item)
         if position not in {"", "0", item.acked}:
             item.acked = position
-            more = {"sub_id": item.id, "bm": position}
+            more = {"sub_id": item.id, "bm": position, **self._state.log_reached()}
             self._state.send(item.connection, ack("persisted", item.cid, more=more))
 
     def _safe_bookmark(self, item: Subscription) -> str:

@@ -245,6 +245,16 @@ class State:
         """The first position that is not safe on every synchronous destination."""
         return self.durability.limit if self.durability.waits else self.batch.position
 
+    def log_reached(self) -> dict[str, str | int]:
+        """The header of persisted acks that says how far the log has got, and which log it is.
+
+        The position is one that was written before this batch, under the log's youngest start.
+        """
+        starts = self.journal.log_starts
+        if not starts:
+            return {}
+        return {"log_starts": f"{starts[-1].id:016x}@{self.batch.first_position - 1}"}
+
     def confirmed_of(self, publisher: Publisher) -> int:
         """The sequence up to which a publisher's messages are safe everywhere (ID8).
 

@@ -191,13 +191,13 @@ def test_the_answer_to_a_command_about_a_subscription_is_not_the_subscriptions(
 
 def test_the_last_bookmark_and_the_end_of_a_replay_are_noted(session: Session) -> None:
     one = enter(session, "1", command_id="7", log=SubscriptionTracker())
-    place = one.whereabouts
+    place = one.position
     session.receive([message("1", b"a", "7|1|"), message("1", b"b", "7|2|")])
-    assert (place.last, place.complete) == ("7|2|", False)
+    assert (place.last_bookmark, place.is_complete) == ("7|2|", False)
     session.receive([message("1", b"a", "7|1|")])
-    assert place.last == "7|1|", "known or new: it is the order of this server"
+    assert place.last_bookmark == "7|1|", "known or new: it is the order of this server"
     session.receive([ack("completed", command_id="7", status="success")])
-    assert place.complete
+    assert place.is_complete
 
 
 @pytest.mark.row("BS11", "BS12")

@@ -5,13 +5,22 @@ from collections.abc import AsyncGenerator
 import pytest
 import trio
 
-from haclient.errors import CommandError, DisconnectedError, HAClientError, SubIdInUse, TimedOut
+from haclient.errors import (
+    CommandError,
+    DisconnectedError,
+    HAClientError,
+    InvalidBookmark,
+    SubIdInUse,
+    TimedOut,
+)
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
+from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import StoreSubscription
+from haclient.session.logon import LoggedOn
 from haclient.session.machine import Session
 from haclient.session.subscriptions import SubscribeRequest, Subscription
-from haclient.transport.commander import Commander, Fields, lost_error, subscription_log
+from haclient.transport.commander import Commander, Fields, best_first, lost_error, subscription_log
 from haclient.transport.connection import Connection
 from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
@@ -19,7 +28,6 @@ from haclient.transport.memory import link_pair
 from haclient.transport.writer import SendGate, Writer
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
-from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
 from support.peer import Peer, together
@@ -33,8 +41,9 @@ class Bench:
     def __init__(self, store: BookmarkStore | None = None) -> None:
         near, far = link_pair()
         self.session = Session()
+        self.status = ConnectionStatus()
         self.peer = Peer(far)
-        self.commander = Commander(self.session, store, lambda: 1_700_000_000_000_000)
+        self.commander = Commander(self.session, store, lambda: 1_700_000_000_000_000, self.status)
         self.connection = self.commander.connection = Connection(
             near,
             self.session,
@@ -43,9 +52,12 @@ class Bench:
             events=Events(),
             hurried=lambda: True,
             on_stopped=lambda: None,
-            on_heard=lambda _until, _last: None,
+            on_caught_up=lambda _until, _last: None,
         )
-        self.commander.logged_on = True
+        self.status.connected("localhost:1")
+        server = LoggedOn(seen=None, persisted=None, server_version="", reason="")
+        self.status.logged_on(server)
+        self.commander.logged_on()
 
     async def open(self, **fields: str | int) -> tuple[Subscription, Message]:
         """Open a receiver; with the command as the server has accepted it."""
@@ -112,10 +124,11 @@ async def test_an_urgent_command_leaves_before_the_others(bench: Bench) -> None:
 
 
 async def test_commands_need_a_connection_that_has_logged_on(bench: Bench) -> None:
-    bench.commander.logged_on = False
+    bench.status.is_logged_on = False
     with pytest.raises(DisconnectedError, match="not logged on"):
         bench.commander.connected()
     bench.commander.connection = None
+    bench.status.is_connected = False
     with pytest.raises(DisconnectedError, match="not connected"):
         bench.commander.connected()
     await bench.commander.unsubscribe([], timeout=1)
@@ -179,7 +192,6 @@ async def test_unsubscribing_names_subscriptions_and_queries(bench: Bench) -> No
 def test_a_store_of_our_own_gives_its_fast_handle_and_any_other_gets_one() -> None:
     ours = MemoryBookmarkStore()
     assert subscription_log(ours, "s") is ours.subscription("s")
-    assert isinstance(subscription_log(ours, "s"), SubscriptionTracker)
     assert isinstance(subscription_log(DictBookmarkStore(), "s"), StoreSubscription)
 
 
@@ -190,3 +202,24 @@ def test_a_lost_command_says_which_it_was_and_a_connection_says_why() -> None:
     error = lost_error(pending, reason)
     assert str(error) == "flush: not confirmed: the peer closed it"
     assert error.__cause__ is reason
+
+
+@pytest.mark.row("BS9")
+async def test_the_next_form_is_asked_for_only_where_one_is_not_understood() -> None:
+    asked: list[str] = []
+
+    async def enter(bookmark: str) -> None:
+        await trio.lowlevel.checkpoint()
+        asked.append(bookmark)
+        if bookmark == "a,b":
+            raise InvalidBookmark("no mixtures")
+        if bookmark == "lost":
+            raise DisconnectedError("lost")
+
+    await best_first(("a,b", "a"), enter, "there")
+    await best_first(("c", "a"), enter, "there")
+    with pytest.raises(InvalidBookmark):
+        await best_first(("a,b",), enter, "there")
+    with pytest.raises(DisconnectedError):
+        await best_first(("lost", "a"), enter, "there")
+    assert asked == ["a,b", "a", "c", "a,b", "lost"]

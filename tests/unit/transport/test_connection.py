@@ -58,7 +58,7 @@ class Bench:
             events=self.events,
             hurried=lambda: self.hurried,
             on_stopped=self._on_stopped,
-            on_heard=lambda until, last: self.heard.append((until, last)),
+            on_caught_up=lambda until, last: self.heard.append((until, last)),
         )
 
     def _on_received(self, received: Received) -> None:

@@ -20,7 +20,7 @@ from haclient.errors import (
 )
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
-from haclient.session.connection_state import ConnectionState
+from haclient.session.connection_state import ConnectionState, ConnectionStatus
 from haclient.session.logon import LoggedOn
 from haclient.session.machine import Session
 from haclient.session.subscriptions import Subscription
@@ -149,7 +149,7 @@ class Bench:
         near, far = link_pair()
         session = Session()
         self.peer = Peer(far)
-        self.commander = Commander(session, None, lambda: 1)
+        self.commander = Commander(session, None, lambda: 1, ConnectionStatus())
         self.connection = self.commander.connection = Connection(
             near,
             session,
@@ -158,7 +158,7 @@ class Bench:
             events=Events(),
             hurried=lambda: True,
             on_stopped=lambda: None,
-            on_heard=lambda _until, _last: None,
+            on_caught_up=lambda _until, _last: None,
         )
 
     async def log_on(self, uri: str = "tcp://me:pw@h:1/amps/json", options: str = "") -> LoggedOn:

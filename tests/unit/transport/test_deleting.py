@@ -13,6 +13,7 @@ from haclient.client import Client
 from haclient.errors import CommandError, DisconnectedError, StoreFull, TimedOut, WouldBlock
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.session.connection_state import ConnectionStatus
 from haclient.session.machine import Session
 from haclient.transport.commander import Commander
 from haclient.transport.deleting import delete_stored
@@ -186,7 +187,7 @@ async def test_durability_fsync_holds_for_it_too() -> None:
 
     store = Synced()
     publisher = Publisher(store, would_deadlock=lambda _: None, lasting=True)
-    commander = Commander(Session(), None, lambda: 0)
+    commander = Commander(Session(), None, lambda: 0, ConnectionStatus())
     with pytest.raises(TimedOut):
         await delete_stored(commander, publisher, {"c": "sow_delete", "t": "t"}, b"", timeout=1)
     assert store.synced == 1

@@ -143,8 +143,10 @@ def test_persisted_acks_are_collected_for_a_second_and_carry_no_command_id() -> 
     world.advance(0.99)
     assert peer.take() == []
     world.advance(0.01)
+    start = world.journal.log_starts[-1]
     assert peer.take_bytes()[4:] == (
-        b'{"c":"ack","s":3,"bm":"7094790850998930143|3|","a":"persisted","status":"success"}'
+        b'{"c":"ack","s":3,"bm":"7094790850998930143|3|","log_starts":"%016x@3","a":"persisted",'
+        b'"status":"success"}' % start.id
     )
     world.advance(10)
     assert peer.take() == []

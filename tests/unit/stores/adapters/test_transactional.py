@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient.session.resuming import forms
+from haclient.session.resume import resume_bookmarks
 from haclient.testing import check_bookmark_store
 from haclient_stores.adapters import transactional
 from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
@@ -363,7 +363,7 @@ def saved(connection: sqlite3.Connection, store: TransactionalRecoveryPoint, *ma
 
 
 def asked(store: TransactionalRecoveryPoint, server: str) -> tuple[str, ...]:
-    return forms(store.subscription("s"), server, last="", overlap_us=5_000_000)
+    return resume_bookmarks(store.subscription("s"), server, last="", overlap_us=5_000_000)
 
 
 @pytest.mark.row("BS23", "BS9", "HA17")

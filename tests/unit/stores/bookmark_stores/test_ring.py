@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient.session.resuming import forms
+from haclient.session.resume import resume_bookmarks
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore, RingJournal, Slot, newest_slot
 from haclient_stores.bookmark_stores.subscription import Subscription
 from haclient_stores.disk.threads import ThreadBinding
@@ -388,4 +388,4 @@ def test_what_came_behind_a_replay_may_stand_before_what_is_finished() -> None:
     again, _ = made()
     journal_of(again).restore(newest(pages))
     wanted = ("1|1|,19700101T000025Z", "1|1|")
-    assert forms(again, "b:1", last="", overlap_us=5_000_000) == wanted
+    assert resume_bookmarks(again, "b:1", last="", overlap_us=5_000_000) == wanted

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient.session.resuming import forms
+from haclient.session.resume import resume_bookmarks
 from haclient_stores.adapters.recovery_point import RecoveryPoint
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -157,7 +157,7 @@ def made(kind: str, folder: Path) -> TrackedBookmarkStore:
 
 def asked(log: SubscriptionLog, server: str) -> str:
     """What a client asks a server for that was heard last five seconds ago or more."""
-    return forms(log, server, last="", overlap_us=5_000_000)[0]
+    return resume_bookmarks(log, server, last="", overlap_us=5_000_000)[0]
 
 
 def test_a_subscription_that_is_not_known_is_named_with_those_that_are(

@@ -1,0 +1,474 @@
+"""Where a subscription resumes after a lost connection, a fail-over or a restart. Pure.
+
+Terms. A message is *missing* when it was never received, or was received and dropped from the queue
+undelivered. A place to begin is *safe* on a server when everything missing stands behind it in that
+server's log. A server begins at the earliest item of a list that it has, and it has every time.
+
+**What a list of bookmarks covers.** All that is missing of a publisher whom the list names is
+behind that name, on every server, since a publisher's messages keep their order. Of others it
+covers what the order of the log covers: a list of what is finished is safe on a server when some of
+it has arrived from that server, since everything missing came behind that, or is still to come.
+
+**On another server** a publisher who is not named may stand earlier. What a server had until the
+caught-up time has arrived, if it has sent everything older (`completed`). So a list with that time,
+minus an overlap for clocks that differ and for replication, is safe. While nothing was ever
+complete, there is no such time, and only the start is safe. A time that was safe stays so, whatever
+is received later: an entry that was lost before it was complete changes nothing.
+
+**On the same server**, before anything new of it is finished, the last bookmark that it has sent
+goes with the list: the entry began at a safe place, and from there to this bookmark everything has
+come. Without one, what was asked for before is asked for again. That its replay was complete does
+not make the list safe: the server may get what the list names later than something else.
+
+**Taken over** from an adapter that does not know in whose order a list is, progress stands nowhere:
+every server is another one. From a store of the application's own it is trusted. What was received
+and is missing again of a publisher who is not named may be anywhere where the order does not cover
+it; the store then answers with the start.
+
+**Which log a server has** (`ServerLogs`). A server that comes back at its address with another log
+(a lost disk, a restored backup) is another server. Our broker names the recent starts of its log at
+logon, each a random number with the first position after it, and a position with each persisted
+ack. It is another log when the youngest start that we know is not among them, or when a younger one
+begins at or below a position that the log had reached. Of a server that names no starts, an `s` or
+`bm` that is lower than before says so. What cannot be detected: a backup that is restored, without
+its start being unknown, while no client that had seen a later position is running.
+
+**The caught-up time** (`CaughtUpClock`) must never be too late. All that a server has written is
+here when nothing is left to read. While a client is too slow to empty the link, though, the server
+may be held up, and then what it writes is as old as the hold-up is long. It catches up once the
+client reads again; how soon is not told, so it is taken to be slow.
+
+**The wall clock** may step (`StepProofClock`). Too early a time costs repetitions, which are
+filtered; too late a one is a silent gap. So of the times that it might be the earliest is taken:
+what the wall clock says, and what it said when the client started plus the seconds that have passed
+since. What is left is a clock that was ahead when the client started and has not been set right
+since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from haclient.errors import UsageError
+from haclient.protocol.identity import version_number
+from haclient.protocol.options import Options
+from haclient.session.logon import LoggedOn, LogStart
+from haclient_stores.bookmark import Bookmark, parse_bookmark
+from haclient_stores.interfaces import SubscriptionLog
+
+__all__ = [
+    "OVERLAP_S",
+    "CaughtUpClock",
+    "Refusals",
+    "ResumeContext",
+    "ResumePosition",
+    "ServerLogs",
+    "StepProofClock",
+    "catching_up",
+    "resume_bookmarks",
+    "resume_options",
+]
+
+OVERLAP_S: Final = 5.0
+"""How long before the caught-up time the replay on another server begins, in seconds."""
+
+_KNOWS_BOOKMARK_NOT_FOUND: Final = 5_030_500  # servers from 5.3.5 on
+_BUSY_S: Final = 1.0  # reading for so long does not hold a server up; the overlap is far longer
+_CATCHES_UP: Final = 0.1  # a server that is not held up makes up for so much of a second in each
+
+
+# -- clocks -------------------------------------------------------------------------------------
+
+
+class StepProofClock:
+    """Tells the earliest time that it might be, in microseconds since 1970.
+
+    Args:
+        wall_us: What the wall clock says at the start.
+        now: The start, in seconds on a clock that never steps.
+    """
+
+    __slots__ = ("_started_at", "_started_us")
+
+    def __init__(self, wall_us: int, now: float) -> None:
+        self._started_us = wall_us
+        self._started_at = now
+
+    def earliest_us(self, wall_us: int, now: float) -> int:
+        """The time, when the two clocks say so much."""
+        passed_us = int((now - self._started_at) * 1_000_000)
+        return min(wall_us, self._started_us + passed_us)
+
+
+def catching_up(behind_s: float, for_s: float) -> float:
+    """How many seconds a server is still behind after it was not held up for so long."""
+    return max(0.0, behind_s - _CATCHES_UP * for_s)
+
+
+class CaughtUpClock:
+    """Up to when everything that the peer of one link had sent was received.
+
+    Times are seconds on the caller's clock.
+
+    Args:
+        now: When the link was opened.
+    """
+
+    __slots__ = ("_behind_s", "_empty_at")
+
+    def __init__(self, now: float) -> None:
+        self._empty_at = now
+        self._behind_s = 0.0
+
+    @property
+    def caught_up_until(self) -> float:
+        """What the server had to send before this time has been received."""
+        return self._empty_at - self._behind_s
+
+    def drained(self, now: float) -> None:
+        """Everything that has arrived was read and taken in."""
+        busy_s = now - self._empty_at
+        if busy_s > _BUSY_S:
+            self._behind_s += busy_s
+        self._empty_at = now
+
+    def arrived(self, now: float) -> None:
+        """There is something to read again, after the link was empty."""
+        self._behind_s = catching_up(self._behind_s, now - self._empty_at)
+        self._empty_at = now
+
+
+# -- which log a server has -----------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _KnownLog:
+    """What is known of the log at one address.
+
+    Attributes:
+        name: What it is called with the recovery points.
+        start_id: The youngest start that was seen; 0 when the server names none.
+        reached: A position that the log has reached.
+        seen: The `s` of the last logon there, `None` when it was absent.
+        persisted: The highest sequence of this publisher that was persisted there.
+        names: Under which names recovery points may stand that are of this log.
+        lost: Under which names those stand that are of an earlier log at this address.
+    """
+
+    name: str
+    start_id: int = 0
+    reached: int = 0
+    seen: int | None = None
+    persisted: int | None = None
+    names: set[str] = field(default_factory=set[str])
+    lost: set[str] = field(default_factory=set[str])
+
+
+class ServerLogs:
+    """The transaction logs of the servers that one client has used, by address.
+
+    A log is named by the address of its server and, where that names the starts of its log, by the
+    youngest one and a position: `localhost:9007#00c0ffee@1200`. Stores keep the name with their
+    recovery points.
+    """
+
+    __slots__ = ("_known", "_replaced", "_starts", "address")
+
+    def __init__(self) -> None:
+        self.address = ""
+        self._known: dict[str, _KnownLog] = {}
+        self._starts: Sequence[LogStart] = ()
+        self._replaced = 0
+
+    @property
+    def name(self) -> str:
+        """The log of the server in use."""
+        known = self._known.get(self.address)
+        return self.address if known is None else known.name
+
+    def logged_on(self, address: str, server: LoggedOn) -> bool:
+        """A server has accepted the logon; whether it has the log that it had before.
+
+        Args:
+            address: Its address.
+            server: What it says.
+        """
+        self.address = address
+        starts = self._starts = server.log_starts
+        known = self._known.get(address)
+        same = known is None or self._is_same(known, server)
+        if known is None:
+            known = self._known[address] = _KnownLog(_name(address, starts))
+        elif not same:
+            self._replaced += 1
+            name = _name(address, starts) if starts else f"{address}#replaced{self._replaced}"
+            known.lost |= {known.name, *known.names}
+            known.name, known.names, known.reached = name, set(), 0
+        known.seen, known.persisted = server.seen, server.persisted
+        if starts:
+            known.start_id = starts[-1].id
+            known.reached = max(known.reached, starts[-1].first_position - 1)
+        return same
+
+    @staticmethod
+    def _is_same(known: _KnownLog, server: LoggedOn) -> bool:
+        starts = server.log_starts
+        if starts and known.start_id:
+            return _holds(starts, known.start_id, known.reached)
+        # Without starts only the numbers of this publisher tell: the log has forgotten some.
+        return not (
+            _is_lower(server.seen, known.seen) or _is_lower(server.persisted, known.persisted)
+        )
+
+    def reached(self, text: str) -> None:
+        """A persisted ack names the youngest start and a position that the log has reached."""
+        known = self._known.get(self.address)
+        start, _, position = text.rpartition(",")[2].partition("@")
+        try:
+            if known is not None and known.start_id == int(start, 16):
+                known.reached = max(known.reached, int(position))
+        except ValueError:  # of a peer that uses the name for something else
+            return
+
+    def persisted(self, sequence: int) -> None:
+        """A publish of this client is persisted at the server in use."""
+        known = self._known.get(self.address)
+        if known is not None:
+            known.persisted = max(known.persisted or 0, sequence)
+
+    def resolve(self, stored: str) -> str:
+        """The name of a log that a store has kept, or the present name if that is another log.
+
+        Args:
+            stored: In whose order a recovery point is, as a store says it; empty for unknown.
+        """
+        known = self._known.get(self.address)
+        if known is None or not stored or stored == known.name:
+            return stored or self.name
+        if stored in known.lost:
+            return known.name
+        address, _, which = stored.rpartition("#")
+        start, _, position = which.partition("@")
+        try:
+            same = address == self.address and _holds(self._starts, int(start, 16), int(position))
+        except ValueError:  # an address alone, or of a server that named no starts
+            return known.name
+        if same:
+            known.names.add(stored)
+        return stored if same else known.name
+
+
+def _name(address: str, starts: Sequence[LogStart]) -> str:
+    if not starts:
+        return address
+    return f"{address}#{starts[-1].id:x}@{max(0, starts[-1].first_position - 1)}"
+
+
+def _holds(starts: Sequence[LogStart], start_id: int, reached: int) -> bool:
+    """Whether a log with these starts goes on from one of them, and behind a position."""
+    for number, start in enumerate(starts):
+        if start.id == start_id:
+            return all(each.first_position > reached for each in starts[number + 1 :])
+    return False
+
+
+def _is_lower(number: int | None, before: int | None) -> bool:
+    return number is not None and before is not None and number < before
+
+
+# -- one subscription -----------------------------------------------------------------------------
+
+
+class ResumePosition:
+    """How far one subscription has got, and where it resumes.
+
+    Times are seconds on the caller's clock.
+
+    Attributes:
+        log: The bookmark store's memory of it; `None` when nothing is remembered.
+        is_complete: Whether the server has sent all that it had when the subscription was entered.
+        last_bookmark: The last one that the server has sent, on this link or an earlier one; empty
+            if none, or if messages do not come in the order of the log.
+    """
+
+    __slots__ = (
+        "_behind_s",
+        "_complete_at",
+        "_noted",
+        "_sent_at",
+        "is_complete",
+        "last_bookmark",
+        "log",
+    )
+
+    def __init__(self, log: SubscriptionLog | None = None) -> None:
+        self.log = log
+        self.is_complete = False
+        self.last_bookmark = ""
+        self._sent_at = 0.0
+        self._complete_at: float | None = None
+        self._behind_s = 0.0
+        self._noted: str | None = None
+
+    def sending(self, now: float) -> None:
+        """The command is about to be sent."""
+        self.is_complete = False
+        self._sent_at = now
+        self._complete_at = None
+        self._noted = None
+
+    def accepted(self, server_log: str) -> None:
+        """A server has accepted it: what comes is in the order of this log."""
+        if self.log is not None:
+            if self.log.standing.server != server_log:
+                self.last_bookmark = ""
+            self.log.entered(server_log)
+
+    def caught_up_until(self, link_until: float, now: float) -> float | None:
+        """Up to when this subscription has everything; None while that is not known.
+
+        What was published during a replay comes behind it: the server is behind by as much.
+
+        Args:
+            link_until: The same of the link as a whole.
+            now: The time.
+        """
+        if not self.is_complete:
+            return None
+        if self._complete_at is None:
+            self._complete_at = now
+            self._behind_s = now - self._sent_at
+        return link_until - catching_up(self._behind_s, now - self._complete_at)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether anything has come since this was asked last."""
+        noted, self._noted = self._noted, self.last_bookmark
+        return noted != self.last_bookmark
+
+
+def resume_bookmarks(
+    log: SubscriptionLog, server: str, *, last: str, overlap_us: int
+) -> tuple[str, ...]:
+    """The bookmarks to ask a server for, the best form first.
+
+    Args:
+        log: The bookmark store's memory of the subscription.
+        server: The name of the server's log.
+        last: The last bookmark that the server of the last entry has sent; empty if unknown.
+        overlap_us: How long before the caught-up time to begin on another server.
+    """
+    standing = log.standing
+    if not standing.server:  # somebody else has remembered it
+        return log.resume_elsewhere(0)
+    if server == standing.server:
+        if log.in_order:
+            return (log.resume(),)
+        if _is_position(last):
+            return log.resume_elsewhere(0, last)
+    if not standing.heard_us:
+        return (log.resume_from_start(),)
+    return log.resume_elsewhere(max(1, standing.heard_us - overlap_us))
+
+
+def _is_position(bookmark: str) -> bool:
+    """Whether a server's bookmark names a message, so that it can be asked for."""
+    try:
+        found = parse_bookmark(bookmark) if bookmark else None
+    except UsageError:
+        return False
+    return isinstance(found, Bookmark)
+
+
+def resume_options(options: str, *, bookmark: str, version: str, again: bool) -> str:
+    """The options of a subscribe that goes on where a store says.
+
+    A server that knows none of the bookmarks would begin at the end of its log, which is a silent
+    gap; where it can be told so it begins at the start, and the store filters what is known.
+
+    Args:
+        options: As the application gave them.
+        bookmark: What is asked for; empty for a subscription without one.
+        version: The server's, as it writes it.
+        again: Whether it was entered before; on a new connection there is nothing to replace.
+    """
+    parsed = Options.parse(options)
+    knows = version_number(version) >= _KNOWS_BOOKMARK_NOT_FOUND
+    not_found = parsed.bookmark_not_found or ("epoch" if bookmark and knows else None)
+    return str(replace(parsed, replace=parsed.replace and not again, bookmark_not_found=not_found))
+
+
+# -- one client -----------------------------------------------------------------------------------
+
+
+class ResumeContext:
+    """What the resume positions of one client share: the servers' logs, and the clock.
+
+    Args:
+        clock_us: Tells microseconds since 1970, by a clock that may step.
+
+    Attributes:
+        servers: The logs of the servers.
+        overlap_us: How long before the caught-up time the replay on another server begins.
+    """
+
+    __slots__ = ("_clock", "_clock_us", "overlap_us", "servers")
+
+    def __init__(self, clock_us: Callable[[], int]) -> None:
+        self.servers = ServerLogs()
+        self.overlap_us = int(OVERLAP_S * 1_000_000)
+        self._clock_us = clock_us
+        self._clock: StepProofClock | None = None
+
+    def now_us(self, now: float) -> int:
+        """The time; called once when the client starts, and from then on steps do no harm."""
+        wall_us = self._clock_us()
+        if self._clock is None:
+            self._clock = StepProofClock(wall_us, now)
+        return self._clock.earliest_us(wall_us, now)
+
+    def bookmarks(self, log: SubscriptionLog, last: str = "") -> tuple[str, ...]:
+        """What to ask the server in use for, the best form first."""
+        server = self.servers.resolve(log.standing.server)
+        return resume_bookmarks(log, server, last=last, overlap_us=self.overlap_us)
+
+    def accepted(self, position: ResumePosition) -> None:
+        """The server in use has accepted the subscription."""
+        if position.log is not None:
+            position.accepted(self.servers.resolve(position.log.standing.server))
+
+    def note_caught_up(
+        self, position: ResumePosition, link_until: float, now: float, *, last: bool
+    ) -> None:
+        """Let the store know up to when a subscription has everything.
+
+        Args:
+            position: The subscription's.
+            link_until: Up to when everything that was sent over the link has been received.
+            now: The time; both in seconds.
+            last: Whether the link has ended: then also when nothing has come since the last time.
+        """
+        log, until = position.log, position.caught_up_until(link_until, now)
+        if log is not None and until is not None and (position.has_moved or last):
+            log.heard(max(1, self.now_us(now) - int((now - until) * 1_000_000)))
+
+
+class Refusals:
+    """Which servers have refused which subscriptions since the client was live last."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[str, str]] = set()
+
+    def add(self, sub_id: str, uri: str) -> bool:
+        """A server refused it; whether the same one has refused it before, so all were asked."""
+        again = (sub_id, uri) in self._seen
+        self._seen.add((sub_id, uri))
+        return again
+
+    def clear(self) -> None:
+        """Live: the next loss begins anew."""
+        self._seen.clear()
