@@ -16,6 +16,7 @@ never the middle of what arrives from a memory, and a broker lacks it only if it
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ __all__ = [
     "repeated",
     "skipped",
     "states",
+    "storms",
 ]
 
 Wants = Mapping[str, Callable[[MessageId, str], bool]]
@@ -301,6 +303,20 @@ def bounded(sizes: Mapping[str, int], limits: Mapping[str, int]) -> Iterator[str
         limit = limits[name.rpartition(" ")[2]]
         if size > limit:
             yield f"memory: {name} is {size} at rest, and at most {limit} was expected"
+
+
+def storms(dialled: Mapping[str, Sequence[float]], *, within_s: float, limit: int) -> Iterator[str]:
+    """Nobody connects again and again in a short time, whatever becomes of its connections.
+
+    Args:
+        dialled: When each client has opened connections, in order.
+        within_s: What counts as a short time.
+        limit: So many connections are all right.
+    """
+    for name, times in dialled.items():
+        most = max(bisect_right(times, at + within_s) - i for i, at in enumerate(times))
+        if most > limit:
+            yield f"storm: {name} has connected {most} times within {within_s:g} s"
 
 
 def count_beyond(facts: Sequence[Fact], everywhere: frozenset[MessageId] = frozenset()) -> Beyond:

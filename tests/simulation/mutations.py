@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from haclient.session import logon, resume
-from haclient.transport import core, dispatch, publisher, upkeep
+from haclient.transport import core, dispatch, publisher, reconnector, upkeep
 from haclient_fake_server.engine import durability, holdings, identity, persisted_acks
 from haclient_fake_server.journal import files as journal_files
 from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
@@ -319,3 +319,8 @@ def _blocks_behind_a_failed_write(stack: contextlib.ExitStack) -> None:
 @_mutation("a replicated record that cannot be taken any more counts as one that is in the log")
 def _diverging_pair_counts_as_equal(stack: contextlib.ExitStack) -> None:
     _replace(stack, holdings.Holdings, "lacks", lambda *_: False)
+
+
+@_mutation("a connection counts as a success as soon as it is live")
+def _young_connections_are_stable(stack: contextlib.ExitStack) -> None:
+    _replace(stack, reconnector, "STABLE_AFTER_S", 0.0)

@@ -36,6 +36,7 @@ FAULTS: Final = (
     "reset",
     "end",
     "cut",
+    "flap",
     "silence",
     "partition",
     "partition_one_way",
@@ -242,6 +243,8 @@ def _fault(  # noqa: C901  one case for each kind
             node = chance.choice(("", "", *plan.brokers))
         case "cut":
             node, count = chance.choice(clients), chance.randrange(1, 3000)
+        case "flap":
+            node = chance.choice(plan.brokers)
         case "slow":
             node, seconds = chance.choice(clients), chance.choice((0.0, 0.02, 0.3))
         case "lag" if len(plan.brokers) > 1:

@@ -4,7 +4,8 @@ Fault model. A run consists of nodes: machines with a disk and a clock of their 
 network. What may happen to them, at any moment and in any combination that a plan draws:
 
 *Connections* (`wires`) have latency, small reads, partial sends and small buffers. They are reset
-or ended, lost after any byte, or half open: silent without an end. Two nodes are parted in both
+or ended, lost after any byte, or half open: silent without an end. For a while a broker loses each
+connection to a client soon after it was opened. Two nodes are parted in both
 directions or in one: what was sent is held and arrives after the partition; nobody connects
 meanwhile. Replication from one broker to another may lag, by less than a client's overlap. Bytes
 that arrive are never changed or reordered: that is what a stream promises.
@@ -85,6 +86,9 @@ __all__ = ["Outcome", "Run", "simulate"]
 LIVENESS_S: Final = 60.0
 """Virtual seconds within which everything is delivered once faults have stopped."""
 
+_FLAP_S: Final = 0.08
+_STORM_S: Final = 5.0
+_STORM: Final = 25
 _SETTLED_FOR_S: Final = 2.0
 _LOOK_S: Final = 0.25
 _LIMITS: Final = {
@@ -316,6 +320,20 @@ class Run:
     def do_cut(self, step: Step) -> None:
         self.wires.cut(step.node, step.count)
 
+    def do_flap(self, step: Step) -> None:
+        """For a while a broker loses each connection to a client soon after it was opened."""
+
+        async def flap() -> None:
+            with trio.move_on_after(step.seconds) as scope:
+                self._hurry.append(scope)
+                while True:
+                    await trio.sleep(_FLAP_S)
+                    for connection in self.wires.of(step.node):
+                        if connection.source not in self.plan.brokers:
+                            connection.reset()
+
+        self._nursery.start_soon(flap)
+
     def do_silence(self, step: Step) -> None:
         self.wires.silence(step.node)
 
@@ -429,6 +447,11 @@ class Run:
         failures.extend(checkers.states(logs, answers))
         failures.extend(checkers.bounded(sizes(self), _LIMITS))
 
+    def _dialled(self) -> dict[str, list[float]]:
+        """When each client has opened connections."""
+        dialled = self.wires.dialled
+        return {name: dialled[name] for name in dialled if name not in self.plan.brokers}
+
     def _judge(self) -> None:
         outcome, facts = self.outcome, self.history.facts
         for node in self.nodes.values():
@@ -448,6 +471,7 @@ class Run:
             checkers.holes(facts, self._wants()),
             checkers.recovery_points(facts, everywhere),
             checkers.skipped(facts),
+            checkers.storms(self._dialled(), within_s=_STORM_S, limit=_STORM),
         )
         for check in checks:
             outcome.failures.extend(text for text, _ in zip(check, range(3), strict=False))

@@ -21,6 +21,7 @@ from simulation.plans import (
 )
 
 __all__ = [
+    "flapping",
     "late_publisher",
     "recycled",
     "replaced",
@@ -41,7 +42,7 @@ def told(seed: int) -> Plan | None:
     chance = Random(f"told {seed}")
     if chance.random() >= _TOLD_SHARE:
         return None
-    stories = (late_publisher, late_publisher, slow_reader, recycled, replaced)
+    stories = (late_publisher, late_publisher, slow_reader, recycled, replaced, flapping)
     return chance.choice(stories)(seed, chance)
 
 
@@ -86,6 +87,29 @@ def _split(plan: Plan, chance: Random) -> list[Step]:
         _step("kill", here, seconds=2.0),
         _step("publish", publisher.name, count=5, after=0.1),
     ]
+
+
+def flapping(seed: int, chance: Random) -> Plan:
+    """The best broker loses each connection soon after it was opened; the other one is healthy."""
+    plan = Plan(
+        seed=seed,
+        brokers=("b1", "b2"),
+        replications=(
+            Replication(source="b1", target="b2", mode="sync"),
+            Replication(source="b2", target="b1", mode="sync"),
+        ),
+        publishers=(PublisherPlan(name="p1", store="file", servers=("b1", "b2")),),
+        subscribers=(SubscriberPlan(name="s1", servers=("b1", "b2"), topics=(_EVERYTHING,)),),
+        links=Links(latency_s=chance.choice((0.0, 0.005))),
+    )
+    script = [
+        _step("publish", "p1", count=10, after=chance.choice((0.5, 6.0))),
+        _step("flap", "b1", seconds=chance.choice((4.0, 10.0)), after=0.5),
+        _step("publish", "p1", count=10, after=1.0),
+        _step("publish", "p1", count=10, after=2.0),
+        _step("wait", "", after=12.0),
+    ]
+    return _scripted(plan, script)
 
 
 def slow_reader(seed: int, chance: Random) -> Plan:

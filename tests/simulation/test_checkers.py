@@ -167,6 +167,12 @@ def test_sizes_have_limits() -> None:
     assert len(list(checkers.bounded({"p1 segments": 4}, {"segments": 3}))) == 1
 
 
+def test_who_connects_again_and_again_makes_a_storm() -> None:
+    often, seldom = [0.1 * n for n in range(20)], [1.0 * n for n in range(20)]
+    assert list(checkers.storms({"c": seldom}, within_s=5.0, limit=10)) == []
+    assert len(list(checkers.storms({"c": often, "d": seldom}, within_s=5.0, limit=10))) == 1
+
+
 def test_what_is_beyond_the_promise_is_counted() -> None:
     facts: list[Fact] = [
         got(ONE),

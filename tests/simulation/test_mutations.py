@@ -42,6 +42,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
         ("stale_frames_of_a_recycled_segment", stories.recycled),
         ("persisted_ack_for_what_was_not_sent", stories.slow_reader),
         ("missing_time_anchor", stories.late_publisher),
+        ("young_connections_are_stable", stories.flapping),
     ],
 )
 def test_a_story_finds_the_bug_that_it_is_for(

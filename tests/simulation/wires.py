@@ -23,6 +23,9 @@ class Wires:
     Args:
         links: How connections are.
         chance: Draws what differs from one connection to the next.
+
+    Attributes:
+        dialled: When each node has opened a connection.
     """
 
     def __init__(self, links: Links, chance: Random) -> None:
@@ -33,7 +36,7 @@ class Wires:
         self._apart: dict[tuple[str, str], int] = {}  # from, to: how many partitions hold it
         self._dark: set[str] = set()  # machines without power: they do not even refuse
         self._healed = trio.Event()
-        self.opened = 0
+        self.dialled: dict[str, list[float]] = {}
         network().connected = self._connected
         network().admit = self._admit
 
@@ -47,7 +50,7 @@ class Wires:
         return None
 
     def _connected(self, connection: MemoryConnection) -> None:
-        self.opened += 1
+        self.dialled.setdefault(connection.source, []).append(trio.current_time())
         links, chance = self._links, self._chance
         for pipe in _pipes(connection):
             pipe.latency_s = links.latency_s * chance.random()
