@@ -1,4 +1,4 @@
-"""Who the client says it is (protocol 5.3, rows AT9, AT10)."""
+"""Who the client says it is."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Authenticator(Protocol):
 
 
 class DefaultAuthenticator(Authenticator):
-    """Sends the password of the URI as it stands (AT10)."""
+    """Sends the password of the URI as it stands."""
 
     @override
     async def authenticate(self, user: str, password: str) -> str:

@@ -27,29 +27,29 @@ class ServerChooser(Protocol):
 
     @abstractmethod
     def current_uri(self) -> str:
-        """The server to try now; empty when there is none (SC1)."""
+        """The server to try now; empty when there is none."""
 
     @abstractmethod
     def current_authenticator(self) -> Authenticator:
-        """Who authenticates at that server; asked on each attempt (SC2)."""
+        """Who authenticates at that server; asked on each attempt."""
 
     @abstractmethod
     def report_success(self, info: ConnectionInfo) -> None:
-        """The attempt led to a logon (SC3)."""
+        """The attempt led to a logon."""
 
     @abstractmethod
     def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
-        """The attempt failed, or the server was found unfit (SC3)."""
+        """The attempt failed, or the server was found unfit."""
 
     @abstractmethod
     def error(self) -> str:
-        """Why there is no server to try (SC4)."""
+        """Why there is no server to try."""
 
 
 class DefaultServerChooser(ServerChooser):
-    """Servers in order: stay after a success, move on after a failure (SC6).
+    """Servers in order: stay after a success, move on after a failure.
 
-    After a lost connection the server that was connected last is tried first (HA7).
+    After a lost connection the server that was connected last is tried first.
 
     Args:
         uris: The servers, best first.

@@ -1,4 +1,4 @@
-"""The client: one connection to one server, with stores (seed S4; rows CC1-CC18).
+"""The client: one connection to one server, with stores.
 
 `Client` does each step apart: connect, logon, work, disconnect. It does not reconnect: after a loss
 its streams end, what waits for an ack raises, and `connect` may be called again; what the stores
@@ -90,7 +90,7 @@ class Client(PublishingClient):
         await self._core.leave(kind, error, traceback)
 
     async def connect(self, uri: str | Uri, *, timeout: float | None = TIMEOUT_S) -> None:
-        """Open a connection (CC2); `logon` comes next.
+        """Open a connection; `logon` comes next.
 
         Raises:
             UsageError: The URI is wrong, or there is a connection already.
@@ -100,7 +100,7 @@ class Client(PublishingClient):
         await self._core.connect(uri, timeout=seconds(timeout))
 
     async def logon(self, *, timeout: float | None = TIMEOUT_S) -> None:
-        """Say who we are; then trim and replay the publish store (PS7, PS8) and start the beats.
+        """Say who we are; then trim and replay the publish store and start the beats.
 
         Raises:
             AuthenticationError: The server refused user or password.
@@ -115,7 +115,7 @@ class Client(PublishingClient):
         await self._core.disconnect()
 
     async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
-        """Beat every `interval` seconds, now if logged on, else from the next logon (HB1, HB3).
+        """Beat every `interval` seconds, now if logged on, else from the next logon.
 
         Raises:
             UsageError: A limit can never work.
@@ -123,10 +123,10 @@ class Client(PublishingClient):
         await self._core.set_heartbeat(interval, idle_limit)
 
     def add_state_listener(self, listener: StateListener) -> None:
-        """Have `listener` told of each state that the connection reaches from now on (HA20).
+        """Have `listener` told of each state that the connection reaches from now on.
 
         Listeners are called one after the other, in order, by a task of their own: they may issue
-        commands and may wait for them (HA21). What a listener raises leaves the client's block.
+        commands and may wait for them. What a listener raises leaves the client's block.
         `SHUTDOWN` is told last, when the client can do nothing any more.
 
         Raises:
@@ -161,7 +161,7 @@ class Client(PublishingClient):
 
     @property
     def server_version(self) -> str:
-        """The server's version as it writes it; empty before the first logon (CC5)."""
+        """The server's version as it writes it; empty before the first logon."""
         return self._core.status.server_version
 
     @property
@@ -182,7 +182,7 @@ class Client(PublishingClient):
 
     @property
     def oldest_unpersisted_age(self) -> float:
-        """Seconds that the oldest unpersisted publish has waited; 0 when none does (PS18).
+        """Seconds that the oldest unpersisted publish has waited; 0 when none does.
 
         What an earlier process has left counts from the start of this one. It is too low by a few
         milliseconds; while there is no connection, by the time since the last attempt.
@@ -201,7 +201,7 @@ class Client(PublishingClient):
         sub_id: str = "",
         timeout: float | None = TIMEOUT_S,
     ) -> str:
-        """Subscribe; `handler` gets each message, in order, one at a time (CC11).
+        """Subscribe; `handler` gets each message, in order, one at a time.
 
         Returns:
             The subscription id, for `unsubscribe`.
@@ -277,14 +277,14 @@ class Client(PublishingClient):
         auto_discard: bool = False,
         timeout: float | None = TIMEOUT_S,
     ) -> str:
-        """Replay the transaction log from `bookmark`, then follow it live (CC13).
+        """Replay the transaction log from `bookmark`, then follow it live.
 
         `MOST_RECENT` resumes where the bookmark store says this `sub_id` has got to; from the start
         of the log when it knows nothing. Any other bookmark begins anew and forgets what the store
         knew of this `sub_id`.
 
         With `auto_discard` a message is discarded when the handler has returned; one for which it
-        raises is not, and `on_handler_error` decides (BS20).
+        raises is not, and `on_handler_error` decides.
 
         Raises:
             InvalidTopic: The topic is not recorded in the transaction log.
@@ -331,7 +331,7 @@ class Client(PublishingClient):
         batch_size: int = 10,
         options: str | Options = "",
     ) -> MessageStream:
-        """Query the State of the World; the stream ends with the result (CC15)."""
+        """Query the State of the World; the stream ends with the result."""
         command = Command(
             "sow",
             topic=topic,
@@ -476,13 +476,13 @@ class Client(PublishingClient):
     async def unsubscribe(
         self, sub_ids: str | Sequence[str] = "all", *, timeout: float | None = TIMEOUT_S
     ) -> None:
-        """End one subscription, several, or all; their streams end (CC17)."""
+        """End one subscription, several, or all; their streams end."""
         await self._subscriber.unsubscribe(sub_ids, timeout=timeout)
 
     async def execute(self, command: Command) -> MessageStream:
-        """Send any command; its messages, and the acks it asks for, as an open stream (CC18)."""
+        """Send any command; its messages, and the acks it asks for, as an open stream."""
         return await self._subscriber.execute(command)
 
     async def execute_async(self, command: Command, handler: Handler | None = None) -> str:
-        """Send any command; its messages, and the acks it asks for, go to `handler` (CC18)."""
+        """Send any command; its messages, and the acks it asks for, go to `handler`."""
         return await self._subscriber.execute_async(command, handler)

@@ -1,8 +1,8 @@
 """How long to wait before the next attempt.
 
 A strategy is asked before each attempt, with the URI and the present time; it never sleeps and
-reads no clock. The first attempt at a server is not delayed (DS4). Raising ends the reconnecting
-(DS5): that is how a limit in time is kept.
+reads no clock. The first attempt at a server is not delayed. Raising ends the reconnecting: that is
+how a limit in time is kept.
 
 The waits are tenacity's, used as pure functions; its own time limit reads the wall clock, so giving
 up is decided here, from the times that are passed in.
@@ -69,7 +69,7 @@ class _Attempts:
 
 
 class FixedDelayStrategy(DelayStrategy):
-    """The same wait before each further attempt at a server (DS2).
+    """The same wait before each further attempt at a server.
 
     Args:
         delay: Seconds.
@@ -95,7 +95,7 @@ class FixedDelayStrategy(DelayStrategy):
 
 
 class ExponentialDelayStrategy(DelayStrategy):
-    """Growing waits for each server, spread by chance (DS3, DS6).
+    """Growing waits for each server, spread by chance.
 
     The waits for one server are 0, `initial`, `initial * factor`, `initial * factor ** 2` and so on
     up to `maximum`, each but the first plus a random part of at most `jitter` times `initial`.
@@ -113,7 +113,7 @@ class ExponentialDelayStrategy(DelayStrategy):
         UsageError: A time is negative, or the waits would shrink.
     """
 
-    def __init__(  # the parameters of seed S4, all by keyword
+    def __init__(  # all by keyword
         self,
         *,
         initial: float = 0.2,

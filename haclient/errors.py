@@ -71,7 +71,7 @@ __all__ = [
 
 
 class ProtocolError(HAClientError):
-    """The peer sent bytes that are not AMPS; the connection cannot go on (AT14)."""
+    """The peer sent bytes that are not AMPS; the connection cannot go on."""
 
 
 class DisconnectedError(HAClientError):
@@ -87,11 +87,11 @@ class AuthenticationError(DisconnectedError):
 
 
 class NameInUse(DisconnectedError):
-    """The client name belongs to another user's connection, or a newer one took it (ID5)."""
+    """The client name belongs to another user's connection, or a newer one took it."""
 
 
 class HeartbeatLost(DisconnectedError):
-    """The peer was silent for longer than the agreed idle limit (HB2)."""
+    """The peer was silent for longer than the agreed idle limit."""
 
 
 class SlowClient(DisconnectedError):
@@ -165,7 +165,7 @@ class BadSowKey(CommandError):
 
 
 class PublishFailed(CommandError):
-    """The server refused one publish (PS6).
+    """The server refused one publish.
 
     Attributes:
         reason: The server's own words.
@@ -203,7 +203,7 @@ _BY_REASON: tuple[tuple[str, type[HAClientError]], ...] = (
 
 
 def command_error(what: str, reason: str) -> HAClientError:
-    """The error for a failure ack: `what` was refused with the server's `reason` (protocol 3.15).
+    """The error for a failure ack: `what` was refused with the server's `reason`.
 
     Reasons are free text, so they are matched by their documented beginning and fall back to a
     plain `CommandError` that carries the text.

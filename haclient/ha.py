@@ -1,9 +1,9 @@
-"""The client that stays connected (seed S4; rows HA1-HA14, HA17-HA23).
+"""The client that stays connected.
 
 `HAClient` is a `Client` whose connection looks after itself: it chooses a server, connects, logs
 on, replays what is not persisted, enters the subscriptions again, and starts over whenever the
 connection is lost. Nothing else changes: every method of `Client` works on it, but for `connect`
-and `logon`, which it does by itself, and `set_heartbeat`, which comes too late in the block (HB5).
+and `logon`, which it does by itself, and `set_heartbeat`, which comes too late in the block.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class HAClient(Client):
     streams continue after a fail-over. Plain streams and queries raise `DisconnectedError` when
     their connection is lost; a plain stream with `resumes=True` goes on after a gap.
 
-    Any mix of stores will do (HA10). Without a publish store nothing is kept: `publish` raises when
+    Any mix of stores will do. Without a publish store nothing is kept: `publish` raises when
     there is no connection, and what was on its way is lost. Without a bookmark store nothing is
-    remembered: a bookmark subscription is entered again where it began (HA13).
+    remembered: a bookmark subscription is entered again where it began.
 
     Args:
         name: Identifies this client and its publishes; the same in every run, unlike all others.
@@ -72,7 +72,7 @@ class HAClient(Client):
 
     @classmethod
     def memory_backed(cls, name: str, **options: Unpack[HAOptions]) -> Self:
-        """A client with both stores in memory: they survive lost links, not the process (HA11).
+        """A client with both stores in memory: they survive lost links, not the process.
 
         Args:
             name: The client name.
@@ -90,7 +90,7 @@ class HAClient(Client):
         bookmark_path: str | Path,
         **options: Unpack[HAOptions],
     ) -> Self:
-        """A client with both stores in files: the next process goes on where this one ends (HA11).
+        """A client with both stores in files: the next process goes on where this one ends.
 
         Args:
             name: The client name, for which the files are.
@@ -142,12 +142,12 @@ class HAClient(Client):
 
     @property
     def disconnected(self) -> bool:
-        """Whether there is no connection that has logged on right now (HA19)."""
+        """Whether there is no connection that has logged on right now."""
         return not self._core.status.is_logged_on
 
     @override
     async def connect(self, uri: str | Uri, *, timeout: float | None = TIMEOUT_S) -> NoReturn:
-        """Refused: the server chooser decides where to connect (HA9)."""
+        """Refused: the server chooser decides where to connect."""
         raise UsageError("an HAClient connects by itself: add the server to its chooser")
 
     @override
@@ -162,7 +162,7 @@ class HAClient(Client):
 
     @override
     async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
-        """Beat every `interval` seconds; only before the block is entered (HB5).
+        """Beat every `interval` seconds; only before the block is entered.
 
         Raises:
             UsageError: The block was entered, or a limit can never work.

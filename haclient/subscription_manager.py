@@ -1,4 +1,4 @@
-"""Which subscriptions to enter again after a lost connection (seed S4; rows SM1-SM4, SM7, SM11).
+"""Which subscriptions to enter again after a lost connection.
 
 The manager holds commands as they were first submitted, in the order of entry, and no message data.
 What is entered again is the command, but for two things: a bookmark subscription resumes where its
@@ -53,7 +53,7 @@ class SubscriptionManager(Protocol):
 
 
 class MemorySubscriptionManager(SubscriptionManager):
-    """Remembers for as long as the process lives (SM1)."""
+    """Remembers for as long as the process lives."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}

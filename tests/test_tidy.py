@@ -43,7 +43,6 @@ WITHOUT_MIRROR = {
     "haclient/ha.py": "tests/scenarios/test_ha_reconnecting.py runs it step by step",
     "haclient/transport/reconnector.py": "tests/scenarios/test_ha_reconnecting.py runs its steps",
     "haclient/stores.py": "re-exports; tests/packaging checks the names",
-    "haclient/transport/link.py": "an interface; tests/unit/transport/test_tcp.py runs it",
     "stores/haclient_stores/interfaces.py": "interfaces; their implementations are tested",
 }
 # Names of machines, registries and private folders that must not travel with the sources.

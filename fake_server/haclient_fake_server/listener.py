@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import trio
 
 from haclient.errors import UsageError
+from haclient.transport.link import TcpLink
 from haclient.transport.memory import network
-from haclient.transport.tcp import TcpLink
 
 if TYPE_CHECKING:
     from haclient.transport.link import Link

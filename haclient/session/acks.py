@@ -1,4 +1,4 @@
-"""Commands that wait for the server's word (protocol 4).
+"""Commands that wait for the server's word.
 
 A command is *pending* from its sending until the ack that confirms it has come, a failure ack has
 come instead, or the connection is lost. Acks are matched by command id first; what the user did not
@@ -8,11 +8,29 @@ ask for is swallowed here, what the user asked for also goes to the command's su
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-from haclient.errors import HAClientError, UsageError, command_error
+from haclient.errors import (
+    AuthenticationError,
+    DisconnectedError,
+    HAClientError,
+    HeartbeatLost,
+    NameInUse,
+    SlowClient,
+    UsageError,
+    command_error,
+)
 from haclient.protocol.messages import Message
 
-__all__ = ["PendingCommand", "PendingCommands"]
+__all__ = ["PendingCommand", "PendingCommands", "disconnect_error"]
+
+_DISCONNECT_REASONS: Final[tuple[tuple[str, type[HAClientError], str], ...]] = (
+    ("name in use", NameInUse, "another connection has taken this client name"),
+    ("slow client", SlowClient, "it had more to send than this client has read"),
+    ("heartbeat", HeartbeatLost, "it heard nothing of this client for too long"),
+    ("auth", AuthenticationError, "the user may not be connected any more"),
+    ("entitlement", AuthenticationError, "the user's rights have changed"),
+)
 
 
 class PendingCommand:
@@ -102,3 +120,18 @@ class PendingCommands:
             del self._by_id[pending.command_id]
             pending.error = error(pending)
             pending.wake()
+
+
+def disconnect_error(peer: str, reason: str) -> HAClientError:
+    """The error for a connection that `peer` has closed for this reason.
+
+    A server says it in a failure ack that belongs to no command, as its last frame. The reason is
+    free text; the known ones have a class of their own, so that an application can tell a second
+    client of the same name from a slow one without reading text.
+    """
+    text = f"{peer} closed the connection: {reason}"
+    lowered = reason.lower()
+    for key, kind, meaning in _DISCONNECT_REASONS:
+        if key in lowered:
+            return kind(f"{text}: {meaning}")
+    return DisconnectedError(text)

@@ -32,7 +32,7 @@ class Heartbeat:
 
     Args:
         interval_s: How often each end promises to be heard, in seconds.
-        idle_limit_s: Silence after which the peer is lost; two intervals by default (HB3).
+        idle_limit_s: Silence after which the peer is lost; two intervals by default.
 
     Raises:
         UsageError: The interval is not positive, or the limit is shorter than one interval.

@@ -132,7 +132,7 @@ def read_logon_ack(ack: Message) -> LoggedOn:
 
 
 def refusal(reason: str) -> HAClientError:
-    """The error for a refused logon, by the server's words (protocol 3.15, 5.3)."""
+    """The error for a refused logon, by the server's words."""
     error = command_error("the server refused the logon", reason)
     match error:
         case AuthenticationError() | NameInUse():

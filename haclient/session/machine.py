@@ -1,4 +1,4 @@
-"""The session: what the messages of one chunk mean (design 2.1, protocol 2.5 and 4).
+"""The session: what the messages of one chunk mean.
 
 `receive` takes every message of one read from the socket and answers with `Received`: batches for
 subscriptions in the order of arrival, and what the acks among them say. It sends nothing, waits for
@@ -8,8 +8,8 @@ nothing and knows no clock. The order that the shell keeps when it acts on the a
 2. batches and markers go to the sinks in order;
 3. confirmed commands wake (that has happened already: waking is only a mark in the scheduler).
 
-A message of a bookmark subscription is logged in the bookmark store *here*, before any sink sees it
-(BS2); one that the store has seen before is a duplicate and goes nowhere else (BS11).
+A message of a bookmark subscription is logged in the bookmark store *here*, before any sink sees
+it; one that the store has seen before is a duplicate and goes nowhere else.
 
 The loop of `receive` is the hot path: neighbours with the same `sids` text form a run and are
 handled as one.
@@ -38,20 +38,20 @@ class Received:
         failed: Failure acks for single publishes, in order.
         duplicates: Messages that the bookmark stores have seen before.
         unrouted: Messages for nobody.
-        beat: Whether the server's heartbeat wants an answer.
-        farewell: Why the server is about to close the connection, or empty.
+        heartbeat: Whether the server has sent a heartbeat.
+        disconnect_reason: Why the server is about to close the connection, or empty.
         log_reached: A position that the server's log has reached, in wire form; empty if none.
         fault: What cannot be read, after all that stood before it; the connection has to end.
     """
 
     __slots__ = (
-        "beat",
         "deliveries",
+        "disconnect_reason",
         "duplicates",
         "ended",
         "failed",
-        "farewell",
         "fault",
+        "heartbeat",
         "log_reached",
         "persisted",
         "unrouted",
@@ -64,8 +64,8 @@ class Received:
         self.failed: list[Message] = []
         self.duplicates: list[Message] = []
         self.unrouted: list[Message] = []
-        self.beat = False
-        self.farewell = ""
+        self.heartbeat = False
+        self.disconnect_reason = ""
         self.fault: ProtocolError | None = None
         self.log_reached = ""
 
@@ -125,7 +125,7 @@ class Session:
             case "ack":
                 self._ack(message, out)
             case "heartbeat":
-                out.beat = True
+                out.heartbeat = True
             case "group_begin" | "group_end":
                 self._group(message, out)
             case _:
@@ -142,7 +142,7 @@ class Session:
         if not receivers:
             out.unrouted.extend(run)
             return
-        for subscription in receivers[1:]:  # values that two handlers can keep apart (CC27)
+        for subscription in receivers[1:]:  # values that two handlers can keep apart
             self._log(subscription, [message.copy() for message in run], out)
         self._log(receivers[0], run, out)
 
@@ -199,7 +199,7 @@ class Session:
         if ack.ack_type == "persisted" and ack.sequence is not None:
             self._publish_ack(ack, out)
         elif ack.status == "failure" and not ack.command_id and not ack.sub_id:
-            out.farewell = ack.reason  # a last word before the server closes (ID7)
+            out.disconnect_reason = ack.reason  # its last frame, before it closes
         subscription = self.router.of_ack(ack.command_id, ack.query_id, ack.sub_id)
         if subscription is not None:
             own = ack.command_id in {"", subscription.command_id}
@@ -227,7 +227,7 @@ class Session:
             raise ProtocolError(
                 f"the server acknowledges sequence {sequence}, which no publisher can have reached"
             )
-        if ack.status == "failure" and ack.reason != "duplicate":  # protocol 13, question 23
+        if ack.status == "failure" and ack.reason != "duplicate":  # it was processed before
             out.failed.append(ack)
         elif sequence > out.persisted:
             out.persisted = sequence

@@ -27,8 +27,7 @@ from haclient.errors import (
 )
 from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
-from haclient.session.acks import PendingCommand
-from haclient.session.farewell import cut
+from haclient.session.acks import PendingCommand, disconnect_error
 from haclient.session.heartbeat import Due, Heartbeat
 from haclient.session.machine import Received, Session
 from haclient.session.resume import CaughtUpClock
@@ -49,7 +48,7 @@ _NOTE_EVERY_S: Final = 1.0  # the overlap is longer than what is not told at the
 
 _ANSWER_EVERY_S: Final = 1.0  # a peer that answers each answer must not start a storm
 
-_LAST_WORDS_S: Final = 0.2  # the reader meets the end of the link as well, and then ends all
+_LAST_FRAME_S: Final = 0.2  # the reader meets the end of the link as well, and then ends all
 
 _logger = logging.getLogger(__name__)
 _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
@@ -120,7 +119,7 @@ class Connection:
         self._heartbeat: Heartbeat | None = None
         self._answer_at = 0.0
         self._heartbeat_changed = trio.Event()
-        self._farewell = ""
+        self._disconnect_reason = ""
         self._close_reason: HAClientError | None = None
         self._closed_by_us = trio.Event()
         self.reading_stopped_by: Obstacle | None = None
@@ -187,8 +186,8 @@ class Connection:
             await task()
         except (HAClientError, OSError, trio.ClosedResourceError) as error:
             if task == self.writer.run and not self._closed_by_us.is_set():
-                # The server's last words may stand unread behind what could not be sent.
-                await trio.sleep(_LAST_WORDS_S)
+                # The server's last frame, which says why, may stand unread.
+                await trio.sleep(_LAST_FRAME_S)
             return self._reason(error)
         raise AssertionError("a connection's task never returns")
 
@@ -207,8 +206,8 @@ class Connection:
             return error
         if isinstance(error, HAClientError) and not isinstance(error, DisconnectedError):
             raise error
-        if self._farewell:
-            lost = cut(self.link.peer, self._farewell)
+        if self._disconnect_reason:
+            lost = disconnect_error(self.link.peer, self._disconnect_reason)
         elif isinstance(error, DisconnectedError):
             return error
         else:
@@ -266,9 +265,9 @@ class Connection:
     def _handle(self, received: Received, size: int, count: int) -> None:
         """Act on one chunk of `count` messages; the order is the session's contract."""
         self._on_received(received)
-        if received.farewell:
-            self._farewell = received.farewell
-        if received.beat and self._heartbeat is None:
+        if received.disconnect_reason:
+            self._disconnect_reason = received.disconnect_reason
+        if received.heartbeat and self._heartbeat is None:
             self._answer_heartbeat()
         for subscription, batch in received.deliveries:
             if isinstance(batch, Marker):
@@ -295,7 +294,7 @@ class Connection:
             self.writer.send_urgent(_BEAT)
 
     async def _drain(self) -> None:
-        """Leave the socket alone until the full queue has drained (MS5); our beats go on."""
+        """Leave the socket alone until the full queue has drained; our beats go on."""
         heartbeat = self._heartbeat
         if heartbeat is not None:
             heartbeat.reading(trio.current_time(), active=False)

@@ -447,7 +447,7 @@ class Core:
             _logger.warning("client %s leaves with publishes not persisted: %s", self.name, left)
 
     async def flush_persisted(self, *, timeout: float) -> None:
-        """Wait until everything published so far is persisted (CC9, PS15).
+        """Wait until everything published so far is persisted.
 
         Without a store, wait until the server has processed it. With one, a `flush` that asks for
         `persisted` goes along, so that the server does not wait out its ack conflation.
@@ -494,7 +494,7 @@ class Core:
         raise TimedOut(f"flush: the server did not answer within {timeout:g} s")
 
     async def wait_persisted(self, sequence: int, *, timeout: float) -> None:
-        """Wait until one publish, and all before it, is persisted (CC8).
+        """Wait until one publish, and all before it, is persisted.
 
         Raises:
             PublishFailed: The server refused it.
@@ -513,7 +513,7 @@ class Core:
         raise TimedOut(f"wait_persisted: {sequence} is not persisted after {timeout:g} s")
 
     async def wait_empty(self, *, timeout: float) -> None:
-        """Wait until nothing is unpersisted (PS14).
+        """Wait until nothing is unpersisted.
 
         Raises:
             TimedOut: It took longer than `timeout` seconds.

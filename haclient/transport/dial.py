@@ -1,4 +1,4 @@
-"""From a URI to a connected link (protocol 1.3)."""
+"""From a URI to a connected link."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ import trio
 
 from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
 from haclient.protocol.uri import Uri
-from haclient.transport.link import Link
+from haclient.transport.link import Link, TcpLink
 from haclient.transport.memory import network
 from haclient.transport.nursery import open_nursery
-from haclient.transport.tcp import TcpLink
 
 __all__ = ["Dialler", "dial"]
 

@@ -1,4 +1,4 @@
-"""Connections within one process: `mem://host:port/amps/json` (design 2.5, row FI7).
+"""Connections within one process: `mem://host:port/amps/json`.
 
 A broker that listens on such an address is reached by every client of the same `trio.run`, and by
 nobody else. No socket, no thread and no real time is involved: bytes that one end has sent are

@@ -1,7 +1,7 @@
 """The writing side of a connection: one cursor over the log, a small outbox beside it.
 
 Publishes are not queued: they stand in the publish store's log as wire frames, and the writer sends
-from there without copying (design 2.2). Everything else goes through the control outbox:
+from there without copying. Everything else goes through the control outbox:
 
 * *ordered* frames (subscribe, query, flush, publishes without a store) leave exactly where they
   were issued: after everything that the log held then, before everything appended later, so that a

@@ -28,9 +28,8 @@ from haclient.protocol.codec import MessageDecoder, encode_frame, sow_batch
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.messages import Message
-from haclient.transport.link import Link
+from haclient.transport.link import Link, TcpLink
 from haclient.transport.nursery import open_nursery
-from haclient.transport.tcp import TcpLink
 
 __all__ = ["Peer", "Server", "answering", "listening", "together"]
 

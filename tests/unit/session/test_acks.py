@@ -3,14 +3,18 @@ from __future__ import annotations
 import pytest
 
 from haclient.errors import (
+    AuthenticationError,
     BadFilter,
     DisconnectedError,
     HAClientError,
+    HeartbeatLost,
+    NameInUse,
     NotEntitled,
+    SlowClient,
     UsageError,
 )
 from haclient.protocol.messages import Message
-from haclient.session.acks import PendingCommand, PendingCommands
+from haclient.session.acks import PendingCommand, PendingCommands, disconnect_error
 
 
 class Waiter:
@@ -123,3 +127,23 @@ def test_two_commands_of_one_id_would_take_each_others_acks() -> None:
     pending.on_ack(ack("7"))
     assert "7" not in pending
     Waiter(pending, "7")
+
+
+@pytest.mark.row("HA26")
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("name in use", NameInUse),
+        ("Slow Client", SlowClient),
+        ("heartbeat", HeartbeatLost),
+        ("auth failure", AuthenticationError),
+        ("entitlement reset", AuthenticationError),
+        ("transport disabled", DisconnectedError),
+    ],
+)
+def test_the_class_says_why_and_the_text_has_the_servers_words(
+    reason: str, kind: type[HAClientError]
+) -> None:
+    error = disconnect_error("server:9007", reason)
+    assert type(error) is kind
+    assert f"server:9007 closed the connection: {reason}" in str(error)

@@ -395,14 +395,14 @@ def test_a_confirmed_command_is_woken(session: Session) -> None:
 
 
 def test_a_heartbeat_wants_an_answer(session: Session) -> None:
-    assert session.receive([Message(kind="heartbeat")]).beat
-    assert not session.receive([]).beat
+    assert session.receive([Message(kind="heartbeat")]).heartbeat
+    assert not session.receive([]).heartbeat
 
 
 @pytest.mark.row("ID7")
 def test_a_failure_for_no_command_is_a_farewell(session: Session) -> None:
     goodbye = ack("processed", status="failure", reason="name in use")
-    assert session.receive([goodbye]).farewell == "name in use"
+    assert session.receive([goodbye]).disconnect_reason == "name in use"
 
 
 # -- the end ------------------------------------------------------------------------------

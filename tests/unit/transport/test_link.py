@@ -7,9 +7,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.transport.link import Link
+from haclient.transport.link import Link, TcpLink
 from haclient.transport.memory import link_pair
-from haclient.transport.tcp import TcpLink
 
 Pair = tuple[Link, Link]
 
