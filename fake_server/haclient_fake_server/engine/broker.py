@@ -25,6 +25,7 @@ from typing import Final
 
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, failure_ack, requested
+from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.engine.heartbeats import heartbeat
@@ -71,11 +72,12 @@ class Engine:
         self._state = State(settings, journal, now=now, now_us=now_us)
         recover(self._state, confirmed)
         self._replay = Replay(self._state)
-        self._publishing = Publishing(self._state)
-        self._replicas = Replicas(self._state, self._publishing)
+        applier = Applier(self._state)
+        self._publishing = Publishing(self._state, applier)
+        self._replicas = Replicas(self._state, applier)
         self._replication = Replication(self._state)
         self._subscribing = Subscribing(self._state, self._replay)
-        queries = Queries(self._state, self._publishing, self._subscribing)
+        queries = Queries(self._state, applier, self._publishing, self._subscribing)
         self._commands: dict[str, Command] = {
             "subscribe": self._subscribing.subscribe,
             "unsubscribe": self._subscribing.unsubscribe,

@@ -13,24 +13,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from haclient.protocol.codec import encode_string
-from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.acks import Reason, ack, requested
-from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, Extras
+from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS
 from haclient_fake_server.engine.deltas import merge
 from haclient_fake_server.engine.filters import Document
-from haclient_fake_server.engine.routes import Style
-from haclient_fake_server.engine.sow import SowError, SowRecord
-from haclient_fake_server.engine.times import timestamp_text
-from haclient_fake_server.journal.format import EXPIRATION, RecordFlag
+from haclient_fake_server.engine.patterns import to_bytes
+from haclient_fake_server.engine.sow import SowError
+from haclient_fake_server.journal.format import Record, RecordFlag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from haclient.protocol.messages import Message
+    from haclient_fake_server.engine.apply import Applier
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.identity import Publisher
-    from haclient_fake_server.engine.routes import Lane, Route
+    from haclient_fake_server.engine.routes import Route
     from haclient_fake_server.engine.state import State
 
 __all__ = ["Publishing"]
@@ -50,8 +46,9 @@ DEVNULL: Final = "/AMPS/devnull"
 class Publishing:
     """Carries out publishes."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, applier: Applier) -> None:
         self._state = state
+        self._applier = applier
 
     def publish(self, connection: Connection, message: Message) -> None:
         """Carry out one publish (protocol 3.2)."""
@@ -77,13 +74,13 @@ class Publishing:
             state.unnoted[publisher.id] = publisher
         plan = route.plan or state.table(connection.message_type).plan(route)
         if plan.subscriptions:
-            lanes = (
+            groups = (
                 plan.matching(Document(body, route.message_type))
                 if plan.filtered
                 else plan.everyone
             )
             bookmark = b"%b%d|" % (publisher.prefix, sequence) if route.logged else b""
-            self._deliver(lanes, body, bookmark)
+            self._applier.fan_out(groups, body, bookmark)
         if message.ack_type:
             self._acknowledge(connection, message, route, publisher)
 
@@ -104,94 +101,33 @@ class Publishing:
             return
         route = state.table(connection.message_type).route(message.topic)
         document = Document(message.data, route.message_type)
-        try:
-            key = (
-                route.sow.key_of(document, message.sow_key)
-                if route.sow is not None
-                else message.sow_key
-            )
-        except SowError as error:
-            self.refuse(connection, message, error.reason, str(error))
-            return
+        key = message.sow_key
+        if route.sow is not None:
+            try:
+                key = route.sow.key_of(document, key)
+            except SowError as error:
+                self.refuse(connection, message, error.reason, str(error))
+                return
         if message.kind == "delta_publish" and _complete(message, route, key):
             document = Document(message.data, route.message_type)
-        publisher = self._record_with_care(connection, message, route, key)
-        self.show(route, publisher, document, key=key, correlation_id=message.correlation_id)
+        sequence = message.sequence
+        publisher = connection.publisher if sequence else connection.origin
+        record = Record(
+            position=0,
+            publisher_id=publisher.id,
+            sequence=sequence or state.publishers.assign(),
+            timestamp_us=state.now_us,
+            topic_id=0,
+            flags=(RecordFlag.USER_KEY if key and key == message.sow_key else 0)
+            | (0 if sequence else RecordFlag.ASSIGNED),
+            key=to_bytes(key),
+            correlation_id=to_bytes(message.correlation_id),
+            expiration_s=message.expiration,
+            payload=message.data,
+        )
+        self._applier.apply(route, publisher, record, document)
         if message.ack_type:
             self._acknowledge(connection, message, route, publisher)
-
-    def _record_with_care(
-        self, connection: Connection, message: Message, route: Route, key: str
-    ) -> Publisher:
-        state = self._state
-        publisher = connection.publisher if message.sequence else connection.origin
-        publisher.seen = message.sequence or state.publishers.assign()
-        if route.logged:
-            extras = _extras(message, key, given=key == message.sow_key)
-            state.batch.append(route, publisher, publisher.seen, body=message.data, extras=extras)
-            state.last = (publisher.id, publisher.seen)
-        elif message.sequence:
-            state.unnoted[publisher.id] = publisher
-        return publisher
-
-    def show(
-        self,
-        route: Route,
-        publisher: Publisher,
-        document: Document,
-        *,
-        key: str,
-        correlation_id: str,
-    ) -> None:
-        """Make a message the record of its key, deliver it, and tell who lost sight of the old one.
-
-        It is the last one of its publisher; without a key it leaves the state of the world alone.
-        """
-        plan = route.plan or self._state.table(route.message_type).plan(route)
-        bookmark = b"%b%d|" % (publisher.prefix, publisher.seen) if route.logged else b""
-        more = b',"x":' + encode_string(correlation_id) if correlation_id else b""
-        previous = None
-        if route.sow is not None and key:
-            now = timestamp_text(self._state.now_us).decode("ascii")
-            text = bookmark.decode("ascii")
-            record = SowRecord(key, document.body, now, correlation_id, text)
-            previous = route.sow.restore(record)
-        self._deliver(plan.matching(document), document.body, bookmark, _wire_key(key), more)
-        if previous is not None and route.sow is not None and plan.watched:
-            lost = plan.losing(route.sow.document(previous), document)
-            self._deliver(lost, document.body, b"", _reason("match") + _wire_key(key))
-
-    def tell_out_of_focus(self, route: Route, document: Document, key: str, reason: str) -> None:
-        """Tell whoever wants to know that a record is gone (protocol 8.5)."""
-        plan = route.plan or self._state.table(route.message_type).plan(route)
-        if plan.watched:
-            lanes = plan.losing(document, None)
-            self._deliver(lanes, document.body, b"", _reason(reason) + _wire_key(key))
-
-    def _deliver(
-        self,
-        lanes: Iterable[Lane],
-        body: bytes,
-        bookmark: bytes,
-        key: bytes = b"",
-        more: bytes = b"",
-    ) -> None:
-        """Queue a message for the connections of some lanes; `key` and `more` are headers."""
-        state = self._state
-        for lane in lanes:
-            head, style, connections = lane
-            if style & Style.BOOKMARK and bookmark:
-                head = b'%b,"bm":"%b"' % (lane.head, bookmark)
-            if key and not style & Style.NO_SOW_KEY:
-                head += key
-            if style & Style.TIMESTAMP:
-                head += b',"ts":"%b"' % timestamp_text(state.now_us)
-            size = len(head) + len(more) + 1 + len(body)
-            frame = b"%b%b%b}%b" % (LENGTH.pack(size), head, more, body)
-            queue = state.touch_early if style & Style.LIVE else state.touch
-            for connection in connections:
-                if not connection.closing:
-                    queue(connection).append(frame)
 
     def refuse(
         self, connection: Connection, message: Message, reason: str, detail: str = ""
@@ -249,10 +185,6 @@ class Publishing:
         state.confirm(connection, ack("persisted", message.command_id, more=more))
 
 
-def _reason(reason: str) -> bytes:
-    return b',"reason":"%b"' % reason.encode("ascii")
-
-
 def _complete(message: Message, route: Route, key: str) -> bool:
     """Turn a delta into the whole message; whether there was a record to merge it with."""
     stored = route.sow.get(key) if route.sow is not None else None
@@ -261,10 +193,6 @@ def _complete(message: Message, route: Route, key: str) -> bool:
     message.data = merge(stored.body, message.data)
     message.correlation_id = message.correlation_id or stored.correlation_id
     return True
-
-
-def _wire_key(key: str) -> bytes:
-    return b',"k":' + encode_string(key) if key else b""
 
 
 def _is_unusual(message: Message) -> bool:
@@ -283,14 +211,3 @@ def _problem(message: Message) -> Reason | None:
     if (message.expiration or 0) > MAX_EXPIRATION_S:
         return Reason.INVALID_EXPIRATION
     return None
-
-
-def _extras(message: Message, key: str, *, given: bool) -> Extras:
-    expiration = message.expiration
-    return Extras(
-        key=key.encode("utf-8", "surrogateescape"),
-        correlation_id=message.correlation_id.encode("utf-8", "surrogateescape"),
-        expiration=b"" if expiration is None else EXPIRATION.pack(expiration),
-        flags=(RecordFlag.USER_KEY if key and given else 0)
-        | (0 if message.sequence else RecordFlag.ASSIGNED),
-    )

@@ -12,25 +12,26 @@ from typing import TYPE_CHECKING, Final
 
 from haclient.protocol.codec import encode_frame, sow_batch
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
-from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by
+from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.requests import Request, read_options, read_request
 from haclient_fake_server.engine.routes import Style
 from haclient_fake_server.engine.sow import (
-    Deleted,
     Query,
+    QueryResult,
     SowError,
     SowRecord,
     SowTopic,
     parse_sow_keys,
 )
-from haclient_fake_server.journal.format import RecordCommand, RecordFlag
+from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
 from haclient_stores.bookmark import NOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from haclient.protocol.messages import Message
+    from haclient_fake_server.engine.apply import Applier
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.publishing import Publishing
     from haclient_fake_server.engine.state import State
@@ -48,8 +49,15 @@ MAX_BATCH_BYTES: Final = 16 * 2**20
 class Queries:
     """Carries out what concerns the state of the world."""
 
-    def __init__(self, state: State, publishing: Publishing, subscribing: Subscribing) -> None:
+    def __init__(
+        self,
+        state: State,
+        applier: Applier,
+        publishing: Publishing,
+        subscribing: Subscribing,
+    ) -> None:
         self._state = state
+        self._applier = applier
         self._publishing = publishing
         self._subscribing = subscribing
 
@@ -102,19 +110,20 @@ class Queries:
         sequence = message.sequence
         if sequence and sequence <= connection.publisher.seen:
             self._publishing.acknowledge_duplicate(connection, message)
-            self._stats(connection, message, Deleted((), 0, 0))
+            self._stats(connection, message, [])
             return
         topics = self._topics(connection, request)
         if not topics:
             raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} has no state of the world")
-        deleted = [(topic, _delete(topic, request)) for topic in topics]
+        # First all is found: a topic for which the body has no key refuses the whole delete.
+        found = [(topic, topic.query(_query_of_delete(topic, request))) for topic in topics]
         if sequence:
             connection.publisher.seen = sequence
             self._state.unnoted[connection.publisher.id] = connection.publisher
-        for topic, result in deleted:
+        for topic, result in found:
             if result.records:
-                self._record(connection, message, topic, result)
-        self._tell_deleted(connection, message, [result for _, result in deleted])
+                self._delete(connection, message, topic, result)
+        self._confirm_deleted(connection, message, [result for _, result in found])
 
     def _topics(self, connection: Connection, request: Request) -> list[SowTopic]:
         return [
@@ -163,33 +172,26 @@ class Queries:
             }
             state.send(connection, ack("stats", message.command_id, more={**ids, **counts}))
 
-    def _record(
-        self, connection: Connection, message: Message, topic: SowTopic, result: Deleted
+    def _delete(
+        self, connection: Connection, message: Message, topic: SowTopic, result: QueryResult
     ) -> None:
-        state = self._state
+        state, sequence = self._state, message.sequence
+        publisher = connection.publisher if sequence else connection.origin
+        record = Record(
+            position=0,
+            publisher_id=publisher.id,
+            sequence=sequence or state.publishers.assign(),
+            timestamp_us=state.now_us,
+            topic_id=0,
+            command=RecordCommand.SOW_DELETE,
+            flags=0 if sequence else RecordFlag.ASSIGNED,
+            payload=to_bytes(",".join(record.key for record in result.records)),
+        )
         route = state.table(connection.message_type).route(topic.name)
-        if route.logged:
-            publisher = connection.publisher if message.sequence else connection.origin
-            sequence = message.sequence or state.publishers.assign()
-            publisher.seen = max(publisher.seen, sequence)
-            keys = ",".join(record.key for record in result.records)
-            state.batch.append(
-                route,
-                publisher,
-                sequence,
-                body=keys.encode("utf-8", "surrogateescape"),
-                extras=Extras(
-                    command=RecordCommand.SOW_DELETE,
-                    flags=0 if message.sequence else RecordFlag.ASSIGNED,
-                ),
-            )
-            state.last = (publisher.id, sequence)
-        for record in result.records:
-            document = topic.document(record)
-            self._publishing.tell_out_of_focus(route, document, record.key, "deleted")
+        self._applier.apply(route, publisher, record)
 
-    def _tell_deleted(
-        self, connection: Connection, message: Message, results: list[Deleted]
+    def _confirm_deleted(
+        self, connection: Connection, message: Message, results: list[QueryResult]
     ) -> None:
         state = self._state
         wanted = requested(message.ack_type)
@@ -201,23 +203,15 @@ class Queries:
         elif "persisted" in wanted:
             more = {"s": message.sequence} if message.sequence else None
             state.confirm(connection, ack("persisted", message.command_id, more=more))
-        self._stats(
-            connection,
-            message,
-            Deleted(
-                tuple(record for result in results for record in result.records),
-                sum(result.topic_matches for result in results),
-                sum(result.matches for result in results),
-            ),
-        )
+        self._stats(connection, message, results)
 
-    def _stats(self, connection: Connection, message: Message, deleted: Deleted) -> None:
+    def _stats(self, connection: Connection, message: Message, results: list[QueryResult]) -> None:
         if "stats" not in requested(message.ack_type):
             return
         more: dict[str, str | int] = {
-            "records_deleted": len(deleted.records),
-            "topic_matches": deleted.topic_matches,
-            "matches": deleted.matches,
+            "records_deleted": sum(len(result.records) for result in results),
+            "topic_matches": sum(result.topic_matches for result in results),
+            "matches": sum(result.matches for result in results),
         }
         if message.query_id:
             more["query_id"] = message.query_id
@@ -280,16 +274,17 @@ def _fields(record: SowRecord, style: Style) -> dict[str, str | int]:
     return fields
 
 
-def _delete(topic: SowTopic, request: Request) -> Deleted:
+def _query_of_delete(topic: SowTopic, request: Request) -> Query:
+    """Which records of a topic a sow_delete means."""
     message = request.message
     keys = message.sow_keys or message.sow_key
     if keys and not message.data:
-        return topic.delete_keys(parse_sow_keys(keys))
+        return Query(keys=parse_sow_keys(keys))
     if request.filter is not None:
-        return topic.delete_matching(request.filter)
+        return Query(matches=request.filter)
     if not message.data:
         raise Refused(Reason.BAD_SOW_KEY, "a sow_delete needs a filter, sow_keys or a body")
     try:
-        return topic.delete_by_data(Document(message.data), message.sow_key)
+        return Query(keys=(topic.key_of(Document(message.data), message.sow_key),))
     except SowError as error:
         raise Refused(error.reason, str(error)) from error

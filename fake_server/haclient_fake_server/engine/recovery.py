@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from haclient_fake_server.engine.apply import apply
 from haclient_fake_server.engine.durability import Stretch
-from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import blocks_of, records_of
 from haclient_fake_server.engine.scanning import Scan, scan
-from haclient_fake_server.engine.sow import SowError, SowRecord, SowTopic, recorded_keys
-from haclient_fake_server.engine.times import timestamp_text
 from haclient_fake_server.journal.format import (
     Record,
     RecordCommand,
@@ -74,22 +72,7 @@ def _rebuild(state: State) -> None:
         for record in records_of(chunk):
             route = state.topics.get(record.topic_id) if record.position else None
             if route is not None and route.sow is not None:
-                _apply(route.sow, record)
-
-
-def _apply(sow: SowTopic, record: Record) -> None:
-    """Bring a state of the world one record further."""
-    if record.command == RecordCommand.SOW_DELETE:
-        sow.delete_keys(recorded_keys(_text(record.payload)))
-        return
-    try:
-        key = _text(record.key) or sow.key_of(Document(record.payload))
-    except SowError:  # published before the topic had a state, and not fit for one
-        return
-    taken = timestamp_text(record.timestamp_us).decode("ascii")
-    sow.restore(
-        SowRecord(key, record.payload, taken, _text(record.correlation_id), record.bookmark)
-    )
+                apply(route, record)
 
 
 def _define(state: State, record: Record) -> None:

@@ -27,14 +27,10 @@ from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine import replication_wire as wire
 from haclient_fake_server.engine.acks import Reason, Refused
-from haclient_fake_server.engine.batch import Extras
-from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.heartbeats import heartbeat
 from haclient_fake_server.engine.holdings import Holdings
-from haclient_fake_server.engine.sow import SowError, recorded_keys
 from haclient_fake_server.engine.state import Severity
 from haclient_fake_server.journal.format import (
-    EXPIRATION,
     JournalFormatError,
     Record,
     RecordCommand,
@@ -44,9 +40,8 @@ from haclient_fake_server.journal.format import (
 
 if TYPE_CHECKING:
     from haclient.protocol.messages import Message
+    from haclient_fake_server.engine.apply import Applier
     from haclient_fake_server.engine.connections import Connection
-    from haclient_fake_server.engine.identity import Publisher
-    from haclient_fake_server.engine.publishing import Publishing
     from haclient_fake_server.engine.routes import Route
     from haclient_fake_server.engine.state import State
 
@@ -80,9 +75,9 @@ class Replicas:
         missing: How many records were not taken since the log had gone on without them.
     """
 
-    def __init__(self, state: State, publishing: Publishing) -> None:
+    def __init__(self, state: State, applier: Applier) -> None:
         self._state = state
-        self._publishing = publishing
+        self._applier = applier
         self._sources: dict[str, _Source] = {}
         self._owed: list[_Source] = []
         self._unit = (0, 0)
@@ -202,52 +197,11 @@ class Replicas:
                 source.drop(record)
             return
         self._unit = unit
-        publisher.seen = record.sequence
-        state.batch.append(
-            route, publisher, record.sequence, body=record.payload, extras=_extras(record)
+        own = record._replace(
+            flags=(record.flags & RecordFlag.USER_KEY) | RecordFlag.REPLICATED,
+            timestamp_us=state.now_us,
         )
-        state.last = unit
-        if record.command == RecordCommand.SOW_DELETE:
-            self._delete(route, record)
-        else:
-            self._show(route, publisher, record)
-
-    def _show(self, route: Route, publisher: Publisher, record: Record) -> None:
-        """A message becomes the state of its key and is delivered."""
-        document = Document(record.payload, route.message_type)
-        key = _text(record.key)
-        self._publishing.show(
-            route,
-            publisher,
-            document,
-            key=key or _key(route, document),
-            correlation_id=_text(record.correlation_id),
-        )
-
-    def _delete(self, route: Route, record: Record) -> None:
-        if route.sow is None:
-            return
-        for gone in route.sow.delete_keys(recorded_keys(_text(record.payload))).records:
-            document = route.sow.document(gone)
-            self._publishing.tell_out_of_focus(route, document, gone.key, "deleted")
-
-
-def _key(route: Route, document: Document) -> str:
-    """The key of a record that the sender keeps no state of; empty when this instance has none."""
-    try:
-        return route.sow.key_of(document) if route.sow is not None else ""
-    except SowError:  # not fit for a state; it is in the log all the same
-        return ""
-
-
-def _extras(record: Record) -> Extras:
-    return Extras(
-        key=record.key,
-        correlation_id=record.correlation_id,
-        expiration=b"" if record.expiration_s is None else EXPIRATION.pack(record.expiration_s),
-        flags=(record.flags & RecordFlag.USER_KEY) | RecordFlag.REPLICATED,
-        command=record.command,
-    )
+        self._applier.apply(route, publisher, own)
 
 
 def _text(data: bytes) -> str:

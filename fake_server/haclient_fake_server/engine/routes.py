@@ -1,9 +1,9 @@
 """Topics and who hears them: one `Route` per topic, one delivery plan per route.
 
-A plan is what the live subscriptions of a topic come to: *lanes*, each the constant beginning of a
+A plan is what the live subscriptions of a topic come to: *groups*, each the constant beginning of a
 frame and the connections that get it. Several subscriptions of one connection share a frame that
 lists all their ids (protocol 2.5.3), unless they want different headers (RB11). Where subscriptions
-have filters, the set of those that match is a bit mask, and lanes are remembered per mask.
+have filters, the set of those that match is a bit mask, and groups are remembered per mask.
 
 A change of a subscription drops the plan of its topic, or all plans when its topic is a pattern.
 They are built again when the next message needs them.
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.sow import SowTopic
     from haclient_fake_server.engine.subscriptions import Subscription
 
-__all__ = ["Lane", "Plan", "Route", "RouteTable", "Style", "frame_head"]
+__all__ = ["FanoutGroup", "Plan", "Route", "RouteTable", "Style", "frame_head"]
 
 MAX_REMEMBERED_MASKS: Final = 256
-"""Combinations of matching filters whose lanes are kept; beyond it they are all built anew."""
+"""Combinations of matching filters whose groups are kept; beyond it they are all built anew."""
 
 
 class Style(IntFlag):
@@ -40,7 +40,7 @@ class Style(IntFlag):
     """No header: it hears of a message before the journal does (OP13)."""
 
 
-class Lane(NamedTuple):
+class FanoutGroup(NamedTuple):
     """The same frame for these connections: `head` is its constant beginning, still open."""
 
     head: bytes
@@ -58,7 +58,7 @@ class Plan:
 
     Attributes:
         subscriptions: All live ones that match the topic, in the order they came.
-        everyone: The lanes when no filter says no.
+        everyone: The groups when no filter says no.
         filtered: Whether any of them has a filter, so that each message must be looked at.
         watched: Whether any of them wants to know of records that go out of focus.
     """
@@ -67,14 +67,14 @@ class Plan:
 
     def __init__(self, wire_topic: bytes, subscriptions: tuple[Subscription, ...]) -> None:
         self._wire_topic = wire_topic
-        self._by_mask: dict[tuple[bytes, int], tuple[Lane, ...]] = {}
+        self._by_mask: dict[tuple[bytes, int], tuple[FanoutGroup, ...]] = {}
         self.subscriptions = subscriptions
-        self.everyone = self._lanes(b"p", subscriptions)
+        self.everyone = self._groups(b"p", subscriptions)
         self.filtered = any(item.filter is not None for item in subscriptions)
         self.watched = any(item.oof for item in subscriptions)
 
-    def matching(self, document: Document) -> tuple[Lane, ...]:
-        """The lanes for a message."""
+    def matching(self, document: Document) -> tuple[FanoutGroup, ...]:
+        """The groups for a message."""
         if not self.filtered:
             return self.everyone
         mask = 0
@@ -83,8 +83,8 @@ class Plan:
                 mask |= 1 << number
         return self._of_mask(b"p", mask)
 
-    def losing(self, before: Document, after: Document | None) -> tuple[Lane, ...]:
-        """The lanes of those that saw a record and see it no more; `after` is `None` if it is gone.
+    def losing(self, before: Document, after: Document | None) -> tuple[FanoutGroup, ...]:
+        """The groups of those that lost sight of a record; `after` is `None` when it was deleted.
 
         Whoever matches it now was told by the update itself (protocol 8.5).
         """
@@ -96,16 +96,18 @@ class Plan:
                 mask |= 1 << number
         return self._of_mask(b"oof", mask)
 
-    def _of_mask(self, kind: bytes, mask: int) -> tuple[Lane, ...]:
-        lanes = self._by_mask.get((kind, mask))
-        if lanes is None:
+    def _of_mask(self, kind: bytes, mask: int) -> tuple[FanoutGroup, ...]:
+        groups = self._by_mask.get((kind, mask))
+        if groups is None:
             chosen = tuple(s for n, s in enumerate(self.subscriptions) if mask >> n & 1)
             if len(self._by_mask) >= MAX_REMEMBERED_MASKS:
                 self._by_mask.clear()
-            lanes = self._by_mask[kind, mask] = self._lanes(kind, chosen)
-        return lanes
+            groups = self._by_mask[kind, mask] = self._groups(kind, chosen)
+        return groups
 
-    def _lanes(self, kind: bytes, subscriptions: tuple[Subscription, ...]) -> tuple[Lane, ...]:
+    def _groups(
+        self, kind: bytes, subscriptions: tuple[Subscription, ...]
+    ) -> tuple[FanoutGroup, ...]:
         ids: dict[tuple[int, int], list[str]] = {}
         connections: dict[int, Connection] = {}
         for item in subscriptions:
@@ -115,7 +117,7 @@ class Plan:
         for (connection_id, style), sub_ids in ids.items():
             shared.setdefault((",".join(sub_ids), style), []).append(connections[connection_id])
         return tuple(
-            Lane(frame_head(kind, self._wire_topic, sids), style, tuple(members))
+            FanoutGroup(frame_head(kind, self._wire_topic, sids), style, tuple(members))
             for (sids, style), members in shared.items()
         )
 

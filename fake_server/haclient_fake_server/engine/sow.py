@@ -31,7 +31,6 @@ from haclient_fake_server.engine.patterns import to_bytes
 
 __all__ = [
     "Applied",
-    "Deleted",
     "Query",
     "QueryResult",
     "SowBodyError",
@@ -120,20 +119,6 @@ class QueryResult(NamedTuple):
         records: What is left of the matches after `skip_n` and `top_n`.
         topic_matches: How many records the topic holds.
         matches: How many of them fit filter and keys.
-    """
-
-    records: tuple[SowRecord, ...]
-    topic_matches: int
-    matches: int
-
-
-class Deleted(NamedTuple):
-    """The records that a delete removed and the numbers of the stats ack.
-
-    Attributes:
-        records: Each with its last state, for oof messages; their count is `records_deleted`.
-        topic_matches: How many records the topic held before.
-        matches: How many of them fit.
     """
 
     records: tuple[SowRecord, ...]
@@ -242,22 +227,12 @@ class SowTopic:
         end = None if query.top_n is None else query.skip_n + query.top_n
         return QueryResult(tuple(found[query.skip_n : end]), len(self._records), len(found))
 
-    def delete_keys(self, keys: Iterable[str]) -> Deleted:
-        """Remove the records under these keys; unknown keys are passed over (SW3)."""
-        return self._delete(self._found(None, keys))
-
-    def delete_matching(self, matches: Filter) -> Deleted:
-        """Remove each record that the filter matches (SW3)."""
-        return self._delete(self._found(matches, None))
-
-    def delete_by_data(self, document: Document, key: str = "") -> Deleted:
-        """Remove the record that publishing this body would replace (SW3).
-
-        Raises:
-            SowKeyError: The key is missing or malformed.
-            SowBodyError: The body is not JSON.
-        """
-        return self._delete(self._found(None, [self.key_of(document, key)]))
+    def delete_keys(self, keys: Iterable[str]) -> tuple[SowRecord, ...]:
+        """Remove the records under these keys; unknown keys are passed over."""
+        records = self._found(None, keys)
+        for record in records:
+            del self._records[record.key]
+        return tuple(records)
 
     def _found(self, matches: Filter | None, keys: Iterable[str] | None) -> list[SowRecord]:
         records: Iterable[SowRecord] = self._records.values()
@@ -267,12 +242,6 @@ class SowTopic:
         if matches is None:
             return list(records)
         return [record for record in records if matches(self.document(record))]
-
-    def _delete(self, records: list[SowRecord]) -> Deleted:
-        before = len(self._records)
-        for record in records:
-            del self._records[record.key]
-        return Deleted(tuple(records), before, len(records))
 
 
 def generated_key(topic: str, values: Iterable[str]) -> str:

@@ -133,3 +133,15 @@ def test_what_moves_while_acks_are_sent_is_acknowledged_after_another_interval()
     told = [ack.bookmark for ack in reader.acks()]
     world.advance(0.5)
     assert (told, [ack.bookmark for ack in reader.acks()]) == ([f"{PUBBER}|1|"], [f"{PUBBER}|2|"])
+
+
+def test_persisted_acks_tell_which_log_has_come_how_far() -> None:
+    world = World()
+    reader, publisher = world.client("reader"), world.client("pubber")
+    reader.subscribe(bm="0|1|", a="persisted", t="elsewhere")
+    publisher.publish(1)
+    publisher.publish(2)
+    world.advance(1.0)
+    start = world.journal.log_starts[-1]
+    for peer in (reader, publisher):
+        assert [ack.log_starts for ack in peer.acks()] == [f"{start.id:016x}@2"]

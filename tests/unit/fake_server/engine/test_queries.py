@@ -356,7 +356,7 @@ def test_a_replayed_message_carries_its_key() -> None:
     assert [m.sow_key for m in reader.take()] == [record.sow_key, ""]
 
 
-@pytest.mark.row("SW4")
+@pytest.mark.row("SW5")
 def test_a_delta_is_merged_stored_recorded_and_delivered_whole() -> None:
     world, peer = world_with(b'{"id":1,"px":10,"at":{"x":1,"y":2}}')
     peer.subscribe(a="")
@@ -379,3 +379,30 @@ def test_sow_frames_say_how_long_each_record_is() -> None:
     data = peer.take_bytes()
     assert b',"l":8}{"id":1}' in data
     assert len(decode(data)) == 3
+
+
+@pytest.mark.row("SW3")
+def test_a_delete_that_one_of_its_topics_refuses_changes_none_of_them() -> None:
+    world = World(sow_topics=(SowTopic("a", ("/id",)), SowTopic("b", ("/other",))))
+    peer = world.client()
+    peer.publish(1, b'{"id":1}', t="a", a="")
+    peer.send(b'{"id":1}', c="sow_delete", cid="1", t="^.$", a="processed")
+    assert [ack.reason for ack in peer.take()] == ["bad sow key"]
+    for _ in range(2):
+        peer.send(c="sow", cid="2", t="a")
+        assert [each.data for each in peer.take() if each.kind == "sow"] == [b'{"id":1}']
+        world.restart()
+        peer = world.client()
+
+
+@pytest.mark.row("SW5")
+def test_an_oof_without_its_key_has_its_reason() -> None:
+    world = World(sow_topics=(SowTopic("orders", ("/id",)),))
+    peer = world.client()
+    peer.subscribe(filter="/x = 1", opts="oof,no_sowkey", a="")
+    peer.publish(1, b'{"id":1,"x":1}', a="")
+    peer.publish(2, b'{"id":1,"x":2}', a="")
+    peer.publish(3, b'{"id":1,"x":1}', a="")
+    peer.send(c="sow_delete", t="orders", filter="1=1")
+    told = [(each.kind, each.reason, each.sow_key) for each in peer.take()]
+    assert told == [("p", "", ""), ("oof", "match", ""), ("p", "", ""), ("oof", "deleted", "")]

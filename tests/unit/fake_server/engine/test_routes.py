@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from haclient_fake_server.engine import routes
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.filters import Document, compile_filter
-from haclient_fake_server.engine.routes import Lane, Plan, Route, RouteTable, Style
+from haclient_fake_server.engine.routes import FanoutGroup, Plan, Route, RouteTable, Style
 from haclient_fake_server.engine.subscriptions import Subscription
 from haclient_fake_server.engine.topics import TopicMatcher
 
@@ -31,19 +31,19 @@ def plan(*subscriptions: Subscription) -> Plan:
 
 
 def test_connections_with_the_same_ids_share_a_lane() -> None:
-    (lane,) = plan(subscription(ONE, "1"), subscription(TWO, "1")).everyone
-    assert lane == Lane(b'{"c":"p","t":"orders","sids":"1"', Style.PLAIN, (ONE, TWO))
+    (group,) = plan(subscription(ONE, "1"), subscription(TWO, "1")).everyone
+    assert group == FanoutGroup(b'{"c":"p","t":"orders","sids":"1"', Style.PLAIN, (ONE, TWO))
 
 
 def test_ids_of_one_connection_share_a_frame() -> None:
-    (lane,) = plan(subscription(ONE, "1"), subscription(ONE, "2")).everyone
-    assert lane.head == b'{"c":"p","t":"orders","sids":"1,2"'
+    (group,) = plan(subscription(ONE, "1"), subscription(ONE, "2")).everyone
+    assert group.head == b'{"c":"p","t":"orders","sids":"1,2"'
 
 
 @pytest.mark.row("RB11")
 def test_other_headers_are_another_lane() -> None:
-    lanes = plan(subscription(ONE, "1"), subscription(ONE, "2", style=Style.BOOKMARK)).everyone
-    assert [lane.style for lane in lanes] == [Style.PLAIN, Style.BOOKMARK]
+    groups = plan(subscription(ONE, "1"), subscription(ONE, "2", style=Style.BOOKMARK)).everyone
+    assert [group.style for group in groups] == [Style.PLAIN, Style.BOOKMARK]
 
 
 def test_who_matches_is_decided_by_message() -> None:
@@ -61,9 +61,9 @@ def test_forgetting_lanes_never_changes_them(values: list[int]) -> None:
     it = plan(*items)
     for value in values:
         body = ",".join(f'"b{bit}":{value >> bit & 1}' for bit in range(3))
-        lanes = it.matching(Document(f"{{{body}}}".encode()))
+        groups = it.matching(Document(f"{{{body}}}".encode()))
         wanted = ",".join(str(bit) for bit in range(3) if value >> bit & 1)
-        assert [lane.head[29:].strip(b'"').decode() for lane in lanes] == [wanted] * bool(wanted)
+        assert [group.head[29:].strip(b'"').decode() for group in groups] == [wanted] * bool(wanted)
 
 
 def test_lanes_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,9 +83,9 @@ def test_who_loses_a_record_must_have_seen_it_and_want_to_know() -> None:
     it = plan(item, subscription(ONE, "2"))
     assert it.watched
     high, low = Document(b'{"n":9}'), Document(b'{"n":1}')
-    (lane,) = it.losing(high, low)
-    assert lane.head == b'{"c":"oof","t":"orders","sids":"1"'
-    assert it.losing(high, None) == (lane,)
+    (group,) = it.losing(high, low)
+    assert group.head == b'{"c":"oof","t":"orders","sids":"1"'
+    assert it.losing(high, None) == (group,)
     assert it.losing(high, high) == it.losing(low, low) == it.losing(low, None) == ()
 
 

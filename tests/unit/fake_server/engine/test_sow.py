@@ -230,52 +230,15 @@ class TestQuery:
 
 class TestDelete:
     @pytest.mark.row("SW3")
-    def test_by_filter(self) -> None:
-        topic = filled(ONE, TWO, THREE)
-        deleted = topic.delete_matching(compile_filter("/px > 15"))
-        assert bodies(deleted.records) == [ONE, TWO]
-        assert (deleted.topic_matches, deleted.matches) == (3, 2)
-        assert bodies(tuple(topic)) == [THREE]
-
-    @pytest.mark.row("SW3")
-    def test_by_the_filter_that_matches_all(self) -> None:
-        topic = filled(ONE, TWO, THREE)
-        assert topic.delete_matching(compile_filter("1=1")).matches == 3
-        assert len(topic) == 0
-
-    @pytest.mark.row("SW3")
     def test_by_keys_passing_over_unknown_and_repeated_ones(self) -> None:
         topic = filled(ONE, TWO)
         key = topic.key_of(doc(ONE))
-        deleted = topic.delete_keys([key, "0", key])
-        assert bodies(deleted.records) == [ONE]
-        assert (deleted.topic_matches, deleted.matches) == (2, 1)
-        assert topic.delete_keys([key]) == ((), 1, 0)
-
-    @pytest.mark.row("SW3")
-    def test_by_data_removes_what_that_body_would_replace(self) -> None:
-        topic = filled(ONE, TWO)
-        deleted = topic.delete_by_data(doc('{"id":2}'))
-        assert bodies(deleted.records) == [TWO]
-        assert topic.delete_by_data(doc('{"id":2}')) == ((), 1, 0)
-
-    @pytest.mark.row("SW3")
-    def test_by_data_with_a_publishers_key(self) -> None:
-        topic = SowTopic("blobs")
-        topic.apply(doc("old"), "k")
-        assert bodies(topic.delete_by_data(doc(""), "k").records) == ["old"]
-
-    @pytest.mark.row("SW3")
-    def test_by_data_that_has_no_key_is_refused_and_removes_nothing(self) -> None:
-        topic = filled(ONE)
-        with pytest.raises(SowKeyError):
-            topic.delete_by_data(doc("{}"))
-        with pytest.raises(SowBodyError):
-            topic.delete_by_data(doc("no"))
-        assert len(topic) == 1
+        assert bodies(topic.delete_keys([key, "0", key])) == [ONE]
+        assert topic.delete_keys([key]) == ()
+        assert bodies(tuple(topic)) == [TWO]
 
     def test_a_deleted_key_is_inserted_anew(self) -> None:
         topic = filled(ONE, TWO)
-        topic.delete_by_data(doc(ONE))
+        topic.delete_keys([topic.key_of(doc(ONE))])
         assert topic.apply(doc(ONE)).previous is None
         assert bodies(tuple(topic)) == [TWO, ONE]

@@ -1,0 +1,179 @@
+"""What a record does: the one place where messages and deletes become the state of the broker.
+
+Publishes, replicated records and the recovery of a broker all come through here, so that a restart
+and a replica end up with what the first broker had. A record is applied in two halves:
+
+* `apply` changes the state of the world of its topic and tells what has changed. Recovery does no
+  more than that: what it reads is in the log already.
+* `Applier.apply` does that for a record that is new here: first it goes into the log.
+
+`Applier.deliver` hands the changes to subscribers; whatever else depends on them (queues, views,
+conflation) consumes the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from haclient.protocol.codec import encode_string
+from haclient.protocol.framing import LENGTH
+from haclient_fake_server.engine.batch import Extras
+from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.routes import Style
+from haclient_fake_server.engine.sow import SowError, SowRecord, recorded_keys
+from haclient_fake_server.engine.times import timestamp_text
+from haclient_fake_server.journal.format import EXPIRATION, Record, RecordCommand, RecordFlag
+
+if TYPE_CHECKING:
+    from haclient_fake_server.engine.identity import Publisher
+    from haclient_fake_server.engine.routes import FanoutGroup, Route
+    from haclient_fake_server.engine.state import State
+
+__all__ = ["Applier", "Changes", "apply"]
+
+
+class Changes(NamedTuple):
+    """What a record has changed.
+
+    Attributes:
+        document: The message; `None` for a delete.
+        key: Its key; empty where it has none.
+        previous: The record of the same key that it has replaced.
+        deleted: The records that a delete has removed.
+    """
+
+    document: Document | None
+    key: str = ""
+    previous: SowRecord | None = None
+    deleted: tuple[SowRecord, ...] = ()
+
+
+def apply(route: Route, record: Record, document: Document | None = None) -> Changes:
+    """Bring the state of the world of a topic one record further, where it has one.
+
+    A message without a key of its own may come from an instance without that state, or from before
+    the topic had one: then its key is computed here, and one that fits no key changes nothing.
+
+    Args:
+        route: The topic.
+        record: What is in the log, or goes there.
+        document: The message, if it was parsed already.
+    """
+    sow = route.sow
+    if record.command == RecordCommand.SOW_DELETE:
+        keys = recorded_keys(_text(record.payload))
+        return Changes(None, deleted=() if sow is None else sow.delete_keys(keys))
+    if document is None:
+        document = Document(record.payload, route.message_type)
+    key = _text(record.key)
+    if sow is None:
+        return Changes(document, key)
+    try:
+        key = key or sow.key_of(document)
+    except SowError:  # it fits no key; it is in the log all the same
+        return Changes(document)
+    taken = timestamp_text(record.timestamp_us).decode("ascii")
+    correlation_id = _text(record.correlation_id)
+    bookmark = record.bookmark if route.logged else ""
+    stored = SowRecord(key, record.payload, taken, correlation_id, bookmark)
+    return Changes(document, key, sow.restore(stored))
+
+
+class Applier:
+    """Applies records that are new to this broker."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def apply(
+        self,
+        route: Route,
+        publisher: Publisher,
+        record: Record,
+        document: Document | None = None,
+    ) -> Changes:
+        """Log a record, change the state, deliver what has changed.
+
+        The record's sequence is above all that were seen of its publisher, or the same again when a
+        delete concerns several topics. Its time is that of this batch, its position comes from the
+        log.
+        """
+        state = self._state
+        publisher.seen = record.sequence
+        if route.logged:
+            expiration = record.expiration_s
+            extras = Extras(
+                record.key,
+                record.correlation_id,
+                b"" if expiration is None else EXPIRATION.pack(expiration),
+                record.flags,
+                record.command,
+            )
+            state.batch.append(
+                route, publisher, record.sequence, body=record.payload, extras=extras
+            )
+            state.last = (publisher.id, record.sequence)
+        elif not record.flags & RecordFlag.ASSIGNED:
+            state.unnoted[publisher.id] = publisher
+        changes = apply(route, record, document)
+        self.deliver(route, record, changes)
+        return changes
+
+    def deliver(self, route: Route, record: Record, changes: Changes) -> None:
+        """Send a message to its subscribers, and tell those who lost sight of a record."""
+        plan = route.plan or self._state.table(route.message_type).plan(route)
+        document, key = changes.document, _wire_key(changes.key)
+        if document is None:
+            self._report_deleted(route, changes.deleted)
+            return
+        bookmark = record.bookmark.encode("ascii") if route.logged else b""
+        correlation_id = _text(record.correlation_id)
+        more = b',"x":' + encode_string(correlation_id) if correlation_id else b""
+        self.fan_out(plan.matching(document), document.body, bookmark, key, more)
+        if changes.previous is not None and route.sow is not None and plan.watched:
+            groups = plan.losing(route.sow.document(changes.previous), document)
+            self.fan_out(groups, document.body, b"", key, b',"reason":"match"')
+
+    def _report_deleted(self, route: Route, deleted: Iterable[SowRecord]) -> None:
+        """Tell whoever had a record in focus that it is gone."""
+        plan, sow = route.plan, route.sow
+        if plan is None or sow is None or not plan.watched:
+            return
+        for gone in deleted:
+            document = sow.document(gone)
+            key, reason = _wire_key(gone.key), b',"reason":"deleted"'
+            self.fan_out(plan.losing(document, None), document.body, b"", key, reason)
+
+    def fan_out(
+        self,
+        groups: Iterable[FanoutGroup],
+        body: bytes,
+        bookmark: bytes,
+        key: bytes = b"",
+        more: bytes = b"",
+    ) -> None:
+        """Queue a message for the connections of some groups; `key` and `more` are headers."""
+        state = self._state
+        for group in groups:
+            head, style, connections = group
+            if style & Style.BOOKMARK and bookmark:
+                head = b'%b,"bm":"%b"' % (group.head, bookmark)
+            if key and not style & Style.NO_SOW_KEY:
+                head += key
+            if style & Style.TIMESTAMP:
+                head += b',"ts":"%b"' % timestamp_text(state.now_us)
+            size = len(head) + len(more) + 1 + len(body)
+            frame = b"%b%b%b}%b" % (LENGTH.pack(size), head, more, body)
+            queue = state.touch_early if style & Style.LIVE else state.touch
+            for connection in connections:
+                if not connection.closing:
+                    queue(connection).append(frame)
+
+
+def _wire_key(key: str) -> bytes:
+    return b',"k":' + encode_string(key) if key else b""
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
