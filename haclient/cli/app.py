@@ -49,7 +49,7 @@ def _log_warnings_to_stderr() -> logging.Handler:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code (CLI9).
+    """Run one command line and return its exit code.
 
     Args:
         arguments: The words after `haclient`; those of the process when `None`.

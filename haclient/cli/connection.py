@@ -1,14 +1,15 @@
 """The one place where the command line builds a client.
 
-Every command says what it needs (`Connection`) and gets an `HAClient` that is logged on. Two limits
+A command describes its needs as a `Connection` and gets an `HAClient` that is logged on. Two limits
 make sure that no command hangs:
 
-* *before it is connected for the first time*, each server is tried once, in the order given, and
-  without waiting: somebody who mistyped an address hears of it at once;
-* *after that*, a lost connection is looked for on all servers until `give_up_after_s` has passed.
+* *before the first connection*, each server is tried once, in the order given and without a pause,
+  so that a mistyped address is reported at once;
+* *after that*, the client looks for a lost connection on all servers until `give_up_after_s` has
+  passed.
 
-A server that answers "no" (wrong password, name in use) ends the search in both cases, since the
-next attempt would be told the same.
+A server that refuses the client (wrong password, name in use) ends both: the next attempt would get
+the same answer.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from haclient.transport.settings import OnPublishGap
 __all__ = ["CONNECT_TIMEOUT_S", "GIVE_UP_AFTER_S", "Connection", "open_client"]
 
 CONNECT_TIMEOUT_S = 10.0
-"""How long one server may take to answer, when the command line does not say."""
+"""How long one server may take to answer, in seconds, without `--timeout`."""
 
 GIVE_UP_AFTER_S = 30.0
-"""How long a lost connection is looked for, when the command line does not say."""
+"""How long to try to reconnect, in seconds, without `--timeout`."""
 
 HEARTBEAT_S = 10.0
-"""Seconds between beats: a server that vanished without a word is noticed after two of them."""
+"""Seconds between heartbeats; a server is considered dead after two intervals without data."""
 
 _LONGEST_WAIT_S = 2.0
 
@@ -56,8 +57,8 @@ class Connection:
     Attributes:
         servers: URIs, best first.
         name: The client name.
-        timeout_s: For each server: connecting and logging on.
-        give_up_after_s: How long a lost connection is looked for.
+        timeout_s: Limit for connecting and logging on, for each server, in seconds.
+        give_up_after_s: How long the client tries to reconnect, in seconds.
         publish_store: Owned by the client from now on, which closes it.
         bookmark_store: Likewise.
         on_publish_gap: What to do with a server that has lost what was acknowledged.
@@ -75,11 +76,11 @@ class Connection:
 
 
 class _Sweep(ServerChooser):
-    """Servers in order: each once until the client is connected, then round and round.
+    """Servers in order: each once until the client is connected, then in rotation.
 
     Attributes:
         is_connected: The client was entered, and has a connection to lose.
-        refused: A server's "no", which no other attempt would change.
+        refused: The error of a server that refused the client, if any.
     """
 
     def __init__(self, servers: tuple[str, ...]) -> None:
@@ -139,7 +140,7 @@ class _Sweep(ServerChooser):
 
 
 class _Delay(DelayStrategy):
-    """No wait in the first sweep; then growing ones, up to a limit in time."""
+    """No delay in the first sweep; then an exponential one, up to a limit in time."""
 
     def __init__(self, sweep: _Sweep, give_up_after_s: float) -> None:
         self._sweep = sweep

@@ -1,9 +1,9 @@
-"""The entry point of the installed command: what has to be in order before anything else runs.
+"""The entry point of the installed command; it imports nothing of ours before it must.
 
-Loading the command line takes a while, in which an impatient user may have pressed Ctrl-C. And a
-shell may start us without a standard stream (`>&-`): the first file that is opened would then get
-its number, and our output would be written into a store. So each number that is free is taken by
-the null device, opened the wrong way round, and using it stays the error that it is.
+Loading the command line takes a while, and Ctrl-C during that time must not print a traceback.
+A shell may start a process without a standard stream (`>&-`). The first file that is opened would
+then get its descriptor, and output would be written into a store. So each free descriptor is taken
+by the null device, opened in the wrong direction: using the stream stays an error.
 """
 
 from __future__ import annotations

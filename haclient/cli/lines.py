@@ -1,10 +1,10 @@
 """Input for `haclient publish`: bytes cut into messages at a delimiter.
 
-`LineSplitter` is the pure part. The last message needs no delimiter after it; two delimiters in a
-row make an empty message; nothing is stripped but the delimiter itself.
+`LineSplitter` is the pure part. The last message needs no delimiter after it. Two delimiters in a
+row make an empty message. Only the delimiter itself is stripped.
 
-A file is read only up to the size that it had when it was scanned, so that one run publishes
-exactly what its note in the store describes, also while another process appends.
+A file is read up to the size that it had when it was scanned. So one run publishes exactly what
+the ledger in the store describes, even while another process appends to the file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MAX_LINE_BYTES: Final = 200 * 2**20
-"""The largest message a server takes (protocol 1.2); a longer line means a wrong delimiter."""
+"""The largest message that a server accepts; a longer line means a wrong delimiter."""
 
 _READ_BYTES: Final = 2**20
 _PIPE_READ_BYTES: Final = 2**16

@@ -1,8 +1,9 @@
-"""Results on stdout, written to the descriptor itself: "printed" means "given to the kernel".
+"""What the commands print: messages, results, and a progress bar on a terminal.
 
-A message may be discarded only after it has left this process, so nothing here keeps a buffer. A
-reader that stands still must not stop our heartbeats: a pipe is written only while it has room, in
-pieces no larger than what a ready pipe takes at once, and in between the task waits.
+A message may be discarded only after it has left this process, so messages are written to the
+descriptor itself, without a buffer. A reader that does not read must not stop our heartbeats: a
+pipe is written only while it has room, in pieces no larger than a ready pipe takes at once, and the
+task waits in between.
 """
 
 from __future__ import annotations
@@ -121,14 +122,15 @@ def check_open(fd: int, name: str) -> None:
 
 
 def print_result(text: str, *, aside: bool = False) -> None:
-    """Print a result that is complete; a reader that has left changes nothing about the work.
+    """Print a complete result; that nobody reads it is no error.
 
     Args:
         text: The result.
-        aside: The work is done without it, also where there is no standard output (`>&-`).
+        aside: The command does its work also without a standard output (`>&-`).
 
     Raises:
-        OSError: There is none, and the text was all that the command is for.
+        OSError: There is no standard output, and the result is what the command is for; or it
+            cannot be written.
     """
     if sys.stdout is None and not aside:  # pyright: ignore[reportUnnecessaryComparison]  # see entry
         raise OSError(errno.EBADF, "it is closed", "standard output")
@@ -165,12 +167,12 @@ def as_json_line(message: Message) -> bytes:
 
 
 def _ignore(_: object) -> None:
-    """Nobody looks."""
+    """Discard a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where work tells how far it is.
+    """Callbacks with which a task reports its progress.
 
     Attributes:
         update: Called with how much is done.

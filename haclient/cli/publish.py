@@ -176,7 +176,7 @@ def read_ledger(run: PublishRun) -> None:
 
 
 def make_plan(run: PublishRun) -> Plan:
-    """Settle what was open and begin this input: after the logon, before the first message."""
+    """Close the open file and open this one: after the logon, before the first message."""
     last = run.store.last_sequence
     settled = run.ledger.close_open_file(last)
     if run.source is None:

@@ -1,4 +1,4 @@
-"""Which lines of which file a publish store has already taken: the rules behind `publish --store`.
+"""Which lines of which file a publish store has already stored: the rules of `publish --store`.
 
 A publish store numbers its messages without gaps while one process uses it, so while a file is
 being published, *line k has sequence base + k*. The base is noted before the first line is stored;
@@ -7,8 +7,8 @@ the difference to the base is the number of lines that need not be published aga
 written per line.
 
 That difference means lines only as long as nothing else takes numbers in between. So there is at
-most one *open* file, and each run first settles it: the number of its lines so far becomes a plain
-count, and only then may another file, or stdin, take numbers. A run that ends in order settles its
+most one *open* file. Each run first closes it: the number of lines stored so far is noted as a
+plain count. Only then may another file, or stdin, take numbers. A run that ends in order closes its
 own file; only a kill leaves one open.
 
 A file is known by its path, topic and delimiter, and by its content at the time of the note:
@@ -34,7 +34,7 @@ from haclient.errors import StoreError, UsageError
 __all__ = ["MAX_FILES", "NOTE", "Plan", "PublishLedger", "Source"]
 
 NOTE: Final = "haclient-publish-lines"
-"""The key of the ledger among the store's notes."""
+"""The key of the ledger in the notes of the store."""
 
 MAX_FILES: Final = 10_000
 """Files that one store remembers; forgetting one would publish it twice."""

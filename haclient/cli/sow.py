@@ -25,7 +25,7 @@ from haclient.errors import TimedOut
 __all__ = ["sow", "stopped"]
 
 _MAX_BATCH = 10_000
-"""The largest batch a server accepts (protocol 1.2)."""
+"""The largest batch that a server accepts, in records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

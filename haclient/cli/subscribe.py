@@ -1,12 +1,12 @@
 """`haclient subscribe`: print messages as they come, resumable with a store.
 
-A subscription with a bookmark goes on when the connection is lost and found again, on whichever
-server; without `--store` its place is kept in memory. One without a bookmark ends with its
-connection, since nobody could say what it missed.
+A subscription with a bookmark continues after a reconnect, on whichever server; without `--store`
+its place is kept in memory. A subscription without a bookmark ends with its connection, because
+nobody knows which messages it missed.
 
-With `--store` each message is printed, given to the kernel, and only then discarded, with no await
-between the last two: a SIGTERM never finds a message printed but not discarded, and a SIGKILL
-finds at most one.
+With `--store` each message is written to standard output, and only then discarded, with no await in
+between. So SIGTERM never finds a message that is printed but not discarded, and SIGKILL finds at
+most one.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ __all__ = [
 
 
 class ExitCode(enum.IntEnum):
-    """The exit codes of every command (CLI9)."""
+    """The exit codes of every command."""
 
     OK = 0
     FAILURE = 1

@@ -8,8 +8,8 @@ returned (`haclient.cli.demo.trace`). Messages are numbered from 0 in the order 
   never again to a later one, although it had not been finished with.
 * *duplicated*: delivered again after its `discard()` had returned, or to the very life that still
   held it.
-* *redelivered_undiscarded*: delivered again to a later life, since an earlier one was killed with
-  it in its hands. That is the promise kept, so it is counted apart.
+* *redelivered_undiscarded*: delivered again to a later life, because an earlier one was killed
+  before it discarded the message. That is what is promised, so it is counted apart.
 * *out_of_order*: delivered after a later message, in one life; or for the first time after a later
   one of any life. A number that nobody published counts here as well: its turn never came.
 """

@@ -1,4 +1,4 @@
-"""None"""
+"""`haclient store` on files of every kind: what it prints, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import errno
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from haclient.cli.app import run
 from haclient.cli.store import entries_of, explanations_of, subscriptions_of, summary_of
 from haclient.protocol.codec import encode_header, publish_head
 from haclient.stores import FilePublishStore, LoggedBookmarkStore, RingBookmarkStore
+from support.process import python_environment
 
 pytestmark = pytest.mark.row("PS23")
 
@@ -156,11 +159,26 @@ def test_what_may_not_be_read_does_not_stop_the_others(
     ]
 
 
+@contextmanager
+def using(store: Path) -> Generator[None]:
+    """Another process that has the store open."""
+    opening = f"from haclient.stores import *; store = LoggedBookmarkStore({str(store)!r})"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{opening}; print(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=python_environment(),
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield  # it ends when its input does
+
+
 @pytest.mark.row("BS16", "BS17", "CLI9")
 def test_prune_is_refused_with_75_while_a_client_has_the_file_and_prunes_the_others(
     logged: Path, ring: Path, tmp_path: Path, capsys: LINES
 ) -> None:
-    with closing(LoggedBookmarkStore(logged)):
+    with using(logged):
         before = logged.read_bytes()
         assert run(["store", "prune", str(logged), str(ring), str(tmp_path / "none")]) == 75
         assert logged.read_bytes() == before
