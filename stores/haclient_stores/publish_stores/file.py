@@ -96,7 +96,17 @@ class FilePublishStore(PublishLog):
         return self._files.notes
 
     def set_note(self, key: str, value: str) -> None:
-        """Keep a text beside the messages; it is on the disk when this returns."""
+        """Keep a text beside the messages; it is on the disk when this returns.
+
+        Args:
+            key: What it is.
+            value: The text.
+
+        Raises:
+            UsageError: One of the two is no text, or another thread uses the store.
+            StoreFull: The disk has no room for it.
+        """
+        self._thread.check()
         self._files.set_note(key, value)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -498,6 +499,14 @@ def test_no_number_is_used_again_after_a_loss_of_power(seed: int) -> None:
     again = FilePublishStore("/store", disk=disk.after_kill())
     again.number_above(3 * clock_us)
     assert put(again) == last + 1
+
+
+def test_a_note_of_another_thread_is_refused(tmp_path: Path) -> None:
+    store = opened(tmp_path / "p")
+    with ThreadPoolExecutor(1) as pool, pytest.raises(UsageError, match="a store belongs to the"):
+        pool.submit(store.set_note, "line", "7").result()
+    assert store.notes == {}
+    store.close()
 
 
 @pytest.mark.row("PS20")
