@@ -11,8 +11,8 @@ from haclient.protocol.codec import Payload, as_bytes
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.transport.core import Core
+from haclient.transport.publisher import on_disk
 from haclient.transport.settings import TIMEOUT_S, seconds
-from haclient.transport.syncing import on_disk
 
 __all__ = ["PublishingClient"]
 

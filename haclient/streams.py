@@ -14,7 +14,7 @@ from typing import Self
 
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
-from haclient.transport.dispatch import Delivery
+from haclient.transport.message_queue import Delivery
 
 __all__ = ["Batches", "MessageStream"]
 

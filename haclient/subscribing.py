@@ -2,7 +2,7 @@
 
 Both forms are the same queue: a stream is consumed by whoever iterates, a handler by a task of its
 own. What the server is asked for beyond the user's command (`processed`, `completed`, `persisted`)
-is decided in `haclient.transport.commander`.
+is decided in `haclient.transport.commands`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from haclient.protocol.commands import AckType, Command, CommandName, parse_acks
 from haclient.protocol.options import Options
 from haclient.session.subscriptions import LASTING, Marker, Phase, SubscribeRequest, Subscription
 from haclient.streams import MessageStream
-from haclient.transport.commander import Fields, drop_queued
+from haclient.transport.commands import Fields, drop_queued
 from haclient.transport.core import Core
-from haclient.transport.dispatch import Delivery
-from haclient.transport.handling import Handler, HandlerErrorPolicy, serve
+from haclient.transport.handlers import Handler, HandlerErrorPolicy, serve
+from haclient.transport.message_queue import Delivery
 from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient_stores.bookmark import EPOCH, MOST_RECENT
 

@@ -32,8 +32,8 @@ from haclient.session.heartbeat import Due, Heartbeat
 from haclient.session.machine import Received, Session
 from haclient.session.resume import CaughtUpClock
 from haclient.session.subscriptions import Marker, Subscription
-from haclient.transport.dispatch import Delivery
 from haclient.transport.link import Link
+from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
 from haclient.transport.wire_log import WireLog
 from haclient.transport.writer import Writer

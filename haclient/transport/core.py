@@ -48,16 +48,15 @@ from haclient.session.machine import Received, Session
 from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.client_thread import ClientThread
-from haclient.transport.commander import Commander, Fields, drop_queued, lost_error
+from haclient.transport.commands import Commander, Fields, delete_stored, drop_queued, lost_error
 from haclient.transport.connection import Connection
-from haclient.transport.deleting import delete_stored
 from haclient.transport.dial import Dialler
-from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
+from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
 from haclient.transport.publisher import Publisher, what_remains
 from haclient.transport.settings import TIMEOUT_S, Settings, seconds
-from haclient.transport.upkeep import Upkeep, open_all
+from haclient.transport.store_maintenance import StoreMaintenance, open_all
 from haclient.transport.wire_log import log_state
 from haclient.transport.writer import Writer
 
@@ -119,7 +118,7 @@ class Core:
         self._closed = trio.Event()
         self._uri: Uri | None = None
         self._stores = open_all(settings.publish_store, settings.bookmark_store, self.name)
-        self._upkeep = Upkeep(settings.bookmark_store, self._stores)
+        self._maintenance = StoreMaintenance(settings.bookmark_store, self._stores)
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())
 
@@ -135,9 +134,9 @@ class Core:
             )
         self.thread.bind()
         self.commander.resume.now_us(trio.current_time())  # from here on the clock may step
-        await self._upkeep.recover(self.name)
+        await self._maintenance.recover(self.name)
         self._nursery = await self._stack.enter_async_context(open_nursery())
-        for task in (self.events.run, *self._upkeep.tasks):
+        for task in (self.events.run, *self._maintenance.tasks):
             self._nursery.start_soon(task)
 
     async def leave(
@@ -176,7 +175,7 @@ class Core:
                 if last_calls.cancelled_caught:
                     _logger.warning("client %s: its callbacks did not end in time", self.name)
             finally:
-                await self._upkeep.close()
+                await self._maintenance.close()
 
     def stop(self, reason: HAClientError) -> None:
         """No other connection follows: whoever waits for one is told why."""

@@ -17,13 +17,22 @@ wait for the disk, so that `publish` returns only what survives a power loss.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Awaitable, Callable
+from itertools import count
 from threading import get_ident
 from typing import Final
 
 import trio
 
-from haclient.errors import DisconnectedError, HAClientError, StoreFull, UsageError, WouldBlock
+from haclient.errors import (
+    DisconnectedError,
+    HAClientError,
+    StoreError,
+    StoreFull,
+    UsageError,
+    WouldBlock,
+)
 from haclient.protocol.codec import (
     MessageDecoder,
     Payload,
@@ -41,8 +50,6 @@ from haclient.protocol.messages import Message
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
 from haclient.transport.client_thread import ClientThread
-from haclient.transport.syncing import sync_accepted
-from haclient.transport.watermark import Watermark
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog, PublishStore
 from haclient_stores.publish_stores.null import NullPublishStore
@@ -57,6 +64,51 @@ _CACHED_HEADS: Final = 4096
 _OUTBOX_CAP_BYTES: Final = 4 * FLUSH_BYTES
 _TAIL: Final = b"}"
 _REMEMBERED_REFUSALS: Final = 1024  # for those who ask later what became of one publish
+
+
+class Watermark:
+    """Tasks that wait until the mark reaches their level."""
+
+    __slots__ = ("_heap", "_order")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, trio.Event]] = []
+        self._order = count()
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def rise(self, level: int) -> None:
+        """The mark is at `level` now."""
+        heap = self._heap
+        while heap and heap[0][0] <= level:
+            heapq.heappop(heap)[2].set()
+
+    def release(self) -> None:
+        """Wake everyone: the mark may never rise again, and each looks for itself."""
+        for _, _, event in self._heap:
+            event.set()
+        self._heap.clear()
+
+    async def reached(self, level: int, event: trio.Event | None = None) -> None:
+        """Wait for `rise` to at least `level`, or for `release`.
+
+        Args:
+            level: What to wait for.
+            event: Something else that may happen first and ends the wait as well.
+        """
+        shared = event is not None
+        if event is None:
+            event = trio.Event()
+        entry = (level, next(self._order), event)
+        heapq.heappush(self._heap, entry)
+        try:
+            await event.wait()
+        finally:
+            # Cancelled, or the other thing happened: leave no entry behind.
+            if (shared or not event.is_set()) and entry in self._heap:
+                self._heap.remove(entry)
+                heapq.heapify(self._heap)
 
 
 class Publisher:
@@ -526,3 +578,30 @@ def _as_log(store: PublishStore | None) -> FrameLog | None:
 def _read_frame(frame: bytes) -> Message:
     """A stored frame as the message that it was."""
     return MessageDecoder(expand_sow=False).decode(*FrameReader().feed(frame))[0]
+
+
+async def sync_accepted(store: PublishStore | None) -> None:
+    """Have a publish on disk that is accepted already: shielded, it cannot be taken back.
+
+    Raises:
+        StoreError: It is not on the disk. It stays stored, so this is never a `StoreFull`, after
+            which an application may publish it again.
+    """
+    if store is not None:
+        with trio.CancelScope(shield=True):
+            try:
+                await trio.to_thread.run_sync(store.sync)
+            except StoreFull as error:
+                raise StoreError(f"stored, but not on the disk: {error}") from error
+
+
+async def on_disk(store: PublishStore | None) -> None:
+    """Wait until what was published so far would survive a loss of power.
+
+    Raises:
+        UsageError: There is no store, or nothing of it is on a disk.
+    """
+    in_memory = isinstance(store, PublishLog) and store.path is None
+    if store is None or in_memory or isinstance(store, NullPublishStore):
+        raise UsageError("publish_flush(durable=True) needs a publish store with files")
+    await trio.to_thread.run_sync(store.sync, abandon_on_cancel=True)

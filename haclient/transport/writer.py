@@ -21,17 +21,49 @@ from typing import Final
 
 import trio
 
-from haclient.session.ages import Ages
 from haclient.transport.link import Link
 from haclient.transport.wire_log import WireLog
 from haclient_stores.interfaces import FrameLog
 
-__all__ = ["FLUSH_BYTES", "SendGate", "Writer"]
+__all__ = ["FLUSH_BYTES", "SendGate", "UnpersistedAges", "Writer"]
 
 FLUSH_BYTES: Final = 256 * 1024
 """Unsent bytes at which a publish sends by itself instead of leaving it to the writer's task."""
 
 _JOIN_BYTES: Final = 256 * 1024  # small control frames leave together, in pieces of this size
+
+
+_MOST_SAMPLES: Final = 1024  # then every second one is forgotten: the old ones get coarser
+
+
+class UnpersistedAges:
+    """When which number was the last."""
+
+    __slots__ = ("_samples",)
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, float]] = deque()
+
+    def note(self, last_sequence: int, now: float) -> None:
+        """Numbers have got so far."""
+        samples = self._samples
+        if samples and samples[-1][0] >= last_sequence:
+            return
+        samples.append((last_sequence, now))
+        if len(samples) > _MOST_SAMPLES:
+            kept = list(samples)[::2]
+            self._samples = deque(kept if kept[-1] == samples[-1] else [*kept, samples[-1]])
+
+    def forget(self, lowest_unpersisted: int) -> None:
+        """Nothing below this number waits; 0 when nothing waits at all."""
+        samples = self._samples
+        while samples and (not lowest_unpersisted or samples[0][0] < lowest_unpersisted):
+            samples.popleft()
+
+    def age(self, lowest_unpersisted: int, now: float) -> float:
+        """Seconds that the message with this number has waited; 0 for the number 0."""
+        self.forget(lowest_unpersisted)
+        return now - self._samples[0][1] if self._samples else 0.0
 
 
 class SendGate:
@@ -49,7 +81,7 @@ class SendGate:
 
     def __init__(self, cap_bytes: int) -> None:
         self.cap_bytes = cap_bytes
-        self.ages = Ages()
+        self.ages = UnpersistedAges()
         self.look_at = min(FLUSH_BYTES, cap_bytes)
         self.parked = False
         self.attention = False

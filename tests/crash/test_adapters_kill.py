@@ -23,13 +23,13 @@ ADAPTED = """
 import os, random, sys
 import trio
 from haclient.stores import MemoryBookmarkStore, SqliteRecoveryPointAdapter
-from haclient.transport.upkeep import Upkeep
+from haclient.transport.store_maintenance import StoreMaintenance
 path, seed = sys.argv[1:]
 rng = random.Random(int(seed))
 
 async def main():
     store = MemoryBookmarkStore(SqliteRecoveryPointAdapter(path))
-    upkeep = Upkeep(store)
+    upkeep = StoreMaintenance(store)
     await upkeep.recover("victim")
     log = store.subscription("s")
     log.begin(acked=False, start=None)

@@ -13,7 +13,7 @@ from haclient.client import Client
 from haclient.errors import StoreFull
 from haclient.protocol.messages import Message
 from haclient.stores import LoggedBookmarkStore, PrunePolicy, UndiscardedWatch
-from haclient.transport import upkeep
+from haclient.transport import store_maintenance
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.record_file import GROW_BYTES
 from haclient_stores.disk.files import PAGE_BYTES
@@ -87,7 +87,7 @@ async def test_a_client_prunes_when_its_policy_says_so_and_loses_nothing(  # cas
     policy: PrunePolicy,
     batches: int,
 ) -> None:
-    monkeypatch.setattr(upkeep, "_PRUNE_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(store_maintenance, "_PRUNE_LOOK_EVERY_S", 0.05)
     path = tmp_path / "s.bm"
     store = LoggedBookmarkStore(path, prune_policy=policy)
     pruned = trio.Event()

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from typing_extensions import override
 
 from haclient.session import logon, resume
-from haclient.transport import core, dispatch, publisher, reconnector, upkeep
+from haclient.transport import core, message_queue, publisher, reconnector, store_maintenance
 from haclient_fake_server.engine import durability, holdings, identity, persisted_acks
 from haclient_fake_server.journal import files as journal_files
 from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
@@ -127,7 +127,7 @@ def _discard_before_handler(stack: contextlib.ExitStack) -> None:
             message.discard()
         return batch
 
-    taken = _replace(stack, dispatch.Delivery, "next_batch", next_batch)
+    taken = _replace(stack, message_queue.Delivery, "next_batch", next_batch)
 
 
 @_mutation("after a logon new publishes leave before those that wait for their ack")
@@ -253,7 +253,7 @@ def _old_queue_after_the_new_link(stack: contextlib.ExitStack) -> None:
         self._batches.extend(kept)
         return first
 
-    dropped = _replace(stack, dispatch.Delivery, "drop", drop)
+    dropped = _replace(stack, message_queue.Delivery, "drop", drop)
 
 
 @_mutation("persisted acks do not wait for synchronous destinations")
@@ -285,7 +285,7 @@ def _steps_of_the_clock_are_believed(stack: contextlib.ExitStack) -> None:
 
 @_mutation("durability group never syncs")
 def _groups_are_never_synced(stack: contextlib.ExitStack) -> None:
-    _replace(stack, upkeep, "group_sync", lambda _store: None)
+    _replace(stack, store_maintenance, "group_sync", lambda _store: None)
 
 
 @_mutation("a ring forgets what was discarded and not yet acknowledged")

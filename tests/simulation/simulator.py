@@ -67,7 +67,7 @@ import trio
 import trio.testing
 from trio._core import _run as scheduler  # its order is to come from the seed
 
-from haclient.transport import syncing
+from haclient.transport import store_maintenance
 from haclient.transport.nursery import unwrapped
 from haclient_stores.errors import StoreError, StoreLocked
 from simulation import checkers
@@ -153,17 +153,17 @@ def _deterministic(seed: int) -> Generator[None]:
         return result
 
     state, allowed = scheduler._r.getstate(), scheduler._ALLOW_DETERMINISTIC_SCHEDULING
-    threads, every_s = trio.to_thread.run_sync, syncing._BOOKMARKS_EVERY_S
+    threads, every_s = trio.to_thread.run_sync, store_maintenance._BOOKMARKS_EVERY_S
     scheduler._r.seed(seed)
     vars(scheduler)["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
-    vars(syncing)["_BOOKMARKS_EVERY_S"] = BOOKMARK_GROUP_S
+    vars(store_maintenance)["_BOOKMARKS_EVERY_S"] = BOOKMARK_GROUP_S
     trio.to_thread.run_sync = run_inline  # type: ignore[assignment]  # the same, but for threads
     try:
         yield
     finally:
         scheduler._r.setstate(state)
         vars(scheduler)["_ALLOW_DETERMINISTIC_SCHEDULING"] = allowed
-        vars(syncing)["_BOOKMARKS_EVERY_S"] = every_s
+        vars(store_maintenance)["_BOOKMARKS_EVERY_S"] = every_s
         trio.to_thread.run_sync = threads
 
 

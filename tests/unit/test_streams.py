@@ -8,7 +8,7 @@ from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
 from haclient.streams import MessageStream
-from haclient.transport.dispatch import Delivery
+from haclient.transport.message_queue import Delivery
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time

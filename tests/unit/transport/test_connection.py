@@ -22,9 +22,9 @@ from haclient.session.heartbeat import Heartbeat
 from haclient.session.machine import Received, Session
 from haclient.session.subscriptions import Subscription
 from haclient.transport.connection import Connection
-from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
 from haclient.transport.memory import MemoryLink, link_pair
+from haclient.transport.message_queue import Delivery
 from haclient.transport.writer import SendGate, Writer
 from support.clock import in_virtual_time
 from support.peer import Peer, delivery

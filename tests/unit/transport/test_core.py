@@ -24,12 +24,12 @@ from haclient.session.connection_state import ConnectionState, ConnectionStatus
 from haclient.session.logon import LoggedOn
 from haclient.session.machine import Session
 from haclient.session.subscriptions import Subscription
-from haclient.transport.commander import Commander
+from haclient.transport.commands import Commander
 from haclient.transport.connection import Connection
 from haclient.transport.core import Core, drain, log_on, release_queues
-from haclient.transport.dispatch import Delivery
 from haclient.transport.events import Events
 from haclient.transport.memory import link_pair
+from haclient.transport.message_queue import Delivery
 from haclient.transport.publisher import Publisher
 from haclient.transport.settings import Settings
 from haclient.transport.writer import SendGate, Writer

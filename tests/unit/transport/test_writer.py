@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.protocol.framing import FrameReader
 from haclient.session.custom_stores import SendingStore
 from haclient.transport.memory import MemoryLink, link_pair
-from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
+from haclient.transport.writer import FLUSH_BYTES, SendGate, UnpersistedAges, Writer
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.custom import DictPublishStore
@@ -298,3 +298,41 @@ def test_the_pair_of_links_is_what_the_tests_believe() -> None:
     assert far.recv_into(buffer) == 0
     with pytest.raises(OSError, match="closed"):
         far.try_send(b"x")
+
+
+pytestmark = pytest.mark.row("PS18")
+
+
+def test_nothing_that_waits_has_no_age() -> None:
+    ages = UnpersistedAges()
+    assert ages.age(0, 5.0) == 0.0
+    ages.note(7, 1.0)
+    assert ages.age(0, 5.0) == 0.0
+
+
+def test_an_age_counts_from_the_first_sample_that_covers_the_message() -> None:
+    ages = UnpersistedAges()
+    for last, now in ((3, 1.0), (3, 2.0), (8, 4.0)):
+        ages.note(last, now)
+    assert ages.age(2, 10.0) == 9.0
+    assert ages.age(4, 10.0) == 6.0
+    ages.forget(9)
+    assert ages.age(9, 10.0) == 0.0
+
+
+def test_what_is_below_a_known_number_tells_nothing_new() -> None:
+    ages = UnpersistedAges()
+    ages.note(8, 1.0)
+    ages.note(5, 2.0)
+    assert ages.age(8, 3.0) == 2.0
+
+
+def test_very_many_samples_get_coarser_and_the_newest_is_kept() -> None:
+    ages = UnpersistedAges()
+    for number in range(1, 5001):
+        ages.note(number, float(number))
+    assert len(ages._samples) <= 1024
+    assert ages._samples[-1][0] == 5000
+    for number in (1, 777, 4999, 5000):
+        true_age = 6000.0 - number
+        assert 0 <= true_age - ages.age(number, 6000.0) <= true_age / 10

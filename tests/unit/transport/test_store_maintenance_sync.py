@@ -6,7 +6,8 @@ import pytest
 import trio
 
 from haclient.errors import StoreError, UsageError
-from haclient.transport.syncing import group_sync, on_disk, sync_accepted
+from haclient.transport.publisher import on_disk, sync_accepted
+from haclient.transport.store_maintenance import group_sync
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore

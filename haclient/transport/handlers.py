@@ -17,7 +17,7 @@ import trio
 
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
-from haclient.transport.dispatch import Delivery
+from haclient.transport.message_queue import Delivery
 
 __all__ = ["Handler", "HandlerErrorPolicy", "check_policy", "serve"]
 

@@ -9,7 +9,7 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
-from haclient.transport.dispatch import Delivery
+from haclient.transport.message_queue import Delivery
 
 
 def batch(*bodies: bytes) -> list[Message]:

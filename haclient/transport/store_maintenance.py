@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Final, TypeAlias
 
 import trio
 
 from haclient.errors import StoreFull, TimedOut, UsageError
-from haclient.transport.syncing import group_sync
 from haclient_stores.adapters.recovery_point import (
     PointFeed,
     RecoveryPoint,
@@ -25,8 +25,9 @@ from haclient_stores.adapters.recovery_point import (
 )
 from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
+from haclient_stores.publish_stores.publish_log import PublishLog
 
-__all__ = ["Upkeep", "open_all"]
+__all__ = ["StoreMaintenance", "group_sync", "open_all"]
 
 _LOOK_EVERY_S: Final = 0.1
 _PRUNE_LOOK_EVERY_S: Final = 1.0
@@ -67,7 +68,7 @@ def open_all(
     return taken
 
 
-class Upkeep:
+class StoreMaintenance:
     """Looks after the bookmark store of one client.
 
     Args:
@@ -196,3 +197,26 @@ async def _kept(adapter: RecoveryPointAdapter, client_name: str) -> list[Recover
 
 def _ours(store: BookmarkStore | None) -> TrackedBookmarkStore | None:
     return store if isinstance(store, TrackedBookmarkStore) else None
+
+
+_BOOKMARKS_EVERY_S: Final = 0.005
+
+
+def group_sync(store: PublishStore | BookmarkStore) -> Callable[[], Awaitable[None]] | None:
+    """The task that syncs a store again and again, if its durability asks for one.
+
+    A discard is a call that returns at once, so `fsync` is for bookmark stores the same as `group`.
+    """
+    if isinstance(store, PublishLog) and store.durability == "group":
+        return partial(_sync_in_groups, store, store.group_interval_s)
+    if isinstance(store, TrackedBookmarkStore) and store.durability != "process":
+        return partial(_sync_in_groups, store, _BOOKMARKS_EVERY_S)
+    return None
+
+
+async def _sync_in_groups(store: PublishLog | TrackedBookmarkStore, interval_s: float) -> None:
+    """Write through what was stored since the last time; an error of the disk ends the client."""
+    while True:
+        await trio.sleep(interval_s)
+        if store.needs_sync:
+            await trio.to_thread.run_sync(store.sync)

@@ -10,8 +10,8 @@ import trio
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
-from haclient.transport.dispatch import Delivery
-from haclient.transport.handling import HandlerErrorPolicy, check_policy, serve
+from haclient.transport.handlers import HandlerErrorPolicy, check_policy, serve
+from haclient.transport.message_queue import Delivery
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
 

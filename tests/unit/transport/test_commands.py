@@ -1,5 +1,3 @@
-"""A SOW delete with a store: room, durability, and an answer across lost connections."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
@@ -10,24 +8,240 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
-from haclient.errors import CommandError, DisconnectedError, StoreFull, TimedOut, WouldBlock
+from haclient.errors import (
+    CommandError,
+    DisconnectedError,
+    HAClientError,
+    InvalidBookmark,
+    StoreFull,
+    SubIdInUse,
+    TimedOut,
+    WouldBlock,
+)
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.session.acks import PendingCommand
 from haclient.session.connection_state import ConnectionStatus
+from haclient.session.custom_stores import StoreSubscription
+from haclient.session.logon import LoggedOn
 from haclient.session.machine import Session
-from haclient.transport.commander import Commander
-from haclient.transport.deleting import delete_stored
+from haclient.session.subscriptions import SubscribeRequest, Subscription
+from haclient.transport.commands import (
+    Commander,
+    Fields,
+    best_first,
+    delete_stored,
+    lost_error,
+    subscription_log,
+)
+from haclient.transport.connection import Connection
+from haclient.transport.events import Events
+from haclient.transport.memory import link_pair
+from haclient.transport.message_queue import Delivery
 from haclient.transport.publisher import Publisher
+from haclient.transport.writer import SendGate, Writer
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.interfaces import BookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.ring import MIN_RING_BYTES, RingPublishStore
 from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES
 from support.clock import in_virtual_time
-from support.custom import DictPublishStore
+from support.custom import DictBookmarkStore, DictPublishStore
 from support.peer import Peer, Server, answering, listening, together
 from support.recovery import entered, live, lose
 
 pytestmark = in_virtual_time
+
+
+class Bench:
+    """A commander on a connection in memory."""
+
+    def __init__(self, store: BookmarkStore | None = None) -> None:
+        near, far = link_pair()
+        self.session = Session()
+        self.status = ConnectionStatus()
+        self.peer = Peer(far)
+        self.commander = Commander(self.session, store, lambda: 1_700_000_000_000_000, self.status)
+        self.connection = self.commander.connection = Connection(
+            near,
+            self.session,
+            writer=Writer(near, None, SendGate(1 << 40)),
+            on_received=lambda _: None,
+            events=Events(),
+            hurried=lambda: True,
+            on_stopped=lambda: None,
+            on_caught_up=lambda _until, _last: None,
+        )
+        self.status.connected("localhost:1")
+        server = LoggedOn(seen=None, persisted=None, server_version="", reason="")
+        self.status.logged_on(server)
+        self.commander.logged_on()
+
+    async def open(self, **fields: str | int) -> tuple[Subscription, Message]:
+        """Open a receiver; with the command as the server has accepted it."""
+        command_id = self.session.next_command_id()
+        has_store = self.commander.bookmark_store is not None
+        request = SubscribeRequest.complete(fields, b"", command_id=command_id, has_store=has_store)
+        return await together(
+            lambda: self.commander.open(
+                request, Delivery(), command_id=command_id, markers=False, timeout=5
+            ),
+            lambda: self.peer.answer(str(fields["c"])),
+        )
+
+
+@pytest.fixture
+async def bench(nursery: trio.Nursery) -> AsyncGenerator[Bench]:
+    found = Bench(MemoryBookmarkStore())
+    nursery.start_soon(found.connection.run)
+    yield found
+    found.connection.close()
+
+
+@pytest.mark.row("CC10")
+async def test_a_command_waits_for_the_ack_that_it_asked_for(bench: Bench) -> None:
+    fields: Fields = {"c": "sow_delete", "cid": "x", "a": "processed,stats"}
+
+    async def script() -> None:
+        command = await bench.peer.answer("sow_delete")
+        await trio.sleep(3)
+        await bench.peer.ack(command, "stats", records_deleted=2)
+
+    ack, _ = await together(
+        lambda: bench.commander.command(fields, what="delete", awaited="stats", timeout=5), script
+    )
+    assert (ack.records_deleted, trio.current_time()) == (2, 3)
+    assert len(bench.session.pending) == 0
+
+
+async def test_a_refusal_and_a_silence_leave_nothing(bench: Bench) -> None:
+    async def refuse() -> None:
+        await bench.peer.refuse(await bench.peer.hear(), "because")
+
+    with pytest.raises(CommandError, match="flush: because"):
+        await together(
+            lambda: bench.commander.command({"c": "flush", "cid": "1"}, what="flush", timeout=5),
+            refuse,
+        )
+    with pytest.raises(TimedOut, match="flush"):
+        await bench.commander.command({"c": "flush", "cid": "2"}, what="flush", timeout=5)
+    assert len(bench.session.pending) == 0
+
+
+async def test_an_urgent_command_leaves_before_the_others(bench: Bench) -> None:
+    async def ours() -> None:
+        bench.connection.writer.send(b"\0\0\0\x0d" + b'{"c":"flush"}')
+        fields: Fields = {"c": "heartbeat", "cid": "1"}
+        await bench.commander.command(fields, what="heartbeat", urgent=True, timeout=5)
+
+    async def theirs() -> None:
+        await bench.peer.answer("heartbeat")
+        await bench.peer.expect("flush")
+
+    await together(ours, theirs)
+
+
+async def test_commands_need_a_connection_that_has_logged_on(bench: Bench) -> None:
+    bench.status.is_logged_on = False
+    with pytest.raises(DisconnectedError, match="not logged on"):
+        bench.commander.connected()
+    bench.commander.connection = None
+    bench.status.is_connected = False
+    with pytest.raises(DisconnectedError, match="not connected"):
+        bench.commander.connected()
+    await bench.commander.unsubscribe([], timeout=1)
+
+
+@pytest.mark.row("CC11", "CC13", "CC15", "BS8")
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"c": "subscribe"}, ("CID", "", "processed", "")),
+        ({"c": "subscribe", "sub_id": "s", "a": "none"}, ("s", "", "processed", "")),
+        (
+            {"c": "subscribe", "sub_id": "s", "bm": "recent"},
+            ("s", "", "completed,persisted,processed", "0"),
+        ),
+        (
+            {"c": "subscribe", "sub_id": "s", "bm": "0|1|"},
+            ("s", "", "completed,persisted,processed", "0|1|"),
+        ),
+        ({"c": "sow"}, ("", "CID", "completed,processed", "")),
+        ({"c": "sow", "query_id": "q", "a": "stats"}, ("", "q", "completed,processed,stats", "")),
+        ({"c": "sow_and_subscribe", "sub_id": "s"}, ("s", "s", "completed,processed", "")),
+        ({"c": "flush", "a": " persisted , processed"}, ("", "", "persisted,processed", "")),
+    ],
+)
+async def test_ids_acks_and_bookmarks_that_are_missing_are_added(
+    bench: Bench, fields: Fields, wanted: tuple[str, ...]
+) -> None:
+    _, command = await bench.open(t="orders", **fields)
+    found = (command.sub_id, command.query_id, command.ack_type, command.bookmark)
+    assert found == tuple(command.command_id if each == "CID" else each for each in wanted)
+
+
+@pytest.mark.row("CC17")
+async def test_an_id_in_use_is_refused_before_anything_is_sent(bench: Bench) -> None:
+    await bench.open(c="subscribe", t="orders", sub_id="s")
+    with pytest.raises(SubIdInUse):
+        await bench.open(c="subscribe", t="orders", sub_id="s")
+    assert len(bench.peer.heard) == 1
+
+
+async def test_a_command_about_a_subscription_is_not_that_subscription(bench: Bench) -> None:
+    await bench.open(c="subscribe", t="orders", sub_id="s")
+    await bench.open(c="unsubscribe", sub_id="s")
+    assert bench.peer.heard[-1].sub_id == "s"
+
+
+@pytest.mark.row("CC17")
+async def test_unsubscribing_names_subscriptions_and_queries(bench: Bench) -> None:
+    one, _ = await bench.open(c="subscribe", t="orders", sub_id="s")
+    two, _ = await bench.open(c="sow_and_subscribe", t="orders", sub_id="t", query_id="q")
+    _, command = await together(
+        lambda: bench.commander.unsubscribe([one, two, one], timeout=5),
+        lambda: bench.peer.answer("unsubscribe"),
+    )
+    assert (command.sub_id, command.query_id) == ("s,t", "q")
+    assert bench.session.router.all() == []
+
+
+@pytest.mark.row("BS7")
+def test_a_store_of_our_own_gives_its_fast_handle_and_any_other_gets_one() -> None:
+    ours = MemoryBookmarkStore()
+    assert subscription_log(ours, "s") is ours.subscription("s")
+    assert isinstance(subscription_log(DictBookmarkStore(), "s"), StoreSubscription)
+
+
+def test_a_lost_command_says_which_it_was_and_a_connection_says_why() -> None:
+    reason: HAClientError = DisconnectedError("the peer closed it")
+    pending = PendingCommand("1", "flush", awaited="processed", wake=lambda: None)
+    assert lost_error(None, reason) is reason
+    error = lost_error(pending, reason)
+    assert str(error) == "flush: not confirmed: the peer closed it"
+    assert error.__cause__ is reason
+
+
+@pytest.mark.row("BS9")
+async def test_the_next_form_is_asked_for_only_where_one_is_not_understood() -> None:
+    asked: list[str] = []
+
+    async def enter(bookmark: str) -> None:
+        await trio.lowlevel.checkpoint()
+        asked.append(bookmark)
+        if bookmark == "a,b":
+            raise InvalidBookmark("no mixtures")
+        if bookmark == "lost":
+            raise DisconnectedError("lost")
+
+    await best_first(("a,b", "a"), enter, "there")
+    await best_first(("c", "a"), enter, "there")
+    with pytest.raises(InvalidBookmark):
+        await best_first(("a,b",), enter, "there")
+    with pytest.raises(DisconnectedError):
+        await best_first(("lost", "a"), enter, "there")
+    assert asked == ["a,b", "a", "c", "a,b", "lost"]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import trio
 from typing_extensions import override
 
 from haclient.errors import StoreError, StoreFull, TimedOut, UsageError
-from haclient.transport.upkeep import Upkeep
+from haclient.transport.store_maintenance import StoreMaintenance
 from haclient_stores.adapters.recovery_point import RecoveryPoint, TimedAdapter
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -74,16 +74,16 @@ class Adapter(TimedAdapter):
 
 
 def test_nothing_is_done_for_other_stores_and_for_stores_that_need_nothing() -> None:
-    assert Upkeep(None).tasks == []
-    assert Upkeep(DictBookmarkStore()).tasks == []
-    assert Upkeep(MemoryBookmarkStore()).tasks == []
+    assert StoreMaintenance(None).tasks == []
+    assert StoreMaintenance(DictBookmarkStore()).tasks == []
+    assert StoreMaintenance(MemoryBookmarkStore()).tasks == []
 
 
 @pytest.mark.row("RP1", "RP2", "RP6")
 async def test_an_adapter_is_asked_first_and_told_what_moves_until_the_end() -> None:
     adapter = Adapter()
     store = MemoryBookmarkStore(adapter)
-    upkeep = Upkeep(store)
+    upkeep = StoreMaintenance(store)
     await upkeep.recover("me")
     assert str(store.most_recent("s")) == "7|10|"
     async with trio.open_nursery() as nursery:
@@ -106,7 +106,7 @@ async def test_an_adapter_is_asked_first_and_told_what_moves_until_the_end() -> 
 @pytest.mark.row("RP5")
 async def test_a_client_that_the_adapter_refuses_does_not_begin() -> None:
     with pytest.raises(UsageError, match="not that one"):
-        await Upkeep(MemoryBookmarkStore(Adapter())).recover("refused")
+        await StoreMaintenance(MemoryBookmarkStore(Adapter())).recover("refused")
 
 
 @pytest.mark.row("RP1", "RP8")
@@ -118,7 +118,7 @@ async def test_an_adapter_that_does_not_answer_is_told_and_everything_closed(
     store = LoggedBookmarkStore(tmp_path / "s.bm", adapter=adapter)
     store.discard("s", store.log("s", "7|1|"))
     with pytest.raises(TimedOut, match=r"Adapter gave no recovery points in 30 s: .*server"):
-        await Upkeep(store, [store]).recover("me")
+        await StoreMaintenance(store, [store]).recover("me")
     assert adapter.closed == 1
     assert adapter.told == [], "older than what it has, perhaps"
     LoggedBookmarkStore(tmp_path / "s.bm").close()  # it was let go
@@ -130,7 +130,7 @@ async def test_a_point_that_cannot_be_used_lets_go_of_the_stores(tmp_path: Path)
     adapter.points = [RecoveryPoint("s", "five")]
     store = LoggedBookmarkStore(tmp_path / "s.bm", adapter=adapter)
     with pytest.raises(UsageError, match="'five' is no bookmark"):
-        await Upkeep(store, [store]).recover("me")
+        await StoreMaintenance(store, [store]).recover("me")
     assert adapter.closed == 1
     LoggedBookmarkStore(tmp_path / "s.bm").close()
 
@@ -142,7 +142,7 @@ async def test_an_adapter_that_does_not_come_to_an_end_is_left(
     adapter.takes_s = 1e6
     with trio.CancelScope() as outer:
         outer.cancel()
-        await Upkeep(MemoryBookmarkStore(adapter)).close()
+        await StoreMaintenance(MemoryBookmarkStore(adapter)).close()
     assert "not written in 10 s" in caplog.text
 
 
@@ -150,7 +150,7 @@ async def test_an_adapter_that_does_not_come_to_an_end_is_left(
 async def test_an_adapter_that_raises_at_the_last_point_is_closed_all_the_same() -> None:
     adapter = Adapter()
     store = MemoryBookmarkStore(adapter)
-    upkeep = Upkeep(store)
+    upkeep = StoreMaintenance(store)
     await upkeep.recover("me")
     store.discard("s", store.log("s", "7|11|"))
     adapter.fails = True
@@ -166,7 +166,7 @@ async def test_a_message_that_nobody_discards_is_told() -> None:
     store.log("s", "7|1|")
     store.log("s", "7|2|")
     with trio.move_on_after(100):
-        (task,) = Upkeep(store, [store]).tasks
+        (task,) = StoreMaintenance(store, [store]).tasks
         await task()
     (old,) = told
     assert (old.number, old.undiscarded) == (1, 2)
@@ -186,7 +186,7 @@ async def test_a_log_is_pruned_in_a_thread_when_its_policy_wants_it(tmp_path: Pa
     for sequence in range(1, 1001):
         store.discard("s", store.log("s", f"7|{sequence}|"))
     with trio.move_on_after(10):
-        (task,) = Upkeep(store, [store]).tasks
+        (task,) = StoreMaintenance(store, [store]).tasks
         await task()
     (thread,) = threads
     assert thread is not threading.current_thread()
@@ -206,7 +206,7 @@ async def test_a_full_disk_is_no_reason_to_stop_but_to_wait(
 
     store.prune = fails  # type: ignore[method-assign]  # a disk that is full
     with trio.move_on_after(100):
-        (task,) = Upkeep(store, [store]).tasks
+        (task,) = StoreMaintenance(store, [store]).tasks
         for sequence in range(1, 1001):
             store.discard("s", store.log("s", f"7|{sequence}|"))
         await task()
@@ -224,7 +224,7 @@ async def test_on_exit_the_store_is_pruned_and_closed_in_a_thread(tmp_path: Path
     before = path.stat().st_size  # a test may look at a file
     with trio.CancelScope() as outer:
         outer.cancel()
-        await Upkeep(store).close()
+        await StoreMaintenance(store).close()
     assert path.stat().st_size < before / 2  # as above
     store = LoggedBookmarkStore(path)
     assert str(store.most_recent("s")) == "7|100000|"
@@ -239,7 +239,7 @@ async def test_durability_group_syncs_what_was_written(
     store.discard("s", store.log("s", "7|1|"))
     assert store.needs_sync
     with trio.move_on_after(0.1):
-        (task,) = Upkeep(store, [store]).tasks
+        (task,) = StoreMaintenance(store, [store]).tasks
         await task()
     assert not store.needs_sync
     store.close()
