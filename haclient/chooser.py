@@ -27,19 +27,34 @@ class ServerChooser(Protocol):
 
     @abstractmethod
     def current_uri(self) -> str:
-        """The server to try now; empty when there is none."""
+        """The server to try now; empty when there is none.
+
+        Returns:
+            A connection string, or an empty one: that ends the client with `ReconnectGaveUp`.
+        """
 
     @abstractmethod
     def current_authenticator(self) -> Authenticator:
-        """Who authenticates at that server; asked on each attempt."""
+        """The authenticator for that server; asked on each attempt."""
 
     @abstractmethod
     def report_success(self, info: ConnectionInfo) -> None:
-        """The attempt led to a logon."""
+        """The attempt led to a logon.
+
+        When the connection is lost before it was live for 5 seconds, `report_failure` follows.
+
+        Args:
+            info: What is known of the attempt.
+        """
 
     @abstractmethod
     def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
-        """The attempt failed, or the server was found unfit."""
+        """The attempt failed, the server was found unfit, or its connection did not last.
+
+        Args:
+            error: Why.
+            info: What is known of the attempt.
+        """
 
     @abstractmethod
     def error(self) -> str:
@@ -66,12 +81,27 @@ class DefaultServerChooser(ServerChooser):
             self.add(uri)
 
     def add(self, uri: str, authenticator: Authenticator | None = None) -> None:
-        """Append a server, with its own authenticator if it needs one."""
+        """Append a server.
+
+        Args:
+            uri: Its connection string.
+            authenticator: Its own authenticator; by default the URI's password is sent.
+
+        Raises:
+            UsageError: The URI is wrong.
+        """
         Uri.parse(uri)
         self._servers.append((uri, authenticator or DefaultAuthenticator()))
 
     def remove(self, uri: str) -> None:
-        """Take a server out; an unknown one is refused."""
+        """Take a server out.
+
+        Args:
+            uri: The connection string that it was added with.
+
+        Raises:
+            UsageError: It is not one of the servers.
+        """
         known = [each for each, _ in self._servers]
         if uri not in known:
             raise UsageError(f"{Uri.parse(uri).safe} is not one of this chooser's servers")
@@ -103,7 +133,7 @@ class DefaultServerChooser(ServerChooser):
     def error(self) -> str:
         if not self._servers:
             return "no servers configured: give servers=[...] or add one to the chooser"
-        return self._last_error or "every server was given up"
+        return self._last_error or "no server was tried yet"
 
 
 class FailureCountServerChooser(ServerChooser):
@@ -133,7 +163,15 @@ class FailureCountServerChooser(ServerChooser):
             self.add(uri)
 
     def add(self, uri: str, authenticator: Authenticator | None = None) -> None:
-        """Append a server, with its own authenticator if it needs one."""
+        """Append a server.
+
+        Args:
+            uri: Its connection string.
+            authenticator: Its own authenticator; by default the URI's password is sent.
+
+        Raises:
+            UsageError: The URI is wrong.
+        """
         self._ring.add(uri, authenticator)
         self._failures[uri] = 0
 

@@ -1,4 +1,4 @@
-"""The client: one connection to one server, with stores.
+"""A client of one server at a time, with stores.
 
 `Client` does each step apart: connect, logon, work, disconnect. It does not reconnect: after a loss
 its streams end, what waits for an ack raises, and `connect` may be called again; what the stores
@@ -92,6 +92,11 @@ class Client(PublishingClient):
     async def connect(self, uri: str | Uri, *, timeout: float | None = TIMEOUT_S) -> None:
         """Open a connection; `logon` comes next.
 
+        Args:
+            uri: Where to: `tcp://user:password@host:port/amps/json`, for example.
+            timeout: Seconds for all addresses of the host together; `None` waits for as long as
+                the system does.
+
         Raises:
             UsageError: The URI is wrong, or there is a connection already.
             ConnectionRefused: Nobody listens there.
@@ -100,12 +105,15 @@ class Client(PublishingClient):
         await self._core.connect(uri, timeout=seconds(timeout))
 
     async def logon(self, *, timeout: float | None = TIMEOUT_S) -> None:
-        """Say who we are; then trim and replay the publish store and start the beats.
+        """Log on; then trim and replay the publish store and start the heartbeat.
+
+        Args:
+            timeout: Seconds for each answer of the server; `None` waits for as long as it takes.
 
         Raises:
             AuthenticationError: The server refused user or password.
             NameInUse: The client name belongs to a connection of another user.
-            PublishGap: The server lacks what was acknowledged, and the store minds.
+            PublishGap: The server lacks what was acknowledged, and the store refuses gaps.
             TimedOut: The server did not answer in time.
         """
         await self._core.logon(timeout=seconds(timeout))
@@ -115,7 +123,12 @@ class Client(PublishingClient):
         await self._core.disconnect()
 
     async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
-        """Beat every `interval` seconds, now if logged on, else from the next logon.
+        """Send heartbeats, from now on if logged on, else from the next logon.
+
+        Args:
+            interval: Seconds between two heartbeats; `None` stops them.
+            idle_limit: Silence in seconds after which the server is considered dead; two intervals
+                unless told otherwise.
 
         Raises:
             UsageError: A limit can never work.
@@ -123,11 +136,14 @@ class Client(PublishingClient):
         await self._core.set_heartbeat(interval, idle_limit)
 
     def add_state_listener(self, listener: StateListener) -> None:
-        """Have `listener` told of each state that the connection reaches from now on.
+        """Call `listener` with each state that the connection reaches from now on.
 
         Listeners are called one after the other, in order, by a task of their own: they may issue
         commands and may wait for them. What a listener raises leaves the client's block.
-        `SHUTDOWN` is told last, when the client can do nothing any more.
+        `SHUTDOWN` comes last, when the client can do nothing any more.
+
+        Args:
+            listener: A plain function or a coroutine function that takes a `ConnectionState`.
 
         Raises:
             UsageError: It was added before.
@@ -136,7 +152,10 @@ class Client(PublishingClient):
         self._core.events.add("state", listener)
 
     def remove_state_listener(self, listener: StateListener) -> None:
-        """Tell `listener` nothing any more, not even of states that were reached before.
+        """Call `listener` no more, not even with states that were reached before.
+
+        Args:
+            listener: One that was added.
 
         Raises:
             UsageError: It was never added.
@@ -202,6 +221,14 @@ class Client(PublishingClient):
         timeout: float | None = TIMEOUT_S,
     ) -> str:
         """Subscribe; `handler` gets each message, in order, one at a time.
+
+        Args:
+            topic: A literal topic or a regular expression.
+            handler: A coroutine function or plain function that takes a `Message`.
+            filter: Content filter.
+            options: Options of the subscription.
+            sub_id: Its id; one is chosen where it is empty.
+            timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
 
         Returns:
             The subscription id, for `unsubscribe`.
@@ -286,9 +313,27 @@ class Client(PublishingClient):
         With `auto_discard` a message is discarded when the handler has returned; one for which it
         raises is not, and `on_handler_error` decides.
 
+        Args:
+            topic: A literal topic or a regular expression.
+            sub_id: The id under which the bookmark store remembers the subscription; the same in
+                every run.
+            handler: A coroutine function or plain function that takes a `Message`.
+            bookmark: Where to begin: `MOST_RECENT`, `EPOCH`, `NOW`, a bookmark, a list of them, a
+                time or a range.
+            filter: Content filter.
+            options: Options of the subscription.
+            auto_discard: Whether a message is discarded when the handler has returned.
+            timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
+
+        Returns:
+            The subscription id.
+
         Raises:
             InvalidTopic: The topic is not recorded in the transaction log.
             CommandError: The server refused it for another reason.
+            SubIdInUse: The id is active on this connection.
+            StoreError: The bookmark store cannot remember the subscription.
+            TimedOut: The server did not answer within `timeout` seconds.
         """
         command = Command(
             "subscribe",
@@ -310,7 +355,20 @@ class Client(PublishingClient):
         filter: str = "",  # noqa: A002  # the protocol's word
         options: str | Options = "",
     ) -> MessageStream:
-        """The stream form of `bookmark_subscribe`; `message.discard()` when it is finished with."""
+        """The stream form of `bookmark_subscribe`; call `message.discard()` on finished messages.
+
+        Args:
+            topic: A literal topic or a regular expression.
+            sub_id: The id under which the bookmark store remembers the subscription; the same in
+                every run.
+            bookmark: Where to begin; see `bookmark_subscribe`.
+            filter: Content filter.
+            options: Options of the subscription.
+
+        Returns:
+            The stream. Enter it with `async with`; that sends the command and raises what
+            `bookmark_subscribe` does.
+        """
         command = Command(
             "subscribe",
             topic=topic,
@@ -331,7 +389,20 @@ class Client(PublishingClient):
         batch_size: int = 10,
         options: str | Options = "",
     ) -> MessageStream:
-        """Query the State of the World; the stream ends with the result."""
+        """Query the State of the World; the stream ends with the result.
+
+        Args:
+            topic: A literal topic or a regular expression.
+            filter: Content filter.
+            order_by: Order of the records, such as `/px DESC`.
+            top_n: Most records that are wanted; `None` for all.
+            batch_size: Records in one frame.
+            options: Options of the query.
+
+        Returns:
+            The stream. Enter it with `async with`; that sends the command, and raises
+            `InvalidTopic` for a topic without a State of the World or another `CommandError`.
+        """
         command = Command(
             "sow",
             topic=topic,
@@ -391,7 +462,25 @@ class Client(PublishingClient):
         sub_id: str = "",
         timeout: float | None = TIMEOUT_S,
     ) -> str:
-        """The handler form of `sow_and_stream`; it also gets `group_begin` and `group_end`."""
+        """The handler form of `sow_and_stream`; it also gets `group_begin` and `group_end`.
+
+        Args:
+            topic: A literal topic or a regular expression.
+            handler: A coroutine function or plain function that takes a `Message`.
+            filter: Content filter of both.
+            batch_size: Records in one frame.
+            options: Options of the command.
+            sub_id: The id of the subscription; one is chosen where it is empty.
+            timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
+
+        Returns:
+            The subscription id, for `unsubscribe`.
+
+        Raises:
+            CommandError: The server refused it.
+            SubIdInUse: The id is active on this connection.
+            TimedOut: The server did not answer within `timeout` seconds.
+        """
         command = Command(
             "sow_and_subscribe",
             topic=topic,
@@ -476,13 +565,47 @@ class Client(PublishingClient):
     async def unsubscribe(
         self, sub_ids: str | Sequence[str] = "all", *, timeout: float | None = TIMEOUT_S
     ) -> None:
-        """End one subscription, several, or all; their streams end."""
+        """End one subscription, several, or all; their streams end.
+
+        Args:
+            sub_ids: One id, several, or `"all"`; unknown ids are over already.
+            timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
+
+        Raises:
+            TimedOut: The server did not answer in time; the subscriptions have ended here.
+        """
         await self._subscriber.unsubscribe(sub_ids, timeout=timeout)
 
     async def execute(self, command: Command) -> MessageStream:
-        """Send any command; its messages, and the acks it asks for, as an open stream."""
+        """Send any command; its messages, and the acks it asks for, as an open stream.
+
+        Args:
+            command: What to send; its `timeout` limits the wait for the server's answer.
+
+        Returns:
+            The stream, which was opened already.
+
+        Raises:
+            UsageError: It has nothing to stream, such as a publish, or can never work.
+            CommandError: The server refused it.
+            TimedOut: The server did not answer in time.
+        """
         return await self._subscriber.execute(command)
 
     async def execute_async(self, command: Command, handler: Handler | None = None) -> str:
-        """Send any command; its messages, and the acks it asks for, go to `handler`."""
+        """Send any command; its messages, and the acks it asks for, go to `handler`.
+
+        Args:
+            command: What to send; its `timeout` limits the wait for the server's answer.
+            handler: A coroutine function or plain function that takes a `Message`; not needed for
+                a publish, a `sow_delete` with a publish store, or an `unsubscribe`.
+
+        Returns:
+            The subscription id; empty for a command that has none.
+
+        Raises:
+            UsageError: It needs a handler, or can never work.
+            CommandError: The server refused it.
+            TimedOut: The server did not answer in time.
+        """
         return await self._subscriber.execute_async(command, handler)

@@ -39,7 +39,7 @@ class DelayStrategy(Protocol):
 
     @abstractmethod
     def reset(self) -> None:
-        """An attempt was successful: the next loss begins anew."""
+        """A connection was live for long enough: the next loss begins anew."""
 
 
 @dataclass(slots=True)

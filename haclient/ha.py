@@ -158,11 +158,17 @@ class HAClient(Client):
     @override
     async def disconnect(self) -> None:
         """Stop for good, at once, whatever the recovery is doing; stores keep what they have."""
+        self._core.thread.check("disconnect")
         await self._reconnector.disconnect()
 
     @override
     async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
-        """Beat every `interval` seconds; only before the block is entered.
+        """Send heartbeats; only before the block is entered.
+
+        Args:
+            interval: Seconds between two heartbeats; `None` for none.
+            idle_limit: Silence in seconds after which a server is considered dead; two intervals
+                unless told otherwise.
 
         Raises:
             UsageError: The block was entered, or a limit can never work.

@@ -44,7 +44,7 @@ def test_a_chooser_without_servers_has_an_empty_uri_and_says_why() -> None:
 @pytest.mark.row("SC3", "SC4")
 def test_the_error_is_that_of_the_last_failure() -> None:
     chooser = DefaultServerChooser([A])
-    assert chooser.error() == "every server was given up"
+    assert chooser.error() == "no server was tried yet"
     chooser.report_failure(ERROR, {"uri": A})
     assert chooser.error() == "connection refused"
 
