@@ -30,6 +30,7 @@ from haclient_fake_server.journal.format import (
     Record,
     RecordCommand,
     RecordFlag,
+    encode_block,
     encode_record,
     manifest_name,
     read_blocks,
@@ -286,20 +287,45 @@ def offsets(path: Path) -> list[int]:
 def test_what_a_loss_of_power_has_left_behind_a_hole_is_cut_and_never_comes_back(
     tmp_path: Path,
 ) -> None:
-    journal = JournalFiles(tmp_path, WatchedDisk(), segment_bytes=SEGMENT_BYTES, instance_id=1)
+    journal = JournalFiles(tmp_path, WatchedDisk(), segment_bytes=2**14, instance_id=1)
     for position in range(1, 11):
-        journal.append(block(position))
+        journal.append(block(position, size=300))
     journal.close()
     path = tmp_path / segment_name(1)
     at = offsets(path)  # of the start, then of the positions from 1 on
     clear(path, at[5], at[8])  # the pages of 5, 6 and 7 had not been written
     journal = lose_power(tmp_path)
     assert positions(journal) == [1, 2, 3, 4]
-    for position in (5, 6, 7):  # up to where 8 began
-        journal.append(block(position))
+    start = at[1] - at[0]  # the new one takes room, so that the blocks end where the old 8 began
+    for position, size in ((5, 300 - start), (6, 300), (7, 300)):
+        journal.append(block(position, size=size))
+    assert journal.seek(8).offset == at[8]
+    assert not path.read_bytes()[at[8] :].strip(b"\0")
     journal.close()
-    journal = lose_power(tmp_path, b"one more boot...")
-    assert positions(journal) == [1, 2, 3, 4, 5, 6, 7]
+    for boot in (b"the next boot...", b"one more boot..."):
+        journal = lose_power(tmp_path, boot)
+        assert positions(journal) == [1, 2, 3, 4, 5, 6, 7]
+        journal.close()
+
+
+@pytest.mark.row("TL16")
+def test_a_block_that_does_not_join_the_one_before_it_is_no_part_of_the_log(
+    tmp_path: Path,
+) -> None:
+    journal = JournalFiles(tmp_path, WatchedDisk(), segment_bytes=SEGMENT_BYTES, instance_id=1)
+    for position in (1, 2, 3):
+        journal.append(block(position))
+    end = journal.seek(4).offset
+    journal.close()
+    path = tmp_path / segment_name(1)
+    stray = block(7)
+    data = encode_block(stray.records, count=1, first_position=7, segment=1, offset=end)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:end] + data + whole[end + len(data) :])
+    with pytest.raises(StoreCorrupt, match="a block of position 7 follows one before 4"):
+        JournalFiles(tmp_path, WatchedDisk(), segment_bytes=SEGMENT_BYTES, instance_id=1)
+    journal = lose_power(tmp_path)
+    assert positions(journal) == [1, 2, 3]
     journal.close()
 
 
