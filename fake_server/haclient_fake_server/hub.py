@@ -1,6 +1,6 @@
 """Between the engine and the world: carries out effects, in the order that is contract.
 
-Journal first, then sends, then closes; `live` subscriptions alone hear of it sooner.
+Journal first, then sends, then closes; only `live` subscriptions are sent it sooner.
 Everything here is synchronous, so an engine step and its effects are never interrupted by another:
 that alone makes the order of the log the order of every subscriber.
 """
@@ -46,7 +46,7 @@ class SessionLike(Protocol):
         """Close after what is queued was sent."""
 
     def finish_slow_client(self) -> None:
-        """Close a connection that is not read, and say why."""
+        """Close a connection that is not read, with the reason in a last ack."""
 
     def cut(self, reason: str) -> None:
         """Close at once."""
@@ -200,7 +200,7 @@ class Hub:
             self._due_sooner.set()
 
     def _write(self, effects: Effects) -> None:
-        """Everything that has to be on disk before anybody is told."""
+        """Write what has to be in the files before any ack or message is sent."""
         if effects.block is not None:
             self._points.reach(KillPoint.BEFORE_WRITE)
             self._journal.append(effects.block)

@@ -1,7 +1,7 @@
 """Named points at which a broker can be killed, for tests of what a kill leaves behind.
 
-A process that has been told to die at a point sends itself SIGKILL there: nothing is flushed, no
-`finally` runs. `haclient_fake_server.testing` tells it so by a line on its standard input.
+A process in which a point is armed sends itself SIGKILL there: nothing is flushed, no
+`finally` runs. `haclient_fake_server.testing` arms a point by a line on its standard input.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class KillPoint(enum.StrEnum):
     """Where a broker can die, in the order in which a batch comes by."""
 
     BEFORE_WRITE = "before_write"
-    """A batch is decided; nothing of it is in the journal, and nobody has been told."""
+    """A batch is decided; nothing of it is in the journal, and nothing of it was sent."""
     IN_WRITE = "in_write"
     """Half of the block is in the journal."""
     AFTER_WRITE = "after_write"
-    """The block is in the journal; nobody has been told."""
+    """The block is in the journal; nothing of it was sent."""
     AFTER_CONFIRMED = "after_confirmed"
     """It is written down how far all synchronous destinations are; no ack that this releases was
     sent."""

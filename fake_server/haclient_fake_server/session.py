@@ -98,7 +98,7 @@ class Session:
         self._scope.cancel()
 
     async def run(self) -> None:
-        """Serve the connection until it ends, whoever ends it."""
+        """Serve the connection until either side ends it."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -116,7 +116,7 @@ class Session:
         except ProtocolError as error:
             _log.warning("connection %d: %s", self.number, error)
             self.cut("unknown command")
-        except OSError as error:  # the peer has gone without a word
+        except OSError as error:  # the peer closed without an orderly end
             self.cut(f"connection lost: {error}")
 
     async def _read_all(self) -> None:
@@ -145,7 +145,7 @@ class Session:
                 elif not self.reason and not self._hub.has_backlog(self):
                     await self._woken.wait()
                     self._woken = trio.Event()
-        except OSError as error:  # the peer has gone without a word
+        except OSError as error:  # the peer closed without an orderly end
             self.reason = self.reason or f"connection lost: {error}"
         self._scope.cancel()
 

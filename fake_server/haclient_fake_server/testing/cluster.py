@@ -187,12 +187,14 @@ def arguments_of(config: BrokerConfig) -> list[str]:
         segment_bytes=config.segment_bytes,
     )
     names = [field.name for field in fields(config)]
-    mute = [name for name in names if getattr(config, name) != getattr(plain, name)]
-    if "replicate_to" in mute:
-        mute.remove("replicate_to")
-        mute += _mute_of_replication(config.replicate_to)
-    if mute:
-        raise UsageError(f"a broker that is a process cannot be told its {', '.join(mute)}")
+    unsupported = [name for name in names if getattr(config, name) != getattr(plain, name)]
+    if "replicate_to" in unsupported:
+        unsupported.remove("replicate_to")
+        unsupported += _unsupported_of_replication(config.replicate_to)
+    if unsupported:
+        raise UsageError(
+            f"the command line of a broker process has no option for: {', '.join(unsupported)}"
+        )
     arguments = ["--name", plain.name]
     for topic in plain.log_topics:
         arguments += ["--log-topic", topic.pattern]
@@ -204,7 +206,7 @@ def arguments_of(config: BrokerConfig) -> list[str]:
     return arguments
 
 
-def _mute_of_replication(targets: tuple[ReplicateTo, ...]) -> list[str]:
+def _unsupported_of_replication(targets: tuple[ReplicateTo, ...]) -> list[str]:
     """What is not the usual value in any of them: users gave that, and know it by its name."""
     plain = [(each, ReplicateTo(each.uri, each.mode)) for each in targets]
     return [
@@ -361,7 +363,7 @@ class Cluster:
             UsageError: There is none.
         """
         if (source, target) not in self._wires:
-            raise UsageError(f"nobody dials from {source!r} to {target!r} in this cluster")
+            raise UsageError(f"no connections from {source!r} to {target!r} in this cluster")
         return self._wires[source, target]
 
     def is_running(self, name: str) -> bool:
@@ -449,11 +451,13 @@ class Cluster:
             if fault.source in {"", source} and fault.target in {"", target}
         ]
         if not found:
-            raise UsageError(f"nobody dials from {fault.source!r} to {fault.target!r} here")
+            raise UsageError(
+                f"no connections from {fault.source!r} to {fault.target!r} in this cluster"
+            )
         return found
 
     def _between(self, a: str, b: str) -> list[Wire]:
-        """The wires between two, whoever dials; of one, with all others; or all."""
+        """The wires between two, in both directions; of one, to and from all others; or all."""
         wanted = {a, b} - {""}
         found = [wire for pair, wire in self._wires.items() if wanted <= set(pair)]
         if not found:

@@ -1,6 +1,6 @@
 """Faults as data.
 
-What can go wrong is said by frozen values, and carried out by whoever has the connections: a
+A fault is a frozen value, carried out by the object that owns the connections: a
 `FaultProxy` for real sockets, a `MemoryWire` for `mem://` addresses, a `Cluster` for all of its
 connections and brokers. The same list of faults therefore runs against sockets, against processes
 and in virtual time::
@@ -259,12 +259,12 @@ def check_fault(found: object, wanted: tuple[type[Fault], ...] = FAULTS) -> None
 
 def to_json(fault: Fault) -> str:
     """A fault as one JSON object; what has its usual value is left out."""
-    told: dict[str, object] = {"fault": type(fault).__name__.lower()}
+    values: dict[str, object] = {"fault": type(fault).__name__.lower()}
     for field in fields(fault):
         value: object = getattr(fault, field.name)
         if field.default is MISSING or value != field.default:
-            told[field.name] = value
-    return msgspec.json.encode(told).decode()
+            values[field.name] = value
+    return msgspec.json.encode(values).decode()
 
 
 def from_json(text: str | bytes) -> Fault:
@@ -274,14 +274,14 @@ def from_json(text: str | bytes) -> Fault:
         UsageError: It is not the JSON of a fault.
     """
     try:
-        told = msgspec.json.decode(text, type=dict[str, object])
-        kind = _KINDS.get(str(told.pop("fault", "")))
+        values = msgspec.json.decode(text, type=dict[str, object])
+        kind = _KINDS.get(str(values.pop("fault", "")))
         if kind is None:
             raise UsageError(f"not a fault: {text!r}; wanted one of {', '.join(_KINDS)}")
-        unknown = told.keys() - {field.name for field in fields(kind)}
+        unknown = values.keys() - {field.name for field in fields(kind)}
         if unknown:
             raise UsageError(f"{kind.__name__.lower()}: unknown {', '.join(sorted(unknown))}")
-        return msgspec.convert(told, kind)
+        return msgspec.convert(values, kind)
     except msgspec.MsgspecError as error:
         raise UsageError(f"not a fault: {text!r}: {error}") from error
 

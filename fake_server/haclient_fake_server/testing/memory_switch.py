@@ -86,7 +86,7 @@ class _MemoryWireConnection:
 
     @property
     def open(self) -> bool:
-        """Whether an end of it is still held by somebody."""
+        """Whether at least one end is open."""
         return self._connection.open
 
     @property
@@ -108,7 +108,7 @@ class _MemoryWireConnection:
                 self.changed()
 
     def changed(self) -> None:
-        """Let the pipes do what the wire says."""
+        """Apply the state of the wire to both pipes."""
         for direction, pipe in self._pipes.items():
             dropped = self._wire.blocked.get(direction)
             pipe.latency_s = self._wire.slow.latency_s

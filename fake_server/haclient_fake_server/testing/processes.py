@@ -111,13 +111,13 @@ class BrokerProcess:
         )
         self._out = self._process.stdout
         try:
-            self.address = self._told("listening")
+            self.address = self._next_line("listening")
         except BaseException:
             self.close()
             raise
 
     def kill(self) -> None:
-        """SIGKILL, also while it is paused; returns when it is gone. A dead one stays dead."""
+        """Send SIGKILL and wait for the end; nothing happens if it does not run."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(LIMIT_S)
@@ -134,7 +134,7 @@ class BrokerProcess:
             raise UsageError(f"{self._command} takes no faults")
         process.stdin.write(to_json(fault).encode() + b"\n")
         process.stdin.flush()
-        self._told("armed")
+        self._next_line("armed")
 
     def wait(self) -> int:
         """Wait until it has ended; the exit code, or minus the number of the signal.
@@ -151,7 +151,7 @@ class BrokerProcess:
             raise TimedOut(f"the broker at {self.address} still runs") from None
 
     def stop(self) -> int:
-        """SIGTERM, and wait for the end; the exit code. A paused one goes on first, to hear it.
+        """Send SIGTERM and wait for the end; the exit code. A paused process is resumed first.
 
         Raises:
             UsageError: It does not run.
@@ -208,22 +208,22 @@ class BrokerProcess:
             raise UsageError(f"the broker at {self.address} does not run")
         return self._process
 
-    def _told(self, wanted: str) -> str:
-        """What follows a word in the next line that it writes."""
+    def _next_line(self, wanted: str) -> str:
+        """The rest of the next line of its standard output, which begins with `wanted`."""
         if self._out is None:
             raise UsageError(f"the broker at {self.address} does not run")
-        said, deadline = b"", time.perf_counter() + LIMIT_S
-        while b"\n" not in said:
+        line, deadline = b"", time.perf_counter() + LIMIT_S
+        while b"\n" not in line:
             left = deadline - time.perf_counter()
             if left <= 0 or not select.select([self._out], [], [], left)[0]:
                 raise TimedOut(f"no {wanted!r} of the broker within {LIMIT_S:g} s: {self.err}")
             chunk = os.read(self._out.fileno(), 4096)
             if not chunk:
                 raise HAClientError(f"the broker did not start: {self.err.strip()}")
-            said += chunk
-        word, _, rest = said.split(b"\n")[0].decode().partition(" ")
+            line += chunk
+        word, _, rest = line.split(b"\n")[0].decode().partition(" ")
         if word != wanted:
-            raise HAClientError(f"the broker said {said!r} instead of {wanted!r}")
+            raise HAClientError(f"the broker wrote {line!r} instead of {wanted!r}")
         return rest
 
 

@@ -1,4 +1,4 @@
-"""Connections that are lost, slowed and partitioned as they are told, and a TCP proxy that does it.
+"""Wires, which apply faults to connections, and a TCP proxy that carries them out.
 
 ::
 
@@ -11,7 +11,7 @@ Those who carry the bytes, `FaultProxy` here or `MemorySwitch` in memory, ask it
 
 * `refusing` and `barrier` before a connection is made; then `join`;
 * `feed` with everything that is sent: what of it arrives, and how the connection is lost then;
-* `blocked` and `slow` whenever something is to arrive; `changed` tells a connection to look again.
+* `blocked` and `slow` whenever something is to arrive; `changed` wakes a connection to check them.
 
 A `CutTracker` finds the place of a cut in one direction of one connection. It follows the frames
 from the first byte on, so that a cut may be armed at any time and still falls where a frame begins.
@@ -101,7 +101,7 @@ class CutTracker:
         if len(self._kept) < LENGTH.size:
             return b""
         size = LENGTH.size + LENGTH.unpack_from(self._kept)[0]
-        if size > MAX_FRAME_BYTES:  # nothing that the receiver would take: its affair
+        if size > MAX_FRAME_BYTES:  # too long for any receiver: pass it on as it is
             return self._kept
         return self._kept[:size] if len(self._kept) >= size else b""
 
@@ -208,7 +208,7 @@ class Wire:
         """Let it go wrong; whose connections they are is not looked at here.
 
         Raises:
-            UsageError: It is nothing that a wire can suffer.
+            UsageError: It is not a fault of connections.
         """
         check_fault(fault, LINK_FAULTS)
         match fault:
@@ -221,7 +221,7 @@ class Wire:
                     trackers[fault.direction].arm(fault)
             case Slow():
                 self.slow = fault
-                self._tell()
+                self._notify()
             case Refuse():
                 self.refusing = True
 
@@ -230,7 +230,7 @@ class Wire:
         self.blocked[direction] = dropped
         if self.barrier is None:
             self.barrier = trio.Event()
-        self._tell()
+        self._notify()
 
     def heal(self) -> None:
         """Undo everything; connections that lost bytes are reset."""
@@ -242,7 +242,7 @@ class Wire:
         for connection in self._open():
             if connection.lossy:
                 connection.lose("reset")
-        self._tell()
+        self._notify()
         if self.barrier is not None:
             self.barrier.set()
             self.barrier = None
@@ -274,12 +274,12 @@ class Wire:
         return passed, cut.how
 
     def _open(self) -> list[WireConnection]:
-        """The connections; those that nobody has any more are forgotten."""
+        """The open connections; closed ones are dropped from the table."""
         for connection in [each for each in self._trackers if not each.open]:
             del self._trackers[connection]
         return list(self._trackers)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for connection in self._open():
             connection.changed()
 
@@ -294,7 +294,7 @@ _NO_LINGER: Final = struct.pack("ii", 1, 0)  # closing sends RST and nothing tha
 
 
 class FaultProxy:
-    """Forwards connections to a broker, until told otherwise.
+    """Forwards connections to a broker and applies faults to them.
 
     Args:
         target: The broker's address, `tcp://HOST:PORT`; empty while there is none.
@@ -402,7 +402,7 @@ class _ProxiedConnection:
         self.changed()
 
     def changed(self) -> None:
-        """Let what waits look again."""
+        """Wake what waits for the wire to change."""
         self._changed.set()
         self._changed = trio.Event()
 
@@ -462,7 +462,7 @@ class _ProxiedConnection:
             self.lose(how)
 
     def _broken(self) -> None:
-        """One end has gone; the other learns of it when it can hear of it."""
+        """One end is closed; the other is reset, unless the wire is blocked."""
         if self._wire.blocked:
             self.lossy = True
         elif not self._silent:
