@@ -72,6 +72,17 @@ def test_every_documented_option_of_a_command_exists() -> None:
     assert wrong == []
 
 
+def test_every_option_of_a_command_is_documented() -> None:
+    _, *sections = re.split(r"^## ", text("docs/command-line.md"), flags=re.MULTILINE)
+    pages = {section.partition("\n")[0]: section for section in sections}
+    missing: list[str] = []
+    for name, command in leaves(commands):
+        options = {option for each in command.params for option in each.opts if option[0] == "-"}
+        page = pages[name] + pages["Common options"]
+        missing += [f"{name} {option}" for option in options if option not in page]
+    assert missing == []
+
+
 def test_a_wrong_command_line_would_be_found() -> None:
     page = (
         "```console\n$ echo x | haclient publish --topic t --no-such-option 1\n$ haclient fly\n```"

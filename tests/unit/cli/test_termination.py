@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
+from collections.abc import Callable, Iterator
 
 import click
 import pytest
 import trio
+import trio.lowlevel
 
 from haclient.cli.termination import (
     ExitCode,
     Interrupted,
     exit_code_of,
+    hidden_warnings,
     one_line,
     print_error,
     run_until_signal,
@@ -104,6 +108,55 @@ def test_work_that_ends_gives_its_own_code() -> None:
         return 7
 
     assert run_until_signal(work, unreachable) == 7
+
+
+@pytest.fixture
+def hangup() -> Iterator[Callable[[signal.Handlers], object]]:
+    """Sets what SIGHUP does in this process; a test run under nohup has it ignored."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield lambda handler: signal.signal(signal.SIGHUP, handler)
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hangup_that_nohup_ignores_ends_nothing(
+    hangup: Callable[[signal.Handlers], object],
+) -> None:
+    async def work() -> int:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await trio.lowlevel.checkpoint()
+        return 0
+
+    hangup(signal.SIG_IGN)
+    assert run_until_signal(work, unreachable) == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_a_hangup_cancels_the_work(hangup: Callable[[signal.Handlers], object]) -> None:
+    async def work() -> int:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await trio.sleep_forever()
+        return 0
+
+    hangup(signal.SIG_DFL)
+    assert run_until_signal(work, lambda number: number) == signal.SIGHUP
+
+
+def test_the_line_of_an_error_has_its_notes_and_no_number_of_an_errno() -> None:
+    error = OSError(28, "No space left on device")
+    assert one_line(error) == "No space left on device"
+    error.add_note("server tcp://a:1/amps")
+    assert one_line(error) == "No space left on device (server tcp://a:1/amps)"
+
+
+def test_warnings_that_a_command_words_itself_are_hidden_while_it_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = logging.getLogger("haclient.some")
+    with hidden_warnings("haclient.some", "attempt %d"):
+        source.warning("attempt %d", 1)
+        source.warning("another")
+    source.warning("attempt %d", 2)
+    assert [record.getMessage() for record in caplog.records] == ["another", "attempt 2"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
