@@ -4,10 +4,11 @@ import queue
 import random
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
@@ -16,6 +17,12 @@ from haclient.testing import check_bookmark_store
 from haclient_stores.adapters import transactional
 from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
 from haclient_stores.errors import StoreLocked, UsageError
+from support.postgres import postgres_server
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Database: TypeAlias = psycopg.Connection[Any]
 
 pytestmark = pytest.mark.row("BS24")
 
@@ -176,138 +183,148 @@ def test_what_cannot_be_saved_is_refused(connection: sqlite3.Connection) -> None
     store.open_for("me")
 
 
-# -- as another driver has it ------------------------------------------------------------------
+# -- PostgreSQL --------------------------------------------------------------------------------
 
 
-class Refused(Exception):
-    """What the driver raises."""
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres_server() as address:
+        yield address
 
 
-class Psycopg:
-    """A connection that behaves as psycopg's does, over SQLite.
+@pytest.fixture
+def postgres(server: str) -> Iterator[Callable[[], Database]]:
+    """Makes connections to a database in which nothing is."""
+    psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed: it is in [test]")
+    made: list[Database] = []
 
-    Its parameters are `%s`, every statement begins a transaction, after an error it refuses all
-    but a rollback, and a block of `transaction` is ended by nothing but its end.
-    """
+    def connect() -> Database:
+        connection: Database = psycopg.connect(server)
+        made.append(connection)
+        return connection
 
-    def __init__(self, path: Path, *, rows_as_dicts: bool = False) -> None:
-        self.database = sqlite3.connect(path, isolation_level=None)
-        self.database.execute("pragma synchronous = off")  # what a kill leaves is the same
-        if rows_as_dicts:
-            self.database.row_factory = as_dict
-        self.aborted = False
-        self.in_block = False
-        self.closed_cursors = 0
-
-    def cursor(self) -> PsycopgCursor:
-        return PsycopgCursor(self)
-
-    def begin(self) -> None:
-        if not self.database.in_transaction:
-            self.database.execute("begin")
-
-    def commit(self) -> None:
-        self._end("rollback" if self.aborted else "commit")
-
-    def rollback(self) -> None:
-        self._end("rollback")
-
-    def _end(self, how: str) -> None:
-        if self.in_block:
-            raise Refused(f"explicit {how} forbidden within a transaction block")
-        if self.database.in_transaction:
-            self.database.execute(how)
-        self.aborted = False
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        self.begin()
-        self.in_block = True
-        try:
-            yield
-        except BaseException:
-            self.in_block = False
-            self.rollback()
-            raise
-        self.in_block = False
-        self.commit()
+    first = connect()
+    first.execute("drop schema public cascade")
+    first.execute("create schema public")
+    first.execute("create table results (bookmark text)")
+    first.commit()
+    yield connect
+    for each in made:
+        each.close()
 
 
-class PsycopgCursor:
-    def __init__(self, connection: Psycopg) -> None:
-        self._connection = connection
-        self._cursor = connection.database.cursor()
-
-    @property
-    def description(self) -> object:
-        return self._cursor.description
-
-    def execute(self, operation: str, parameters: Sequence[object] = ()) -> None:
-        if self._connection.aborted:
-            raise Refused("current transaction is aborted, commands ignored until end of block")
-        assert "?" not in operation
-        assert operation.count("%s") == len(parameters)
-        assert "%" not in operation.replace("%s", "")
-        self._connection.begin()
-        try:
-            self._cursor.execute(operation.replace("%s", "?"), tuple(parameters))
-        except sqlite3.Error as error:
-            self._connection.aborted = True
-            raise Refused(str(error)) from error
-
-    def fetchall(self) -> list[object]:
-        return self._cursor.fetchall()
-
-    def close(self) -> None:
-        self._connection.closed_cursors += 1
-        self._cursor.close()
+def opened_in_postgres(connection: Database) -> TransactionalRecoveryPoint:
+    store = TransactionalRecoveryPoint(connection, placeholder="%s")
+    store.open_for("me")
+    return store
 
 
-def as_dict(cursor: sqlite3.Cursor, row: tuple[object, ...]) -> dict[str, object]:
-    return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+def is_idle(connection: Database) -> bool:
+    return connection.info.transaction_status.name == "IDLE"
 
 
+@pytest.mark.row("RP9")
 @pytest.mark.parametrize("rows_as_dicts", [False, True])
 def test_a_driver_with_other_marks_and_strict_transactions(
-    tmp_path: Path, *, rows_as_dicts: bool
+    postgres: Callable[[], Database], *, rows_as_dicts: bool
 ) -> None:
     """The documented program, twice, and one message that fails in between."""
-    connection = Psycopg(tmp_path / "results.db", rows_as_dicts=rows_as_dicts)
-    connection.database.execute("create table results (bookmark text)")
+    psycopg = pytest.importorskip("psycopg")
+    connection = postgres()
+    if rows_as_dicts:
+        connection.row_factory = psycopg.rows.dict_row
     for first in (1, 101):
-        store = TransactionalRecoveryPoint(connection, placeholder="%s")
-        store.open_for("me")
-        assert not connection.database.in_transaction
+        store = opened_in_postgres(connection)
+        assert is_idle(connection)
         handle = store.subscription("s")
         handle.begin(acked=False, start=None)
         handle.entered("east:9007")
         assert handle.resume() == ("0" if first == 1 else "7|100|")
         for sequence in range(first, first + 100):
             number = store.log("s", f"7|{sequence}|")
-            with suppress(Refused), connection.transaction():
+            with suppress(psycopg.errors.UndefinedTable), connection.transaction():
                 store.save(Delivered("s", f"7|{sequence}|"))
-                connection.cursor().execute("insert into nothing values (1)")
+                connection.execute("insert into nothing values (1)")
             with connection.transaction():
                 store.save(Delivered("s", f"7|{sequence}|"))
             store.discard("s", number)
         with connection.transaction():
             store.trim("s")
-        assert not connection.database.in_transaction
-    store = TransactionalRecoveryPoint(connection, placeholder="%s")
-    store.open_for("me")
+        assert is_idle(connection)
+    store = opened_in_postgres(connection)
     store.purge()
-    assert connection.database.execute("select * from haclient_recovery_points").fetchall() == []
-    assert connection.closed_cursors > 400
+    assert connection.execute("select * from haclient_recovery_points").fetchall() == []
+    assert connection.execute("select * from haclient_done").fetchall() == []
 
 
-def test_a_failed_read_leaves_a_connection_that_can_be_used(tmp_path: Path) -> None:
-    connection = Psycopg(tmp_path / "results.db")
+@pytest.mark.row("RP9")
+def test_a_failed_read_leaves_a_connection_that_can_be_used(
+    postgres: Callable[[], Database],
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    connection = postgres()
     store = TransactionalRecoveryPoint(connection, placeholder="%s", create_tables=False)
-    with pytest.raises(Refused, match="no such table"):
+    with pytest.raises(psycopg.errors.UndefinedTable):
         store.open_for("me")
-    assert not connection.aborted
-    with pytest.raises(Refused, match="forbidden"), connection.transaction():
+    assert is_idle(connection)
+    with pytest.raises(psycopg.ProgrammingError, match="forbidden"), connection.transaction():
         TransactionalRecoveryPoint(connection, placeholder="%s")
+    opened_in_postgres(connection)
+
+
+@pytest.mark.row("RP9")
+@pytest.mark.parametrize("seed", range(3))
+def test_each_message_has_its_effect_once_in_postgres_whenever_the_process_is_killed(
+    postgres: Callable[[], Database], seed: int
+) -> None:
+    rng = random.Random(seed)
+    largest = 2**64 - 1
+    messages = [f"{largest - n % 3}|{largest - 200 + n}|" for n in range(1, 101)]
+    for _ in range(200):
+        connection = postgres()
+        store = opened_in_postgres(connection)
+        wanted = {str(item) for item in store.most_recent("s")}
+        start = min((messages.index(item) + 1 for item in wanted), default=0)
+        batch = messages[start : start + rng.randint(1, 100)]
+        numbers = store.subscription("s").log_batch(batch)
+        held = [(n, m) for n, m in zip(numbers, batch, strict=True) if n]
+        rng.shuffle(held)
+        for number, message in held[: rng.randint(1, 15)]:
+            with connection.transaction(force_rollback=rng.random() < 0.1) as transaction:
+                connection.execute("insert into results values (%s)", [message])
+                store.save(Delivered("s", message))
+            if transaction.force_rollback:
+                continue
+            if rng.random() < 0.1:
+                break  # killed between commit and discard
+            store.discard("s", number)
+        if rng.random() < 0.5:  # killed within a transaction
+            connection.execute("insert into results values ('lost')")
+        connection.close()
+        with postgres() as check:
+            rows = check.execute("select bookmark from results").fetchall()
+        assert len(rows) == len(set(rows)), "it has its effect twice"
+        if len(rows) == len(messages):
+            break
+    assert sorted(row[0] for row in rows) == sorted(messages)
+
+
+@pytest.mark.row("RP9")
+def test_tables_of_an_earlier_shape_get_their_columns_in_postgres(
+    postgres: Callable[[], Database],
+) -> None:
+    connection = postgres()
+    connection.execute(
+        "create table haclient_recovery_points (client_name text not null, sub_id text not null, "
+        "bookmark text not null, primary key (client_name, sub_id))"
+    )
+    connection.execute("insert into haclient_recovery_points values ('me', 's', '7|5|')")
+    connection.commit()
+    store = opened_in_postgres(connection)
+    assert str(store.most_recent("s")) == "7|5|"
+    with connection.transaction():
+        store.save(Delivered("s", "7|6|"))
+    assert opened_in_postgres(postgres()).is_discarded("s", "7|6|")
 
 
 def test_save_in_another_thread_while_the_client_goes_on(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -188,15 +189,6 @@ def test_the_time_behind_which_nothing_is_open_outlives_restarts_and_pruning(
     restarting.store.close()
 
 
-def stores(folder: Path) -> list[TrackedBookmarkStore]:
-    return [
-        MemoryBookmarkStore(),
-        LoggedBookmarkStore(folder / "s.bm"),
-        RingBookmarkStore(folder / "s.ring"),
-        TransactionalRecoveryPoint(sqlite3.connect(":memory:", check_same_thread=False)),
-    ]
-
-
 def in_thread(call: Callable[[], object]) -> BaseException | None:
     """What a call in another thread raises."""
     found: list[BaseException | None] = []
@@ -215,10 +207,24 @@ def in_thread(call: Callable[[], object]) -> BaseException | None:
     return found[0]
 
 
+@pytest.fixture
+def database() -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(":memory:", check_same_thread=False)) as made:
+        yield made
+
+
 @pytest.mark.row("BS1")
-@pytest.mark.parametrize("kind", range(4))
-def test_a_store_belongs_to_the_thread_that_first_uses_it(tmp_path: Path, kind: int) -> None:
-    store = stores(tmp_path)[kind]
+@pytest.mark.parametrize("kind", ["memory", "logged", "ring", "transactional"])
+def test_a_store_belongs_to_the_thread_that_first_uses_it(
+    tmp_path: Path, database: sqlite3.Connection, kind: str
+) -> None:
+    stores: dict[str, Callable[[], TrackedBookmarkStore]] = {
+        "memory": MemoryBookmarkStore,
+        "logged": lambda: LoggedBookmarkStore(tmp_path / "s.bm"),
+        "ring": lambda: RingBookmarkStore(tmp_path / "s.ring"),
+        "transactional": lambda: TransactionalRecoveryPoint(database),
+    }
+    store = stores[kind]()
     store.open_for("me")
     log = store.subscription("s")
     number = log.log("1|1|")
