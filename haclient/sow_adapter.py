@@ -1,4 +1,4 @@
-"""Recovery points in a topic of the server's State of the World (RP3-RP6).
+"""Recovery points in a topic of the server's State of the World.
 
 The points of a client are records of a SOW topic, one for each subscription. So they survive the
 loss of the store's file and of the host, and wherever the client starts again, it finds them.
@@ -32,7 +32,7 @@ from haclient_stores.checks import check_callable, check_has, check_text
 
 __all__ = ["SOWRecoveryPointAdapter"]
 
-_FIELDS: Final = "client_name", "sub_id", "bookmark", "server", "heard"
+_FIELDS: Final = "client_name", "sub_id", "bookmark", "server", "caught_up", "generation"
 _FORGOTTEN: Final = "0"  # the bookmark of a subscription that was purged
 _CLOSE_S: Final = 5.0
 _logger = logging.getLogger(__name__)
@@ -52,8 +52,10 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         sub_id_field: Where it has the subscription.
         bookmark_field: Where it has the recovery point.
         server_field: Where it has the server in whose order that is.
-        heard_field: Where it has up to when servers were heard, in microseconds since 1970.
-        on_error: Called with the error when a point cannot be published (RP8); a warning in the
+        caught_up_field: Where it has the time up to which everything that servers had was received
+            and discarded, in microseconds since 1970.
+        generation_field: Where it has how often the subscription was begun anew.
+        on_error: Called with the error when a point cannot be published; a warning in the
             log by default.
 
     Raises:
@@ -69,7 +71,8 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         sub_id_field: str = "subId",
         bookmark_field: str = "bookmark",
         server_field: str = "server",
-        heard_field: str = "heardUs",
+        caught_up_field: str = "caughtUpUs",
+        generation_field: str = "generation",
         on_error: Callable[[HAClientError], object] | None = None,
     ) -> None:
         check_has("client", client, "a Client", "name", "sow", "sow_delete", "publish_nowait")
@@ -77,7 +80,14 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         check_callable("on_error", on_error)
         self._client = client
         self._topic = topic
-        self._fields = client_name_field, sub_id_field, bookmark_field, server_field, heard_field
+        self._fields = (
+            client_name_field,
+            sub_id_field,
+            bookmark_field,
+            server_field,
+            caught_up_field,
+            generation_field,
+        )
         for name, field in zip(_FIELDS, self._fields, strict=True):
             check_text(f"{name}_field", field)
         self._on_error = on_error or _warn
@@ -89,8 +99,15 @@ class SOWRecoveryPointAdapter(TimedAdapter):
     # -- records: override these two for another message type ---------------------------------
 
     def encode(self, client_name: str, point: RecoveryPoint) -> bytes:
-        """A record of the topic (RP4)."""
-        values = client_name, point.sub_id, point.bookmark, point.server, point.heard_us
+        """A record of the topic."""
+        values = (
+            client_name,
+            point.sub_id,
+            point.bookmark,
+            point.server,
+            point.caught_up_us,
+            point.generation,
+        )
         return msgspec.json.encode(dict(zip(self._fields, values, strict=True)))
 
     def decode(self, data: bytes) -> tuple[str, RecoveryPoint] | None:
@@ -102,12 +119,13 @@ class SOWRecoveryPointAdapter(TimedAdapter):
             record = msgspec.json.decode(data, type=dict[str, object])
         except msgspec.MsgspecError:
             return None
-        name, sub_id, bookmark, server, heard_us = (record.get(field) for field in self._fields)
+        name, sub_id, bookmark, server, caught_up_us, generation = map(record.get, self._fields)
         if not (isinstance(name, str) and isinstance(sub_id, str) and isinstance(bookmark, str)):
             return None
         server = server if isinstance(server, str) else ""
-        heard_us = heard_us if type(heard_us) is int else 0
-        return name, RecoveryPoint(sub_id, bookmark, server, heard_us)
+        caught_up_us = caught_up_us if type(caught_up_us) is int else 0
+        generation = generation if type(generation) is int else 0
+        return name, RecoveryPoint(sub_id, bookmark, server, caught_up_us, generation)
 
     # -- the interface ------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Recovery points in a SQLite database (RP9).
+"""Recovery points in a SQLite database.
 
 SQLite syncs the disk in each transaction, which takes milliseconds, and another program may have
 the database locked for seconds. So everything of it happens in threads. What gathers while the
@@ -34,15 +34,24 @@ _CLOSE_S: Final = 9.0  # a write that waits, one more, and some time; the client
 _CREATE: Final = (
     "create table if not exists {table} (client_name text not null, sub_id text not null, "
     "bookmark text not null, server text not null default '', "
-    "heard_us integer not null default 0, primary key (client_name, sub_id))"
+    "caught_up_us integer not null default 0, generation integer not null default 0, "
+    "primary key (client_name, sub_id))"
 )
 _EXPECTED: Final = {"client_name": True, "sub_id": True, "bookmark": False}  # which is in the key
-_ADDED: Final = {"server": "text not null default ''", "heard_us": "integer not null default 0"}
-_READ: Final = "select sub_id, bookmark, server, heard_us from {table} where client_name = ?"
+_NUMBER: Final = "integer not null default 0"
+_ADDED: Final = {
+    "server": "text not null default ''",
+    "caught_up_us": _NUMBER,
+    "generation": _NUMBER,
+}
+_READ: Final = (
+    "select sub_id, bookmark, server, caught_up_us, generation from {table} where client_name = ?"
+)
 _SAVE: Final = (
-    "insert into {table} (client_name, sub_id, bookmark, server, heard_us) values (?, ?, ?, ?, ?) "
-    "on conflict (client_name, sub_id) do update set "
-    "bookmark = excluded.bookmark, server = excluded.server, heard_us = excluded.heard_us"
+    "insert into {table} (client_name, sub_id, bookmark, server, caught_up_us, generation) "
+    "values (?, ?, ?, ?, ?, ?) on conflict (client_name, sub_id) do update set "
+    "bookmark = excluded.bookmark, server = excluded.server, "
+    "caught_up_us = excluded.caught_up_us, generation = excluded.generation"
 )
 _FORGET: Final = "delete from {table} where client_name = ? and sub_id = ?"
 _FORGET_ALL: Final = "delete from {table} where client_name = ?"
@@ -63,7 +72,7 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
         path: The database; created when it is missing. Several clients may share it.
         table: The table; created when it is missing. One that knew no servers gets the columns.
         on_error: Called, in the adapter's thread, with an error of writing, which is tried again
-            a second later (RP8). Without it the error is raised by the next `update` or `close`,
+            a second later. Without it the error is raised by the next `update` or `close`,
             and so leaves the client.
 
     Raises:
@@ -208,7 +217,14 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
                 if point is None:
                     connection.execute(_FORGET.format(table=self._table), (name, sub_id))
                 else:
-                    row = name, sub_id, point.bookmark, point.server, point.heard_us
+                    row = (
+                        name,
+                        sub_id,
+                        point.bookmark,
+                        point.server,
+                        point.caught_up_us,
+                        point.generation,
+                    )
                     connection.execute(_SAVE.format(table=self._table), row)
 
         try:
@@ -259,10 +275,13 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
         self._raise_error()
 
 
-def _point(sub_id: object, bookmark: object, server: object, heard_us: object) -> RecoveryPoint:
+def _point(
+    sub_id: object, bookmark: object, server: object, caught_up_us: object, generation: object
+) -> RecoveryPoint:
     """A row; SQLite has values of any type in any column."""
-    known_us = heard_us if isinstance(heard_us, int) else 0
-    return RecoveryPoint(str(sub_id), str(bookmark), str(server or ""), known_us)
+    known_us = caught_up_us if isinstance(caught_up_us, int) else 0
+    known = generation if isinstance(generation, int) else 0
+    return RecoveryPoint(str(sub_id), str(bookmark), str(server or ""), known_us, known)
 
 
 def _look(connection: sqlite3.Connection) -> None:

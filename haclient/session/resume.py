@@ -368,9 +368,9 @@ def resume_bookmarks(
             return (log.resume(),)
         if _is_position(last):
             return log.resume_elsewhere(0, last)
-    if not standing.heard_us:
+    if not standing.caught_up_us:
         return (log.resume_from_start(),)
-    return log.resume_elsewhere(max(1, standing.heard_us - overlap_us))
+    return log.resume_elsewhere(max(1, standing.caught_up_us - overlap_us))
 
 
 def _is_position(bookmark: str) -> bool:

@@ -19,7 +19,7 @@ for each publisher, and the server starts after the earliest that it finds in it
 ===================  ================================================================
 
 Values are immutable, compare by value and can be pickled. Text that is none of these raises
-`UsageError`; reading is lenient only where protocol 7.1 asks for it (a missing last bar, text after
+`UsageError`; reading is lenient where servers are (a missing last bar, text after
 the second bar, a fraction in a timestamp).
 """
 
@@ -91,7 +91,7 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class MostRecent:
-    """Where this subscription left off; resolved by the client and never sent (X2 of 0.2)."""
+    """Where this subscription left off; resolved by the client and never sent."""
 
     @override
     def __str__(self) -> str:
@@ -125,7 +125,7 @@ class Timestamp:
 
     @classmethod
     def parse(cls, text: str) -> Timestamp:
-        """Read `YYYYmmddTHHMMSS`, with an optional fraction and an optional `Z` (protocol 7.1).
+        """Read `YYYYmmddTHHMMSS`, with an optional fraction and an optional `Z`.
 
         Raises:
             UsageError: Anything else, a zone other than `Z` among it.
@@ -156,7 +156,7 @@ class Timestamp:
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """One message: its publisher's id and that publisher's sequence number (ID1, protocol 7.1).
+    """One message: its publisher's id and that publisher's sequence number.
 
     Raises:
         UsageError: A number is no unsigned 64-bit number.
@@ -204,7 +204,7 @@ class Bookmark:
 
 @dataclass(frozen=True, slots=True)
 class BookmarkList:
-    """Several positions; the server starts after the earliest of those it knows (protocol 7.1).
+    """Several positions; the server starts after the earliest of those it knows.
 
     An empty list stands for "nothing is known" and is written `0`, the start of the log.
     """
@@ -238,7 +238,7 @@ RangeEnd: TypeAlias = Epoch | Now | Bookmark | Timestamp | BookmarkList
 
 @dataclass(frozen=True, slots=True)
 class BookmarkRange:
-    """A replay with an end: nothing follows it (protocol 7.2).
+    """A replay with an end: nothing follows it.
 
     A square bracket includes its end, a round one does not.
 
@@ -284,7 +284,7 @@ _WORDS: Final[dict[str, Epoch | Now | MostRecent]] = {
 
 
 def parse_bookmark(text: str) -> StartPoint:
-    """Read any bookmark of protocol 7.1 and 7.2.
+    """Read a bookmark in any of its wire forms.
 
     Raises:
         UsageError: The text is none; the message names it.

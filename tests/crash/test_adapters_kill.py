@@ -38,7 +38,7 @@ async def main():
     at = {p: 0 for p in (1, 2, 3)}
     at.update({b.publisher_id: b.sequence for b in log.recovery_point()})
     now = store.recovery_points
-    heard = next((point.heard_us for point in now()), 0)
+    heard = next((point.caught_up_us for point in now()), 0)
     hands = []
     async with trio.open_nursery() as nursery:
         while True:
@@ -129,7 +129,7 @@ def test_a_point_is_never_ahead_of_what_was_discarded(
             assert all(newest[each] >= before[each] for each in before)
             for each, last in newest.items():
                 assert {(each, n) for n in range(before.get(each, 0) + 1, last + 1)} <= discarded
-            for each, last in enumerate(arrived.get(point.heard_us, ()), 1):
+            for each, last in enumerate(arrived.get(point.caught_up_us, ()), 1):
                 assert {(each, n) for n in range(newest.get(each, 0) + 1, last + 1)} <= discarded
             moved += newest != before
             before = newest

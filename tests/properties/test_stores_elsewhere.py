@@ -220,7 +220,7 @@ class Bare(KeptPoints):
 
     @override
     def update(self, point: RecoveryPoint) -> None:
-        super().update(replace(point, heard_us=2**50))
+        super().update(replace(point, caught_up_us=2**50))
 
 
 def missed_by(adapter: KeptPoints, seed: int) -> set[str]:

@@ -119,7 +119,7 @@ async def test_a_process_with_nothing_but_the_points_misses_nothing_elsewhere(
             await trio.sleep(2)
             await publish(east, "p", "p1")
             await trio.sleep(2)
-            assert kind != "kept" or kept.points["s"].heard_us
+            assert kind != "kept" or kept.points["s"].caught_up_us
         assert first == ["p1"]
         await cluster.apply(Heal())
         await trio.sleep(1)

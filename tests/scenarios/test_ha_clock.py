@@ -61,13 +61,13 @@ async def anchor_us(
             await trio.sleep(30)
             clock.wrong_s += step_s
         await until_stable(peer)
-        heard_us = clock.right_us()
+        caught_up_us = clock.right_us()
         await drop(peer)
         await drop(await live(server))
         there = await live(other)
         asked = (await there.answer("subscribe")).bookmark.split(",")[-1]
         await client.disconnect()
-    right_us = entered_us if bookmark is NOW else heard_us
+    right_us = entered_us if bookmark is NOW else caught_up_us
     return Timestamp.parse(asked).microseconds, right_us - int(OVERLAP_S * 1_000_000)
 
 

@@ -190,8 +190,8 @@ async def test_a_new_process_begins_elsewhere_before_the_old_one_was_heard_last(
     async with entered(run.client, partial(live, other)) as there:
         point, anchor = await run.enter(there, bookmark=MOST_RECENT)
         assert point == "7|1|"
-        heard_us = Timestamp.parse(anchor).microseconds + OVERLAP_US
-        assert before_us - 1_000_000 <= heard_us <= run.now_us()
+        caught_up_us = Timestamp.parse(anchor).microseconds + OVERLAP_US
+        assert before_us - 1_000_000 <= caught_up_us <= run.now_us()
         await send(there, "9|1|", "7|1|", complete=True)
         assert run.got == [b"9|1|"]
         await run.client.disconnect()

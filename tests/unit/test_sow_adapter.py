@@ -1,10 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
+from typing_extensions import override
 
 from haclient import HAClient, Message, SOWRecoveryPointAdapter
 from haclient.errors import HAClientError, StoreFull, UsageError
@@ -60,7 +63,8 @@ async def test_topic_and_fields_can_be_others(broker: BrokerServer) -> None:
         await adapter.close()
         async with client.sow("points") as records:
             found = [record.json() async for record in records]
-        wanted = {"who": "it's me", "what": "s", "where": "7|1|", "server": "", "heardUs": 0}
+        wanted: dict[str, object] = {"who": "it's me", "what": "s", "where": "7|1|", "server": ""}
+        wanted |= {"caughtUpUs": 0, "generation": 0}
         assert found == [wanted]
         assert list(await adapter.recover("it's me")) == [RecoveryPoint("s", "7|1|")]
         assert adapter.decode(b"no json") is None
@@ -191,7 +195,7 @@ async def test_records_of_other_programs_are_points_without_a_server(
     broker: BrokerServer,
 ) -> None:
     async with points_client(broker) as client:
-        adapter = SOWRecoveryPointAdapter(client, server_field="at", heard_field="until")
+        adapter = SOWRecoveryPointAdapter(client, server_field="at", caught_up_field="until")
         point = RecoveryPoint("s", "7|1|", "east:9007", 12)
         assert adapter.decode(adapter.encode("me", point)) == ("me", point)
         assert b'"at":"east:9007","until":12' in adapter.encode("me", point)
@@ -199,4 +203,86 @@ async def test_records_of_other_programs_are_points_without_a_server(
         bare = "me", RecoveryPoint("s", "7|1|")
         assert adapter.decode(base + b"}") == bare
         assert adapter.decode(base + b',"at":5,"until":"x"}') == bare
-        assert adapter.decode(base + b',"until":true}') == bare
+        assert adapter.decode(base + b',"until":true,"generation":"x"}') == bare
+        later = RecoveryPoint("s", "7|1|", "east:9007", 12, 3)
+        assert adapter.decode(adapter.encode("me", later)) == ("me", later)
+
+
+class NvfixAdapter(SOWRecoveryPointAdapter):
+    """Points as name=value pairs."""
+
+    @override
+    def encode(self, client_name: str, point: RecoveryPoint) -> bytes:
+        values = {"who": client_name, "what": point.sub_id, "where": point.bookmark}
+        return "\x01".join(f"{name}={value}" for name, value in values.items()).encode()
+
+    @override
+    def decode(self, data: bytes) -> tuple[str, RecoveryPoint] | None:
+        found = dict(pair.split("=", 1) for pair in data.decode().split("\x01") if pair)
+        return found["who"], RecoveryPoint(found["what"], found["where"])
+
+
+class NvfixTopic:
+    """A client of a server that keeps name=value records by their first two values."""
+
+    name = "points"
+
+    def __init__(self) -> None:
+        self.records: dict[bytes, bytes] = {}
+
+    def publish_nowait(self, topic: str, data: bytes) -> None:
+        assert topic == "points"
+        self.records[data.rpartition(b"\x01")[0]] = data
+
+    async def publish_flush(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    @asynccontextmanager
+    async def sow(self, topic: str, *, filter: str) -> AsyncGenerator[AsyncIterator[Message]]:  # noqa: A002  # the client's name for it
+        assert (topic, filter) == ("points", "/who = 'me'")
+        yield self._found()
+
+    async def _found(self) -> AsyncGenerator[Message]:
+        for data in self.records.values():
+            await trio.lowlevel.checkpoint()
+            record = Message()
+            record.data = data
+            yield record
+
+    async def sow_delete(self, topic: str, *, filter: str) -> None:  # noqa: A002  # likewise
+        assert (topic, filter) == ("points", "/who = 'me' AND /where = '0'")
+        await trio.lowlevel.checkpoint()
+        kept = {key: data for key, data in self.records.items() if not data.endswith(b"where=0")}
+        self.records = kept
+
+
+@pytest.mark.row("RP4", "RP6")
+async def test_the_records_can_be_of_another_message_type() -> None:
+    """Overridden `encode` and `decode` are all that it takes."""
+    topic = NvfixTopic()
+
+    def adapter() -> NvfixAdapter:
+        return NvfixAdapter(
+            cast("HAClient", topic),
+            topic="points",
+            client_name_field="who",
+            sub_id_field="what",
+            bookmark_field="where",
+        )
+
+    first = adapter()
+    assert list(await first.recover("me")) == []
+    for number in range(1, 4):
+        first.update(RecoveryPoint("s", f"7|{number}|"))
+    first.update(RecoveryPoint("t", "7|9|"))
+    await first.close()
+    assert b"who=me\x01what=s\x01where=7|3|" in topic.records.values()
+    second = adapter()
+    kept = {point.sub_id: point for point in await second.recover("me")}
+    assert kept == {"s": RecoveryPoint("s", "7|3|"), "t": RecoveryPoint("t", "7|9|")}
+    second.purge("t")
+    await second.close()
+    assert list(await adapter().recover("me")) == [RecoveryPoint("s", "7|3|")]
+    assert len(topic.records) == 2
+    await second.prune()
+    assert len(topic.records) == 1

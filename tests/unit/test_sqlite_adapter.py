@@ -41,7 +41,7 @@ async def test_points_are_rows_that_anybody_can_read(path: Path) -> None:
     await adapter.close()
     database = sqlite3.connect(path)
     rows = database.execute('select * from "my points"').fetchall()
-    assert rows == [("me", "s", "1|100|", "east:9007", 100)]
+    assert rows == [("me", "s", "1|100|", "east:9007", 100, 0)]
     database.close()
 
 
@@ -173,7 +173,7 @@ async def test_a_table_that_is_something_else_is_refused(path: Path, statement: 
 async def test_values_of_other_types_are_no_end_of_the_client(path: Path) -> None:
     changed(
         path,
-        "create table recovery_points (client_name, sub_id, bookmark, server, heard_us, "
+        "create table recovery_points (client_name, sub_id, bookmark, server, caught_up_us, "
         "primary key (client_name, sub_id))",
         "insert into recovery_points values ('me', 5, 7, null, 'soon')",
     )

@@ -1,4 +1,4 @@
-"""Fewer updates for an adapter that is slow or dear (RP7)."""
+"""Fewer updates for an adapter that is slow or dear."""
 
 from __future__ import annotations
 

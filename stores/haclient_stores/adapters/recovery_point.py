@@ -1,4 +1,4 @@
-"""Recovery point adapters: a copy of each recovery point somewhere else (RP1, RP2).
+"""Recovery point adapters: a copy of each recovery point somewhere else.
 
 A store in a file is gone with its file, and is no help on another host. An adapter keeps the newest
 recovery point of each subscription elsewhere: in a topic of the server, in a database. It knows no
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 __all__ = [
-    "HEARD_EVERY_US",
+    "CAUGHT_UP_EVERY_US",
     "PointFeed",
     "RecoveryPoint",
     "RecoveryPointAdapter",
@@ -38,7 +38,7 @@ __all__ = [
     "positions",
 ]
 
-HEARD_EVERY_US: Final = 5_000_000
+CAUGHT_UP_EVERY_US: Final = 5_000_000
 """By so much a time has moved that is told without a new bookmark."""
 
 
@@ -50,8 +50,8 @@ class RecoveryPoint:
         sub_id: The subscription.
         bookmark: A comma list in wire form, one bookmark for each publisher.
         server: The address of the server in whose order the list is; empty when nobody knows.
-        heard_us: Whatever servers had at this time is not missing, in microseconds since 1970; 0
-            when nobody knows.
+        caught_up_us: Everything that servers had at this time was received and discarded. In
+            microseconds since 1970; 0 when nobody knows.
         generation: How often the subscription was begun anew, at an explicit start or by a purge:
             a point of a lower generation than the store's is older, whatever it names. From 1 on;
             0 when nobody knows.
@@ -60,7 +60,7 @@ class RecoveryPoint:
     sub_id: str
     bookmark: str
     server: str = ""
-    heard_us: int = 0
+    caught_up_us: int = 0
     generation: int = 0
 
 
@@ -137,7 +137,7 @@ class PointFeed:
             if not point.bookmark:  # purged, or begun anew at an explicit start
                 if told.bookmark:
                     self._adapter.purge(point.sub_id)
-            elif _moved(point, told, HEARD_EVERY_US if not last else 1):
+            elif _moved(point, told, CAUGHT_UP_EVERY_US if not last else 1):
                 self._adapter.update(point)
             else:
                 continue
@@ -148,7 +148,7 @@ def _moved(point: RecoveryPoint, told: RecoveryPoint, by_us: int) -> bool:
     """Whether to tell it; a time that is lower than before belongs to a start anew."""
     same = (point.bookmark, point.server) == (told.bookmark, told.server)
     same = same and told.generation in {0, point.generation}
-    return not (same and 0 <= point.heard_us - told.heard_us < by_us)
+    return not (same and 0 <= point.caught_up_us - told.caught_up_us < by_us)
 
 
 def positions(point: BookmarkList) -> dict[int, int]:

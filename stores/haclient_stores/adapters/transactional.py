@@ -1,4 +1,4 @@
-"""Exactly-once effects: the recovery point in the user's own transaction (BS24).
+"""Exactly-once effects: the recovery point in the user's own transaction.
 
 A program that writes its results into a database saves there, in the same transaction, which
 message they came from. Either both are there or neither is. So whatever happens between the commit
@@ -18,8 +18,8 @@ It is a memory store whose whole knowledge is in the database as well: the recov
 subscription, where it began and in whose order it stands, and the messages behind the point that
 are done. Those are needed because messages may be done in any order. Two tables hold it::
 
-    haclient_recovery_points (client_name, sub_id, bookmark, start, entered_us, server, heard_us,
-                              generation)
+    haclient_recovery_points (client_name, sub_id, bookmark, start, entered_us, server,
+                              caught_up_us, generation)
     haclient_done            (client_name, sub_id, publisher, sequence, generation)
 
 Publisher ids and sequences are texts of 20 digits, since 64 bits without a sign are more than a
@@ -84,13 +84,13 @@ _COLUMNS: Final = {  # which tables of an earlier shape do not have
         "start": _TEXT,
         "entered_us": _NUMBER,
         "server": _TEXT,
-        "heard_us": _NUMBER,
+        "caught_up_us": _NUMBER,
         "generation": _GENERATION,
     },
     _DONE: {"generation": _GENERATION},
 }
 _READ_POINTS: Final = (
-    "select sub_id, bookmark, start, entered_us, server, heard_us, generation "
+    "select sub_id, bookmark, start, entered_us, server, caught_up_us, generation "
     "from haclient_recovery_points where client_name = ?"
 )
 _READ_DONE: Final = (
@@ -105,10 +105,11 @@ _SAVE_DONE: Final = (
 )
 _SAVE_POINT: Final = (
     "insert into haclient_recovery_points "
-    "(client_name, sub_id, bookmark, start, entered_us, server, heard_us, generation) "
+    "(client_name, sub_id, bookmark, start, entered_us, server, caught_up_us, generation) "
     "values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (client_name, sub_id) do update set "
     "bookmark = excluded.bookmark, start = excluded.start, entered_us = excluded.entered_us, "
-    "server = excluded.server, heard_us = excluded.heard_us, generation = excluded.generation"
+    "server = excluded.server, caught_up_us = excluded.caught_up_us, "
+    "generation = excluded.generation"
 )
 _TRIM: Final = (
     "delete from haclient_done "
@@ -271,7 +272,7 @@ class _Handle(Subscription):
 
 
 class TransactionalRecoveryPoint(MemoryBookmarkStore):
-    """A bookmark store whose memory is in the user's own database (BS23, BS24).
+    """A bookmark store whose memory is in the user's own database.
 
     Args:
         connection: A DB-API connection; the one that writes the results, or another one to the
@@ -279,7 +280,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         placeholder: How the driver marks a parameter: `?` (sqlite3) or `%s` (psycopg).
         create_tables: Create the two tables where they are missing, give those of an earlier shape
             their columns, and commit.
-        watch: Warns of messages that stay undiscarded (BS5).
+        watch: Warns of messages that stay undiscarded.
     """
 
     def __init__(
@@ -343,10 +344,10 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
                 self._read(self._connection, statement, client_name)
                 for statement in (_READ_POINTS, _READ_DONE)
             )
-        for sub_id, bookmark, start, entered_us, server, heard_us, generation in points:
+        for sub_id, bookmark, start, entered_us, server, caught_up_us, generation in points:
             handle = self._handle(sub_id)
             if bookmark:
-                point = RecoveryPoint(sub_id, bookmark, server, heard_us)
+                point = RecoveryPoint(sub_id, bookmark, server, caught_up_us)
                 handle.seed(self._positions(point), standing_of(point), generation)
             if start:
                 handle.tracker.start.set(start)
@@ -452,7 +453,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
             handle.start_text,
             handle.tracker.start.entered_us,
             point.server,
-            point.heard_us,
+            point.caught_up_us,
             handle.tracker.generation,
         )
 

@@ -1,4 +1,4 @@
-"""A bookmark store in a file (BS14): what was discarded stays discarded when the process is killed.
+"""A bookmark store in a file: what was discarded stays discarded when the process is killed.
 
 It is a `SubscriptionTracker` for each subscription and a log of their moves (`records` in a
 `record_file`). Opening the store makes the moves again; `prune` writes the fewest records that lead
@@ -79,7 +79,7 @@ class OpenLog:
         gate: Closed while they may not.
         publishers: All publishers; `introduced` of them are in the log.
         trackers: All trackers.
-        resize: Asked with the new size in bytes before messages make the file larger (BS18).
+        resize: Asked with the new size in bytes before messages make the file larger.
     """
 
     __slots__ = ("_promised", "file", "gate", "introduced", "publishers", "resize", "trackers")
@@ -237,16 +237,16 @@ class LogJournal(Journal):
 
 
 class LoggedBookmarkStore(BookmarkFileStore):
-    """Remembers in a file what subscriptions have received and finished (BS1-BS14, BS16, BS21).
+    """Remembers in a file what subscriptions have received and finished.
 
     Args:
         path: The file; created when it is missing. `<path>.prune` beside it is used by `prune`.
-        adapter: Keeps a copy of the recovery points somewhere else (RP2).
-        prune_policy: When the client prunes the log (BS17); by default only `prune()` does.
-        watch: Warns of messages that stay undiscarded (BS5).
+        adapter: Keeps a copy of the recovery points somewhere else.
+        prune_policy: When the client prunes the log; by default only `prune()` does.
+        watch: Warns of messages that stay undiscarded.
         durability: What the client waits for, as in `FilePublishStore`.
         resize_handler: Asked with the new size in bytes before messages make the file larger, and
-            must not use the store; False refuses, and they are not delivered (BS18). Discards
+            must not use the store; False refuses, and they are not delivered. Discards
             always have room.
         on_progress: Called with the bytes read so far while a log is opened.
         disk: Where files are; another one in simulations.
@@ -420,7 +420,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
 
     @override
     def prune(self) -> None:
-        """Rewrite the file without what is finished; may run in a thread of its own (BS16).
+        """Rewrite the file without what is finished; may run in a thread of its own.
 
         The client goes on meanwhile: it stands still only while containers are copied and while
         the files are exchanged. The new file is whole, locked and synced before it takes the name

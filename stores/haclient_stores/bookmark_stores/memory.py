@@ -1,4 +1,4 @@
-"""Bookmark stores without a file: one in memory (BS13), and one that remembers nothing."""
+"""Bookmark stores without a file: one in memory, and one that remembers nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["MemoryBookmarkStore", "NullBookmarkStore"]
 
 
 class MemoryBookmarkStore(TrackedBookmarkStore):
-    """Remembers what subscriptions have received and finished (BS1-BS13, BS19).
+    """Remembers what subscriptions have received and finished.
 
     It survives lost links, not the process; with an adapter the next process, on any host, begins
     at the recovery points.

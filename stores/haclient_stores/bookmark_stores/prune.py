@@ -1,4 +1,4 @@
-"""Pruning bookmark logs from outside, such as from cron, while no client has them (BS16, BS17)."""
+"""Pruning bookmark logs from outside, such as from cron, while no client has them."""
 
 from __future__ import annotations
 

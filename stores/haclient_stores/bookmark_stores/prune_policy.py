@@ -1,4 +1,4 @@
-"""When a bookmark log is pruned without being told to (BS17).
+"""When a bookmark log is pruned without being told to.
 
 A policy says what the user wants; the schedule knows what was written since the last prune. The
 client asks about once a second and prunes in a thread. A prune that gives nothing back is never

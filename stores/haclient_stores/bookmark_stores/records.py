@@ -88,7 +88,7 @@ class Kind(enum.IntEnum):
     SERVER = 25  # part of a server's address, in parts like a name
     SERVER_END = 26  # the last part
     BEFORE = 27  # publisher, sequence
-    HEARD = 28  # microseconds
+    CAUGHT_UP = 28  # microseconds
     SETTLED = 29  # microseconds
     PARTIAL_SEAL = 254  # see record_file
     SEAL = 255
@@ -134,8 +134,8 @@ def standing_records(
         yield from server_records(subscription, standing.server)
     for publisher_id, sequence in standing.before.items():
         yield word(Kind.BEFORE, subscription, publishers.index(publisher_id)), sequence
-    if standing.heard_us:
-        yield word(Kind.HEARD, subscription), standing.heard_us
+    if standing.caught_up_us:
+        yield word(Kind.CAUGHT_UP, subscription), standing.caught_up_us
     if standing.settled_us:
         yield word(Kind.SETTLED, subscription), standing.settled_us
 
@@ -175,7 +175,7 @@ def frozen(tracker: SubscriptionTracker) -> SubscriptionTracker:
 def snapshot(
     subscription: int, tracker: SubscriptionTracker, publishers: Publishers
 ) -> Iterator[tuple[int, int]]:
-    """The fewest records that give the same tracker again (BS16).
+    """The fewest records that give the same tracker again.
 
     Of discarded entries between two undiscarded ones only the last of each publisher is kept.
     """
@@ -493,6 +493,6 @@ _MOVES: Final[dict[int, Callable[[LogReader, SubscriptionTracker, int, int], Non
     Kind.ALIAS_NUMBER: _alias_number,
     Kind.ALIAS_OF: _alias_of,
     Kind.BEFORE: _before,
-    Kind.HEARD: lambda _, tracker, __, value: tracker.heard(value),
+    Kind.CAUGHT_UP: lambda _, tracker, __, value: tracker.heard(value),
     Kind.SETTLED: _settled,
 }

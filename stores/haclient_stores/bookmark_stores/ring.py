@@ -1,4 +1,4 @@
-"""A bookmark store of a fixed size (BS15): two vectors for each subscription, in a small file.
+"""A bookmark store of a fixed size: two vectors for each subscription, in a small file.
 
 `resume` is the recovery point. `applied` is how far everything was discarded: with persisted acks
 it runs ahead of the recovery point, and what lies between comes again and is filtered. What was
@@ -74,7 +74,7 @@ __all__ = ["RING_MAGIC", "RingBookmarkStore", "RingJournal", "Slot", "newest_slo
 
 RING_MAGIC: Final = b"HABMKRNG"
 _HEAD: Final = struct.Struct("<IIQQQQHHHHI4x")
-_HEARD_AT: Final = 24
+_CAUGHT_UP_AT: Final = 24
 _IN_ORDER_AT: Final = 46
 _ZEROS_AT: Final = _HEAD.size - 4  # the last four bytes of the head say nothing
 _VECTORS: Final = struct.Struct("<QQQ")
@@ -96,7 +96,7 @@ class Slot:
         entered_us: When it was entered; 0 when nobody knows.
         vectors: Publisher id, resume and applied of each publisher.
         server: The address of the server that it was entered at last.
-        heard_us: Up to when servers were heard, with everything until then discarded.
+        caught_up_us: Up to when servers were heard, with everything until then discarded.
         in_order: Whether the resume vector is a place in the order of that server.
         generation: How often it was begun anew.
     """
@@ -107,7 +107,7 @@ class Slot:
     entered_us: int = 0
     vectors: tuple[tuple[int, int, int], ...] = ()
     server: str = ""
-    heard_us: int = 0
+    caught_up_us: int = 0
     in_order: bool = False
     generation: int = 1
 
@@ -132,7 +132,7 @@ class Slot:
             length,
             self.writes,
             self.entered_us,
-            self.heard_us,
+            self.caught_up_us,
             self.generation,
             *map(len, texts),
             self.in_order,
@@ -145,7 +145,7 @@ class Slot:
     def unpack(cls, page: bytes) -> Slot | None:
         """Read a slot back; None when it was never written, or not wholly."""
         head = _HEAD.unpack_from(page)
-        crc, length, writes, entered_us, heard_us, generation, *lengths, in_order, count = head
+        crc, length, writes, entered_us, caught_up_us, generation, *lengths, in_order, count = head
         texts = _HEAD.size + _VECTORS.size * count
         if length > len(page) or texts + sum(lengths) != length or not writes:
             return None
@@ -162,7 +162,7 @@ class Slot:
             entered_us,
             tuple(_VECTORS.iter_unpack(page[_HEAD.size : texts])),
             server,
-            heard_us,
+            caught_up_us,
             bool(in_order),
             generation,
         )
@@ -231,7 +231,7 @@ class RingJournal(Journal):
     @override
     def note(self, kind: Kind, value: int = 1, publisher: int = 0) -> None:
         # Only a time behind which nothing is open means anything to the next process.
-        self._has_moved = self._has_moved or kind is not Kind.HEARD
+        self._has_moved = self._has_moved or kind is not Kind.CAUGHT_UP
 
     @override
     def note_server(self, server: str) -> None:
@@ -265,7 +265,7 @@ class RingJournal(Journal):
             finished.acked = True
             finished.take(Chunk(numbers, MIXED, [*waiting.values()], [*waiting]))
         before = {} if slot.in_order else {each: applied for each, _, applied in slot.vectors}
-        tracker.take_order(Standing(slot.server, before, slot.heard_us, slot.heard_us))
+        tracker.take_order(Standing(slot.server, before, slot.caught_up_us, slot.caught_up_us))
         self._image = bytearray(slot.pack())
 
     def save(self) -> None:
@@ -309,7 +309,7 @@ class RingJournal(Journal):
             raise UsageError(self._unusable)
         image = self._image
         standing = self.tracker.standing
-        _WORD.pack_into(image, _HEARD_AT, self.tracker.settle())
+        _WORD.pack_into(image, _CAUGHT_UP_AT, self.tracker.settle())
         if standing.before and standing.orders(self._named()):
             standing.before = {}  # and so it stays until it is entered at another server
             image[_IN_ORDER_AT] = True
@@ -361,13 +361,13 @@ def newest_slot(pair: bytes, *, path: Path, offset: int) -> Slot | None:
 
 
 class RingBookmarkStore(BookmarkFileStore):
-    """Remembers the recovery point of each subscription in a file that never grows (BS15).
+    """Remembers the recovery point of each subscription in a file that never grows.
 
     Args:
         path: The file; created when it is missing.
         subscriptions: So many it has room for; the file takes 8 KiB for each.
-        adapter: Keeps a copy of the recovery points somewhere else (RP2).
-        watch: Warns of messages that stay undiscarded (BS5).
+        adapter: Keeps a copy of the recovery points somewhere else.
+        watch: Warns of messages that stay undiscarded.
         durability: What the client waits for, as in `FilePublishStore`.
         disk: Where files are; another one in simulations.
 

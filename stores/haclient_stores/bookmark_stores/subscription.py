@@ -239,7 +239,7 @@ class Subscription(SubscriptionLog):
         tracker, journal = self.tracker, self.journal
         with journal.moving():
             tracker.heard(until_us)
-            journal.note(Kind.HEARD, until_us)
+            journal.note(Kind.CAUGHT_UP, until_us)
             if tracker.settle() != self._noted_us:
                 self._noted_us = tracker.standing.settled_us
                 journal.note(Kind.SETTLED, self._noted_us)

@@ -41,8 +41,8 @@ class TrackedBookmarkStore(BookmarkStore):
     """A bookmark store with a tracker for each subscription.
 
     Args:
-        adapter: Keeps a copy of the recovery points somewhere else (RP2).
-        watch: Warns of messages that stay undiscarded (BS5).
+        adapter: Keeps a copy of the recovery points somewhere else.
+        watch: Warns of messages that stay undiscarded.
 
     Attributes:
         adapter: The same.
@@ -322,5 +322,5 @@ def point_of(sub_id: str, tracker: SubscriptionTracker) -> RecoveryPoint:
 
 def standing_of(point: RecoveryPoint) -> Standing:
     """Where a subscription stands that begins with this; a time that cannot be counts as none."""
-    heard_us = point.heard_us if 0 < point.heard_us <= LAST_MICROSECOND else 0
-    return Standing(point.server or NOWHERE, heard_us=heard_us, settled_us=heard_us)
+    caught_up_us = point.caught_up_us if 0 < point.caught_up_us <= LAST_MICROSECOND else 0
+    return Standing(point.server or NOWHERE, caught_up_us=caught_up_us, settled_us=caught_up_us)

@@ -26,14 +26,14 @@ class Standing:
     Attributes:
         server: The address of the server that it was entered at last; empty when nobody knows.
         before: The highest sequence of each publisher, by its id, that came from other servers.
-        heard_us: What servers had at this time has arrived, in microseconds since 1970; 0 when no
-            server has sent all that it had so far.
+        caught_up_us: Everything that servers had at this time was received. In microseconds since
+            1970; 0 when no server has sent all that it had so far.
         settled_us: The same of what has arrived and was discarded, too; see `settle`.
     """
 
     server: str = ""
     before: dict[int, int] = field(default_factory=dict[int, int])
-    heard_us: int = 0
+    caught_up_us: int = 0
     settled_us: int = 0
     _waiting: tuple[int, int] | None = None  # a time, and a number that no earlier message has
 
@@ -49,7 +49,7 @@ class Standing:
 
     def heard(self, until_us: int) -> None:
         """The server has sent all that it had at a time."""
-        self.heard_us = until_us
+        self.caught_up_us = until_us
 
     def orders(self, finished: Mapping[int, int]) -> bool:
         """Whether what is finished is a place in the order of this server's log.
@@ -71,12 +71,12 @@ class Standing:
             following: The number of the next message.
         """
         if not oldest:
-            self.settled_us, self._waiting = self.heard_us, None
+            self.settled_us, self._waiting = self.caught_up_us, None
             return
         if self._waiting is not None and oldest >= self._waiting[1]:
             self.settled_us, self._waiting = self._waiting[0], None
-        if self._waiting is None and self.heard_us > self.settled_us:
-            self._waiting = self.heard_us, following
+        if self._waiting is None and self.caught_up_us > self.settled_us:
+            self._waiting = self.caught_up_us, following
 
     def copy(self) -> Standing:
         """One that stays as it is."""

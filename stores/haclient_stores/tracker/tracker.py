@@ -1,4 +1,4 @@
-"""What a subscription has received and finished, and where it may safely resume (design 5).
+"""What a subscription has received and finished, and where it may safely resume.
 
 Terms. An *entry* is one delivered message: a number that rises with each entry, and the bookmark,
 which is a publisher and that publisher's sequence. Entries stand in *arrival order*, which is the
@@ -17,6 +17,10 @@ undiscarded ones after a restart. They keep their place in the arrival order, so
 recovery point until they came again and were discarded. When such a message comes it gets a new
 number, an *alias* of the old entry, since numbers have to rise in the order of delivery.
 Undiscarded entries that somebody holds are *in hand*: their redelivery is dropped.
+
+**Numbers.** `head` is the low watermark: it is always an open entry or the next number. A number
+from there on is open, discarded (`ahead`), or stands for no entry (`holes`: aliases, and numbers
+that were skipped). The tests assert it after every step (`tests/support/tracker_invariants.py`).
 
 **Persisted acks** (`finished`) are recovery points of their own only after `completed` and while
 the subscription is neither paused nor conflated, which is decided here.
@@ -60,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 
 class SubscriptionTracker(Resumption):
-    """The rules of one subscription (BS2-BS11, BS19).
+    """The rules of one subscription.
 
     Attributes, which only this class changes:
         head: All numbers below it are discarded.

@@ -235,17 +235,17 @@ def test_the_caught_up_time_is_that_of_the_wall_clock() -> None:
     place = ResumePosition(log)
     place.sending(now)
     context.note_caught_up(place, 0.0, now, last=True)
-    assert log.standing.heard_us == 0, "the replay is not complete"
+    assert log.standing.caught_up_us == 0, "the replay is not complete"
     place.is_complete = True
     now = 60.0
     context.note_caught_up(place, 60.0, now, last=False)
-    first_us = log.standing.heard_us
+    first_us = log.standing.caught_up_us
     assert first_us == pytest.approx(NOW_US, abs=2)
     now = 560.0
     context.note_caught_up(place, 550.0, now, last=False)
-    assert log.standing.heard_us == first_us, "nothing has come: not worth a note"
+    assert log.standing.caught_up_us == first_us, "nothing has come: not worth a note"
     context.note_caught_up(place, 550.0, now, last=True)
-    assert log.standing.heard_us == pytest.approx(NOW_US + 540_000_000, abs=2)
+    assert log.standing.caught_up_us == pytest.approx(NOW_US + 540_000_000, abs=2)
     context.note_caught_up(ResumePosition(), 550.0, now, last=True)  # nothing is remembered
 
 

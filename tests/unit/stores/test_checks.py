@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -69,12 +69,27 @@ STORES: Final = (
 )
 
 
+_open: Final[list[sqlite3.Connection]] = []
+
+
+def _connected() -> sqlite3.Connection:
+    _open.append(sqlite3.connect(":memory:"))
+    return _open[-1]
+
+
+@pytest.fixture(autouse=True)
+def connections_are_closed() -> Iterator[None]:
+    yield
+    while _open:
+        _open.pop().close()
+
+
 def arguments(kind: str, path: Path) -> dict[str, object]:
     """What each cannot be made without."""
     needed: dict[str, dict[str, object]] = {
         **{each: {"path": path} for each in (*BOOKMARK_FILES, *DIRECTORIES)},
         "RingPublishStore": {"path": path, "capacity_bytes": 2**20},
-        "TransactionalRecoveryPoint": {"connection": sqlite3.connect(":memory:")},
+        "TransactionalRecoveryPoint": {"connection": _connected()},
         "SqliteRecoveryPointAdapter": {"path": path},
         "ConflatingRecoveryPointAdapter": {"inner": SqliteRecoveryPointAdapter(path.parent / "db")},
         "SOWRecoveryPointAdapter": {"client": HAClient("points", servers=["tcp://h:1/amps/json"])},
@@ -125,7 +140,7 @@ ARGUMENTS: Final[list[tuple[tuple[str, ...], str, tuple[object, ...]]]] = [
     (("SOWRecoveryPointAdapter",), "topic", NOT_TEXTS),
     *[
         (("SOWRecoveryPointAdapter",), f"{field}_field", NOT_TEXTS)
-        for field in ("client_name", "sub_id", "bookmark", "server", "heard")
+        for field in ("client_name", "sub_id", "bookmark", "server", "caught_up", "generation")
     ],
     (("prune",), "paths", (None, 5, "orders.bm", b"orders.bm")),
 ]

@@ -88,7 +88,7 @@ class ForgetsTheServer(DictAdapter):
 
     @override
     def update(self, point: RecoveryPoint) -> None:
-        super().update(RecoveryPoint(point.sub_id, point.bookmark, heard_us=point.heard_us))
+        super().update(RecoveryPoint(point.sub_id, point.bookmark, caught_up_us=point.caught_up_us))
 
 
 class ForgetsTheTime(DictAdapter):
@@ -96,7 +96,7 @@ class ForgetsTheTime(DictAdapter):
 
     @override
     def update(self, point: RecoveryPoint) -> None:
-        super().update(replace(point, heard_us=0))
+        super().update(replace(point, caught_up_us=0))
 
 
 class WantsANewBookmark(DictAdapter):

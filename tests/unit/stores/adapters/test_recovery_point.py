@@ -140,11 +140,11 @@ def test_a_time_alone_is_told_every_few_seconds_and_at_the_end() -> None:
     for second in range(1, 62):
         log.heard(second * 1_000_000)
         feed.tell()
-    assert [point.heard_us // 1_000_000 for point in adapter.points] == [*range(1, 62, 5)]
+    assert [point.caught_up_us // 1_000_000 for point in adapter.points] == [*range(1, 62, 5)]
     log.heard(62_000_000)
     feed.tell(last=True)
     feed.tell(last=True)
-    assert [point.heard_us for point in adapter.points[13:]] == [62_000_000]
+    assert [point.caught_up_us for point in adapter.points[13:]] == [62_000_000]
 
 
 @pytest.mark.row("BS9")

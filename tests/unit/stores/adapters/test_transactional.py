@@ -5,7 +5,7 @@ import random
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -279,6 +279,7 @@ def test_each_message_has_its_effect_once_in_postgres_whenever_the_process_is_ki
 ) -> None:
     rng = random.Random(seed)
     largest = 2**64 - 1
+    rows: list[tuple[str]] = []
     messages = [f"{largest - n % 3}|{largest - 200 + n}|" for n in range(1, 101)]
     for _ in range(200):
         connection = postgres()
@@ -360,6 +361,7 @@ def test_save_in_another_thread_while_the_client_goes_on(tmp_path: Path) -> None
         store.trim("s")
     assert count(connection) == 0
     assert str(opened(connection).most_recent("s")) == "2|4999|,3|5000|,1|4998|"
+    connection.close()
     connection.close()
 
 
@@ -650,10 +652,13 @@ def test_a_bookmark_store_whose_whole_state_is_one_sqlite_file(tmp_path: Path) -
 
 @pytest.mark.row("BS22", "BS23")
 def test_it_is_a_bookmark_store_like_any_other() -> None:
-    def make() -> TransactionalRecoveryPoint:
-        return TransactionalRecoveryPoint(sqlite3.connect(":memory:"))
+    with ExitStack() as stack:
 
-    check_bookmark_store(make)
+        def make() -> TransactionalRecoveryPoint:
+            made = stack.enter_context(closing(sqlite3.connect(":memory:")))
+            return TransactionalRecoveryPoint(made)
+
+        check_bookmark_store(make)
 
 
 def test_what_an_ack_covered_on_an_earlier_link_has_its_effect_once(

@@ -278,7 +278,7 @@ def test_a_slot_reads_back_as_it_was_written() -> None:
     largest = 2**64 - 1
     slot = Slot(largest, "s\udcff", "0|1|", 5, ((largest, 0, largest), (1, 2, 3)))
     assert Slot.unpack(slot.pack().ljust(4096, b"\0")) == slot
-    slot = replace(slot, server="a:1", heard_us=largest, in_order=True)
+    slot = replace(slot, server="a:1", caught_up_us=largest, in_order=True)
     assert Slot.unpack(slot.pack().ljust(4096, b"\0")) == slot
     assert Slot.unpack(bytes(4096)) is None
 
@@ -330,21 +330,21 @@ def test_a_time_counts_for_the_next_process_when_all_before_it_is_discarded() ->
     log.begin(acked=False, start="0")
     log.entered("a:1")
     log.heard(1_000)
-    assert (newest(pages).server, newest(pages).heard_us) == ("a:1", 1_000)
+    assert (newest(pages).server, newest(pages).caught_up_us) == ("a:1", 1_000)
     first, second = log.log_batch(["1|1|", "1|2|"])
     log.heard(2_000)
     (third,) = log.log_batch(["1|3|"])
     log.heard(3_000)
-    assert log.standing.heard_us == 3_000
+    assert log.standing.caught_up_us == 3_000
     log.discard(second)
     log.discard(first)
-    assert newest(pages).heard_us == 2_000
+    assert newest(pages).caught_up_us == 2_000
     log.heard(4_000)
     log.discard(third)
-    assert newest(pages).heard_us == 4_000
+    assert newest(pages).caught_up_us == 4_000
     log.entered("b:1")
     assert newest(pages).server == "b:1"
-    assert newest(pages).heard_us == 4_000
+    assert newest(pages).caught_up_us == 4_000
     assert not newest(pages).in_order
 
 
@@ -357,16 +357,16 @@ def test_the_next_process_stands_where_this_one_did() -> None:
     log.heard(1_000)
     again, _ = made()
     journal_of(again).restore(newest(pages))
-    assert again.standing == Standing("a:1", {}, heard_us=1_000, settled_us=1_000)
+    assert again.standing == Standing("a:1", {}, caught_up_us=1_000, settled_us=1_000)
     log.entered("b:1")
     log.discard(log.log("1|2|"))
     assert log.in_order
     journal_of(again).restore(newest(pages))
-    assert again.standing == Standing("b:1", {}, heard_us=1_000, settled_us=1_000)
+    assert again.standing == Standing("b:1", {}, caught_up_us=1_000, settled_us=1_000)
     assert again.in_order
     log.entered("c:1")
     journal_of(again).restore(newest(pages))
-    assert again.standing == Standing("c:1", {1: 2}, heard_us=1_000, settled_us=1_000)
+    assert again.standing == Standing("c:1", {1: 2}, caught_up_us=1_000, settled_us=1_000)
     assert not again.in_order
     log.begin(acked=False, start="0")
     assert newest(pages).server == ""

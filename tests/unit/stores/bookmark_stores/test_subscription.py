@@ -185,7 +185,7 @@ def test_the_time_behind_which_nothing_is_open_outlives_restarts_and_pruning(
         if prune:
             restarting.store.prune()
         assert restarting.again().standing == Standing("a:1", {}, 9_000_000, 5_000_000)
-        assert [point.heard_us for point in restarting.store.recovery_points()] == [5_000_000]
+        assert [point.caught_up_us for point in restarting.store.recovery_points()] == [5_000_000]
     restarting.store.close()
 
 

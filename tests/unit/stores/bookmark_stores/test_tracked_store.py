@@ -119,13 +119,13 @@ def test_what_was_kept_is_safe_on_its_server_and_carries_its_time_elsewhere(
 
 
 @pytest.mark.row("RP6", "BS9")
-@pytest.mark.parametrize("heard_us", [-1, 0, 2**63])
+@pytest.mark.parametrize("caught_up_us", [-1, 0, 2**63])
 def test_a_point_that_says_nothing_of_it_is_safe_nowhere(
-    tmp_path: Path, kind: str, heard_us: int
+    tmp_path: Path, kind: str, caught_up_us: int
 ) -> None:
     """As one has it that another program has kept: the start of the log, and what is known."""
     store = made(kind, tmp_path)
-    store.seed([RecoveryPoint("s", "1|5|", heard_us=heard_us)])
+    store.seed([RecoveryPoint("s", "1|5|", caught_up_us=caught_up_us)])
     for _ in range(2):
         log = store.subscription("s")
         assert asked(log, "east:9007") == "0"

@@ -24,7 +24,7 @@ def test_an_entry_at_the_same_server_keeps_what_is_known() -> None:
     standing.entered("a", {})
     standing.heard(5)
     standing.entered("a", {7: 1})
-    assert (standing.heard_us, standing.before) == (5, {})
+    assert (standing.caught_up_us, standing.before) == (5, {})
 
 
 def test_progress_of_nobody_knows_where_is_taken_for_that_of_the_first_server() -> None:
@@ -62,8 +62,8 @@ def test_what_nobody_has_heard_is_never_settled() -> None:
 
 
 def test_a_copy_stays_as_it_is() -> None:
-    standing = Standing("a", {7: 1}, heard_us=5, settled_us=4)
+    standing = Standing("a", {7: 1}, caught_up_us=5, settled_us=4)
     copy = standing.copy()
     assert copy == standing
     standing.entered("b", {7: 2})
-    assert copy == Standing("a", {7: 1}, heard_us=5, settled_us=4)
+    assert copy == Standing("a", {7: 1}, caught_up_us=5, settled_us=4)
