@@ -169,7 +169,7 @@ async def test_what_was_left_to_the_file_is_sent_by_the_next_client(tmp_path: Pa
                 assert [(await anext(messages)).data for _ in TEN] == TEN
 
 
-@pytest.mark.row("PS16", "HA25", "AK6")
+@pytest.mark.row("PS14", "PS16", "HA25", "AK6")
 @pytest.mark.parametrize("how", ["returns", "is downgraded"])
 async def test_nothing_is_persisted_until_a_sync_replica_returns_or_is_downgraded(
     how: str,
@@ -186,6 +186,7 @@ async def test_nothing_is_persisted_until_a_sync_replica_returns_or_is_downgrade
                 await client.publish_flush(timeout=30)
             with pytest.raises(TimeoutError):
                 await client.wait_empty(timeout=30)
+            assert client.unpersisted_count == 1, "it is persisted at the first broker only"
 
             async def resolve() -> None:
                 await trio.sleep(1000)
