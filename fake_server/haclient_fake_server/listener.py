@@ -14,7 +14,7 @@ import trio
 
 from haclient.errors import UsageError
 from haclient.transport.link import TcpLink
-from haclient.transport.memory import network
+from haclient.transport.memory_network import network
 
 if TYPE_CHECKING:
     from haclient.transport.link import Link

@@ -32,8 +32,8 @@ from haclient.protocol.options import Options
 from haclient.session.acks import PendingCommand
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import StoreSubscription
-from haclient.session.machine import Session
 from haclient.session.resume import ResumeContext, resume_options
+from haclient.session.session import Session
 from haclient.session.subscriptions import Sink, SubscribeRequest, Subscription
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection

@@ -29,8 +29,8 @@ from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
 from haclient.session.acks import PendingCommand, disconnect_error
 from haclient.session.heartbeat import Due, Heartbeat
-from haclient.session.machine import Received, Session
 from haclient.session.resume import CaughtUpClock
+from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Subscription
 from haclient.transport.link import Link
 from haclient.transport.message_queue import Delivery

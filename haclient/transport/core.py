@@ -44,7 +44,7 @@ from haclient.session.logon import (
     read_logon_ack,
     refusal,
 )
-from haclient.session.machine import Received, Session
+from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.client_thread import ClientThread

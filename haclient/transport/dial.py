@@ -15,7 +15,7 @@ import trio
 from haclient.errors import ConnectionRefused, DisconnectedError, TimedOut, UsageError
 from haclient.protocol.uri import Uri
 from haclient.transport.link import Link, TcpLink
-from haclient.transport.memory import network
+from haclient.transport.memory_network import network
 from haclient.transport.nursery import open_nursery
 
 __all__ = ["Dialler", "dial"]

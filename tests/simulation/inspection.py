@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from haclient.client import Client
-from haclient.transport.memory import network
+from haclient.transport.memory_network import network
 from haclient_stores.bookmark import EPOCH
 from simulation.actors import message_of, uri
 from simulation.checkers import LogRecord

@@ -15,7 +15,7 @@ from dataclasses import replace
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.transport.memory import network
+from haclient.transport.memory_network import network
 from haclient.transport.nursery import open_nursery
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.server import BrokerServer

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, get_args
 import trio
 
 from haclient.errors import UsageError
-from haclient.transport.memory import network, origin
+from haclient.transport.memory_network import network, origin
 from haclient.transport.nursery import open_nursery
 from haclient_fake_server.config import BrokerConfig, LogTopic, ReplicateTo, SowTopic
 from haclient_fake_server.engine.destinations import DestinationStatus

@@ -18,7 +18,7 @@ from haclient_fake_server.testing.faults import CLIENT, Direction, How
 from haclient_fake_server.testing.proxy import Wire
 
 if TYPE_CHECKING:
-    from haclient.transport.memory import MemoryConnection, MemoryNetwork, Pipe
+    from haclient.transport.memory_network import MemoryConnection, MemoryNetwork, Pipe
 
 __all__ = ["MemorySwitch"]
 

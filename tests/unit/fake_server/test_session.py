@@ -11,7 +11,7 @@ import trio
 from haclient.client import Client
 from haclient.errors import ConnectionRefused, HAClientError, SlowClient
 from haclient.transport.link import Link
-from haclient.transport.memory import MemoryLink, link_pair
+from haclient.transport.memory_network import MemoryLink, link_pair
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.session import dial_destination

@@ -24,7 +24,7 @@ from haclient.session.acks import PendingCommand
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.logon import LoggedOn
-from haclient.session.machine import Session
+from haclient.session.session import Session
 from haclient.session.subscriptions import SubscribeRequest, Subscription
 from haclient.transport.commands import (
     Commander,
@@ -36,7 +36,7 @@ from haclient.transport.commands import (
 )
 from haclient.transport.connection import Connection
 from haclient.transport.events import Events
-from haclient.transport.memory import link_pair
+from haclient.transport.memory_network import link_pair
 from haclient.transport.message_queue import Delivery
 from haclient.transport.publisher import Publisher
 from haclient.transport.writer import SendGate, Writer

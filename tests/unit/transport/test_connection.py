@@ -19,11 +19,11 @@ from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
 from haclient.session.heartbeat import Heartbeat
-from haclient.session.machine import Received, Session
+from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Subscription
 from haclient.transport.connection import Connection
 from haclient.transport.events import Events
-from haclient.transport.memory import MemoryLink, link_pair
+from haclient.transport.memory_network import MemoryLink, link_pair
 from haclient.transport.message_queue import Delivery
 from haclient.transport.writer import SendGate, Writer
 from support.clock import in_virtual_time

@@ -22,13 +22,13 @@ from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.session.connection_state import ConnectionState, ConnectionStatus
 from haclient.session.logon import LoggedOn
-from haclient.session.machine import Session
+from haclient.session.session import Session
 from haclient.session.subscriptions import Subscription
 from haclient.transport.commands import Commander
 from haclient.transport.connection import Connection
 from haclient.transport.core import Core, drain, log_on, release_queues
 from haclient.transport.events import Events
-from haclient.transport.memory import link_pair
+from haclient.transport.memory_network import link_pair
 from haclient.transport.message_queue import Delivery
 from haclient.transport.publisher import Publisher
 from haclient.transport.settings import Settings

@@ -8,7 +8,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.transport.link import Link, TcpLink
-from haclient.transport.memory import link_pair
+from haclient.transport.memory_network import link_pair
 
 Pair = tuple[Link, Link]
 

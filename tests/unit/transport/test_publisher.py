@@ -16,7 +16,7 @@ from haclient.errors import (
 from haclient.protocol.messages import Message
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
-from haclient.transport.memory import link_pair
+from haclient.transport.memory_network import link_pair
 from haclient.transport.publisher import Publisher, Watermark
 from haclient.transport.writer import FLUSH_BYTES, Writer
 from haclient_stores.interfaces import PublishStore

@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.protocol.framing import FrameReader
 from haclient.session.custom_stores import SendingStore
-from haclient.transport.memory import MemoryLink, link_pair
+from haclient.transport.memory_network import MemoryLink, link_pair
 from haclient.transport.writer import FLUSH_BYTES, SendGate, UnpersistedAges, Writer
 from haclient_stores.interfaces import FrameLog
 from haclient_stores.publish_stores.memory import MemoryPublishStore

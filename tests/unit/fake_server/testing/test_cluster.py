@@ -12,7 +12,7 @@ import trio
 from haclient.errors import ConnectionRefused, HAClientError, UsageError
 from haclient.protocol.uri import Uri
 from haclient.transport.dial import dial
-from haclient.transport.memory import network
+from haclient.transport.memory_network import network
 from haclient_fake_server.__main__ import _config, _parser
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, LogTopic, ReplicateTo, SowTopic
 from haclient_fake_server.testing.cluster import Cluster, LocalBroker, ProcessBroker, arguments_of

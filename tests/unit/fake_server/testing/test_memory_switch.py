@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from haclient.transport.memory import MemoryLink, MemoryNetwork, origin
+from haclient.transport.memory_network import MemoryLink, MemoryNetwork, origin
 from haclient_fake_server.testing.faults import BOTH, Cut, Direction, How, Refuse, Slow
 from haclient_fake_server.testing.memory_switch import MemorySwitch
 from haclient_fake_server.testing.proxy import Wire

@@ -8,7 +8,13 @@ from haclient.errors import ConnectionRefused, HAClientError
 from haclient.ha import HAClient
 from haclient.protocol.uri import Uri
 from haclient.transport.dial import dial
-from haclient.transport.memory import MemoryConnection, MemoryLink, link_pair, network, origin
+from haclient.transport.memory_network import (
+    MemoryConnection,
+    MemoryLink,
+    link_pair,
+    network,
+    origin,
+)
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.server import BrokerServer
 from haclient_stores.publish_stores.memory import MemoryPublishStore

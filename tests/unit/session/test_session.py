@@ -17,7 +17,7 @@ from haclient.errors import (
 )
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
-from haclient.session.machine import Received, Session
+from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Sink, Subscription
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.interfaces import SubscriptionLog
