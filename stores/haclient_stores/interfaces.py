@@ -181,7 +181,10 @@ class FrameLog(PublishStore, Protocol):
 
     @abstractmethod
     def append(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
-        """The same as `store`."""
+        """The same as `store`, for a caller that has checked that this is the store's thread.
+
+        The client calls it for each message, and checks its own thread before.
+        """
 
     @abstractmethod
     def rewind(self, after: int) -> None:

@@ -110,7 +110,6 @@ def a_length_is_written_before_its_frame(patch: pytest.MonkeyPatch) -> None:
         return int(self._window.last_sequence)
 
     patch.setattr(segments.SegmentLog, "append", append)
-    patch.setattr("haclient_stores.publish_stores.publish_log.PublishLog.store", append)
 
 
 @bug("file")

@@ -80,7 +80,10 @@ class PublishLog(SegmentLog, FrameLog):
                 raise
             directory.on_fork(self, PublishLog.forked)
 
-    store = SegmentLog.append  # pyright: ignore[reportAssignmentType]  one function for both
+    @override
+    def store(self, head: bytes, tail: bytes, body: bytes | bytearray | memoryview) -> int:
+        self._thread.check()
+        return self.append(head, tail, body)
 
     @property
     @override
