@@ -289,7 +289,8 @@ class Run:
         except StoreError as error:
             self._say(f"{name}: an intruder meets {error}")
             return
-        if life.alive:
+        # Whoever has met an error of the disk may be about to end, and have closed the store.
+        if life.alive and not life.disk.failures:
             complaint = f"lock: a second process has opened the store of {name}"
             self.nodes[name].complaints.append(complaint)
 
