@@ -30,8 +30,9 @@ it; the store then answers with the start.
 logon, each a random number with the first position after it, and a position with each persisted
 ack. It is another log when the youngest start that we know is not among them, or when a younger one
 begins at or below a position that the log had reached. Of a server that names no starts, an `s` or
-`bm` that is lower than before says so. What cannot be detected: a backup that is restored, without
-its start being unknown, while no client that had seen a later position is running.
+`bm` that is lower than before says so. What cannot be detected: a restored backup
+that contains the start that we know, and every position that an ack has told us of. The store keeps
+that position as well (`with_progress`), since a restarted client has to know it.
 
 **The caught-up time** (`CaughtUpClock`) must never be too late. All that a server has written is
 here when nothing is left to read. While a client is too slow to empty the link, though, the server
@@ -57,6 +58,7 @@ from haclient.protocol.options import Options
 from haclient.session.logon import LoggedOn, LogStart
 from haclient_stores.bookmark import Bookmark, parse_bookmark
 from haclient_stores.interfaces import SubscriptionLog
+from haclient_stores.tracker.server_order import log_name
 
 __all__ = [
     "OVERLAP_S",
@@ -171,7 +173,8 @@ class ServerLogs:
 
     A log is named by the address of its server and, where that names the starts of its log, by the
     youngest one and a position: `localhost:9007#00c0ffee@1200`. Stores keep the name with their
-    recovery points.
+    recovery points, and behind a space how far the log has come since, as the youngest start and a
+    position: a backup that was made before that is another log for the next process, too.
     """
 
     __slots__ = ("_known", "_replaced", "_starts", "address")
@@ -245,12 +248,13 @@ class ServerLogs:
             stored: In whose order a recovery point is, as a store says it; empty for unknown.
         """
         known = self._known.get(self.address)
+        stored, _, progress = stored.partition(" ")
         if known is None or not stored or stored == known.name:
             return stored or self.name
         if stored in known.lost:
             return known.name
         address, _, which = stored.rpartition("#")
-        start, _, position = which.partition("@")
+        start, _, position = (progress or which).partition("@")
         try:
             same = address == self.address and _holds(self._starts, int(start, 16), int(position))
         except ValueError:  # an address alone, or of a server that named no starts
@@ -258,6 +262,14 @@ class ServerLogs:
         if same:
             known.names.add(stored)
         return stored if same else known.name
+
+    def with_progress(self, name: str) -> str:
+        """The name of the present log, as `resolve` tells it, with how far the log has come."""
+        known = self._known.get(self.address)
+        if known is None or not known.start_id:
+            return name
+        place = f"{known.start_id:x}@{known.reached}"
+        return name if name.endswith(f"#{place}") else f"{name} {place}"
 
 
 def _name(address: str, starts: Sequence[LogStart]) -> str:
@@ -291,6 +303,8 @@ class ResumePosition:
         is_complete: Whether the server has sent all that it had when the subscription was entered.
         last_bookmark: The last one that the server has sent, on this link or an earlier one; empty
             if none, or if messages do not come in the order of the log.
+        is_ahead_of_note: Whether something has come since the position of the server's log was
+            noted in the store.
     """
 
     __slots__ = (
@@ -298,6 +312,7 @@ class ResumePosition:
         "_complete_at",
         "_noted",
         "_sent_at",
+        "is_ahead_of_note",
         "is_complete",
         "last_bookmark",
         "log",
@@ -306,6 +321,7 @@ class ResumePosition:
     def __init__(self, log: SubscriptionLog | None = None) -> None:
         self.log = log
         self.is_complete = False
+        self.is_ahead_of_note = False
         self.last_bookmark = ""
         self._sent_at = 0.0
         self._complete_at: float | None = None
@@ -322,7 +338,7 @@ class ResumePosition:
     def accepted(self, server_log: str) -> None:
         """A server has accepted it: what comes is in the order of this log."""
         if self.log is not None:
-            if self.log.standing.server != server_log:
+            if log_name(self.log.standing.server) != log_name(server_log):
                 self.last_bookmark = ""
             self.log.entered(server_log)
 
@@ -363,7 +379,7 @@ def resume_bookmarks(
     standing = log.standing
     if not standing.server:  # somebody else has remembered it
         return log.resume_elsewhere(0)
-    if server == standing.server:
+    if server == log_name(standing.server):
         if log.in_order:
             return (log.resume(),)
         if _is_position(last):
@@ -437,7 +453,8 @@ class ResumeContext:
     def accepted(self, position: ResumePosition) -> None:
         """The server in use has accepted the subscription."""
         if position.log is not None:
-            position.accepted(self.servers.resolve(position.log.standing.server))
+            name = self.servers.resolve(position.log.standing.server)
+            position.accepted(self.servers.with_progress(name))
 
     def note_caught_up(
         self, position: ResumePosition, link_until: float, now: float, *, last: bool
@@ -451,8 +468,29 @@ class ResumeContext:
             last: Whether the link has ended: then also when nothing has come since the last time.
         """
         log, until = position.log, position.caught_up_until(link_until, now)
-        if log is not None and until is not None and (position.has_moved or last):
+        if log is None or until is None:
+            return
+        has_moved = position.has_moved
+        if has_moved or last:
             log.heard(max(1, self.now_us(now) - int((now - until) * 1_000_000)))
+        self._note_progress(position, log, has_moved=has_moved or last)
+
+    def _note_progress(
+        self, position: ResumePosition, log: SubscriptionLog, *, has_moved: bool
+    ) -> None:
+        """Let the store know how far the server's log has come, at least as far as what came.
+
+        The position is told by persisted acks, so it may be known only after the messages.
+        """
+        position.is_ahead_of_note |= has_moved
+        server = log.standing.server
+        name = self.servers.resolve(server)
+        if not position.is_ahead_of_note or not server or name != log_name(server):
+            return
+        placed = self.servers.with_progress(name)
+        if placed != server:
+            log.entered(placed)
+            position.is_ahead_of_note = has_moved
 
 
 class Refusals:

@@ -332,7 +332,8 @@ class SubscriptionLog(Protocol):
         """A server has accepted it; what comes next is in the order of its log.
 
         Args:
-            server: Its address.
+            server: Its address, or another name of its log. What stands behind a space in it says
+                how far that log has come: it is written down, and the log is still the same.
         """
 
     @abstractmethod

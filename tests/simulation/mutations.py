@@ -324,3 +324,8 @@ def _diverging_pair_counts_as_equal(stack: contextlib.ExitStack) -> None:
 @_mutation("a connection counts as a success as soon as it is live")
 def _young_connections_are_stable(stack: contextlib.ExitStack) -> None:
     _replace(stack, reconnector, "STABLE_AFTER_S", 0.0)
+
+
+@_mutation("a server that was restored from an older backup is taken for the same log")
+def _restored_log_is_the_same(stack: contextlib.ExitStack) -> None:
+    _replace(stack, resume, "_holds", lambda *_: True)

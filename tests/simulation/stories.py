@@ -42,7 +42,7 @@ def told(seed: int) -> Plan | None:
     chance = Random(f"told {seed}")
     if chance.random() >= _TOLD_SHARE:
         return None
-    stories = (late_publisher, late_publisher, slow_reader, recycled, replaced, flapping)
+    stories = (late_publisher, late_publisher, slow_reader, recycled, replaced, flapping, restored)
     return chance.choice(stories)(seed, chance)
 
 

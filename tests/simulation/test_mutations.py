@@ -43,6 +43,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
         ("persisted_ack_for_what_was_not_sent", stories.slow_reader),
         ("missing_time_anchor", stories.late_publisher),
         ("young_connections_are_stable", stories.flapping),
+        ("restored_log_is_the_same", stories.restored),
     ],
 )
 def test_a_story_finds_the_bug_that_it_is_for(

@@ -13,10 +13,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NOWHERE", "Standing"]
+__all__ = ["NOWHERE", "Standing", "log_name"]
 
 NOWHERE: Final = "?"
 """In place of an address, and no server's: the progress is in no order that is known."""
+
+
+def log_name(server: str) -> str:
+    """The part of a server's name that tells its log from others."""
+    return server.partition(" ")[0]
 
 
 @dataclass(slots=True)
@@ -40,12 +45,14 @@ class Standing:
     def entered(self, server: str, arrived: Mapping[int, int]) -> None:
         """A server has accepted it; `arrived` is how far each publisher was heard of until now.
 
+        What stands behind a space in the name says how far the log has come: the log is the same.
+
         Progress of which nobody knows whose order it is was taken over from somewhere else; it is
         trusted to fit the server that it is used with first.
         """
-        if server != self.server:
+        if log_name(server) != log_name(self.server):
             self.before = dict(arrived) if self.server else {}
-            self.server = server
+        self.server = server
 
     def heard(self, until_us: int) -> None:
         """The server has sent all that it had at a time."""

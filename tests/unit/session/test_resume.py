@@ -317,6 +317,35 @@ def test_at_another_log_a_subscription_resumes_by_time() -> None:
     assert log.standing.server == "a:1#2@0"
 
 
+@pytest.mark.row("BS9", "HA17")
+@pytest.mark.parametrize(("end", "same"), [(121, False), (420, False), (421, True)])
+def test_the_next_process_tells_a_backup_that_is_older_than_what_it_had_seen(
+    end: int,
+    same: bool,  # noqa: FBT001  # what is expected
+) -> None:
+    context = ResumeContext(lambda: NOW_US)
+    context.overlap_us = OVERLAP_US
+    context.servers.logged_on("a:1", logged((1, 1), (2, 100)))
+    log, _ = entered("@a:1#2@99", "+1|1|", ".")
+    place = ResumePosition(log)
+    place.sending(0.0)
+    context.accepted(place)
+    assert log.standing.server == "a:1#2@99"
+    place.is_complete, place.last_bookmark = True, "1|1|"
+    context.servers.reached("2@420")
+    context.note_caught_up(place, 1.0, 1.0, last=False)
+    assert log.standing.server == "a:1#2@99 2@420"
+    assert log.in_order, "the log is the same"
+    again = ResumeContext(lambda: NOW_US)
+    again.servers.logged_on("a:1", logged((1, 1), (2, 100), (3, end)))
+    assert (again.bookmarks(log) == ("1|1|",)) is same
+    again.accepted(ResumePosition(log))
+    name = "a:1#2@99" if same else f"a:1#3@{end - 1}"
+    assert log.standing.server.partition(" ")[0] == name
+    if same:
+        assert log.standing.server == f"a:1#2@99 3@{end - 1}"
+
+
 @pytest.mark.parametrize("text", ["", "x", "@", "1@", "zz@1", "1@9,"])
 def test_what_a_peer_sends_instead_of_a_position_is_left_alone(text: str) -> None:
     servers = ServerLogs()
