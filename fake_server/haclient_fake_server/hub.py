@@ -136,13 +136,13 @@ class Hub:
 
     def has_backlog(self, session: SessionLike) -> bool:
         """Whether replay has something for a connection."""
-        return self._engine.hungry(session.number)
+        return self._engine.has_backlog(session.number)
 
     def pump(self, session: SessionLike) -> bool:
         """Replay one chunk for a connection; whether there was something to replay."""
-        if not self._engine.hungry(session.number):
+        if not self._engine.has_backlog(session.number):
             return False
-        self._apply(self._engine.feed(session.number, trio.current_time()))
+        self._apply(self._engine.pump(session.number, trio.current_time()))
         return True
 
     def sent(self) -> None:
@@ -193,7 +193,7 @@ class Hub:
         for number, reason in effects.closes:
             if number in self._sessions:
                 self._sessions[number].finish(reason)
-        for number in effects.hungry:
+        for number in effects.with_backlog:
             if number in self._sessions:
                 self._sessions[number].wake()
         if self._engine.next_due < self._planned_tick:
@@ -225,6 +225,6 @@ class Hub:
 
     def _over_high_water(self, session: SessionLike) -> None:
         """A reader does not keep up: replay holds what it can, the rest has a hard limit."""
-        self._engine.congested(session.number)
+        self._engine.over_high_water(session.number)
         if session.unsent_bytes > self._config.slow_client_bytes:
             session.finish_slow_client()

@@ -261,7 +261,7 @@ def _ack_before_replication(stack: contextlib.ExitStack) -> None:
     def settle(self: Ours, reached: int, *, end: int, last: Ours) -> bool:
         return bool(settled(self, reached * 0 + end, end=end, last=last))
 
-    settled = _replace(stack, durability.Durability, "settle", settle)
+    settled = _replace(stack, durability.Durability, "advance_confirmed", settle)
 
 
 @_mutation("a discard is remembered in memory and not in the file")

@@ -167,7 +167,7 @@ class World:
             peer = self.peers[number]
             peer.closed = peer.closed or reason
             self.end(peer)
-        for number in effects.hungry:
+        for number in effects.with_backlog:
             self.feed(self.peers[number])
 
     def write(self, effects: Effects) -> None:
@@ -180,8 +180,8 @@ class World:
 
     def feed(self, peer: Peer) -> None:
         """Replay for a peer until it has all, unless it does not read."""
-        while not peer.stalled and self.engine.hungry(peer.number):
-            self.apply(self.engine.feed(peer.number, self.now))
+        while not peer.stalled and self.engine.has_backlog(peer.number):
+            self.apply(self.engine.pump(peer.number, self.now))
 
     def _new_engine(self) -> Engine:
         engine = Engine(

@@ -1,6 +1,6 @@
-"""Acks as frames: built only when asked for, failures told to whoever asked for anything (AK1).
+"""Acks as frames: built only when asked for, failures told to whoever asked for anything.
 
-One frame per ack type (protocol 4.1). The fields stand in the order of published samples. A failure
+One frame per ack type. The fields stand in the order of published samples. A failure
 is told in the `processed` ack, or in the first type that was asked for when that is none of it.
 """
 
@@ -16,7 +16,7 @@ from haclient.protocol.messages import Message
 __all__ = ["BEAT", "Reason", "Refused", "ack", "failure_ack", "name_in_use_ack", "requested"]
 
 BEAT: Final = encode_frame({"c": "heartbeat"})
-"""The heartbeat that the server sends once per interval (protocol 3.12)."""
+"""The heartbeat that the server sends once per interval."""
 
 
 class Reason(enum.StrEnum):
@@ -69,7 +69,7 @@ _COMMON: Final = {
 
 
 def requested(ack_type: str) -> frozenset[str]:
-    """The ack types in a command's `a`: spaces, empty tokens and `none` are tolerated (14.2)."""
+    """The ack types in a command's `a`: spaces, empty tokens and `none` are tolerated."""
     known = _COMMON.get(ack_type)
     if known is not None:
         return known
@@ -85,7 +85,7 @@ def ack(
     reason: str = "",
     more: Mapping[str, str | int] | None = None,
 ) -> bytes:
-    """An ack frame; `more` holds the fields that only some commands have (protocol 4.2)."""
+    """An ack frame; `more` holds the fields that only some commands have."""
     fields: dict[str, str | int] = {"c": "ack"}
     if cid:
         fields["cid"] = cid
@@ -110,7 +110,7 @@ def failure_ack(
 
 
 def name_in_use_ack(client_name: str) -> bytes:
-    """The last words to a connection that a newer one of the same name displaces (ID5, ID7)."""
+    """The last words to a connection that a newer one of the same name displaces."""
     more = {"client_name": client_name}
     return ack("processed", status="failure", reason="name in use", more=more)
 

@@ -37,15 +37,15 @@ class Extras(NamedTuple):
 
 NO_EXTRAS: Final = Extras()
 ASSIGNED: Final = Extras(flags=RecordFlag.ASSIGNED)
-"""The extras of a plain publish that has no sequence of its own (ID3)."""
+"""The extras of a plain publish that has no sequence of its own."""
 
 
 class BatchBuilder:
-    """Collects the records of one batch after another (TL3).
+    """Collects the records of one batch after another.
 
     Attributes:
         position: The position of the next data record.
-        now_us: Time of the records; never falls (TL17).
+        now_us: Time of the records; never falls.
     """
 
     def __init__(self, *, next_position: int, next_topic_id: int, now_us: int) -> None:

@@ -2,20 +2,20 @@
 
 The shell tells it what happened and when (`connected`, `received`, `disconnected`, `tick`), and
 gets back `Effects`: a block for the journal, bytes for connections, connections to close. It must
-write the block before it does anything else with them (TL7). Between such calls it may ask for
+write the block before it does anything else with them. Between such calls it may ask for
 replay::
 
     effects = engine.received(connection, messages, now)
     if effects.block: journal.append(effects.block)
     ... send, close ...
-    while engine.hungry(connection) and its outgoing buffer has room:
-        ... do as engine.feed(connection, now) says ...
+    while engine.has_backlog(connection) and its outgoing buffer has room:
+        ... do as engine.pump(connection, now) says ...
 
-Whoever has too much unsent is reported with `congested`; its bookmark subscriptions then read the
-log again instead of piling up messages. `next_due` says when `tick` is wanted next.
+A connection with too much unsent is reported with `over_high_water`: its bookmark subscriptions
+then read the log again instead of piling up messages. `next_due` says when `tick` is wanted next.
 
 Every call is one step of one history: what the engine returns for the same calls is always the
-same, and every subscriber sees the messages of the log in the order of the log (TL4).
+same, and every subscriber sees the messages of the log in the order of the log.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Engine:
         return self._finish()
 
     def downgrade(self, address: str, now: float) -> Effects:
-        """Persisted acks no longer wait for a destination (RE5).
+        """Persisted acks no longer wait for a destination.
 
         Raises:
             UsageError: There is no such synchronous destination.
@@ -142,7 +142,7 @@ class Engine:
         return self._finish()
 
     def upgrade(self, address: str, now: float) -> Effects:
-        """Persisted acks wait for a destination again, as soon as it has caught up (RE5).
+        """Persisted acks wait for a destination again, as soon as it has caught up.
 
         Raises:
             UsageError: There is no such synchronous destination.
@@ -162,7 +162,7 @@ class Engine:
         if connection is None:
             return Effects(None, [], [], [])
         state.begin(now)
-        connection.heard = now
+        connection.last_received = now
         publish = self._publishing.publish
         for message in messages:
             if connection.closing:
@@ -202,29 +202,29 @@ class Engine:
         self._replication.expire()
         return state.finish()
 
-    def hungry(self, connection_id: int) -> bool:
-        """Whether `feed` has something for a connection."""
+    def has_backlog(self, connection_id: int) -> bool:
+        """Whether `pump` has something for a connection."""
         connection = self._state.connections.get(connection_id)
         if connection is None or connection.closing:
             return False
         if connection.commands is not None:
-            return self._replication.hungry(connection)
+            return self._replication.has_backlog(connection)
         return bool(connection.backlog)
 
-    def feed(self, connection_id: int, now: float) -> Effects:
-        """Replay goes on: at most one chunk for each hungry subscription of a connection."""
+    def pump(self, connection_id: int, now: float) -> Effects:
+        """Replay goes on: a chunk each for some subscriptions of a connection."""
         state = self._state
         state.begin(now)
         connection = state.connections.get(connection_id)
         if connection is not None and not connection.closing:
             if connection.commands is not None:
-                self._replication.feed(connection)
+                self._replication.pump(connection)
             else:
-                self._replay.feed(connection)
+                self._replay.pump(connection)
         return self._finish()
 
-    def congested(self, connection_id: int) -> None:
-        """More is unsent on a connection than its high-water mark: feed it from the log (RB13)."""
+    def over_high_water(self, connection_id: int) -> None:
+        """More is unsent on a connection than its high-water mark: feed it from the log."""
         connection = self._state.connections.get(connection_id)
         if connection is not None:
             self._replay.fall_back(connection)

@@ -57,9 +57,9 @@ class Connection:
         "closing",
         "commands",
         "early",
-        "heard",
         "held",
         "id",
+        "last_received",
         "live_replays",
         "logged_on",
         "message_type",
@@ -93,7 +93,7 @@ class Connection:
         self.ack_is_scheduled = False
         self.beat_interval_s = 0.0
         self.beat_due = NEVER
-        self.heard = now
+        self.last_received = now
         self.early: list[bytes] = []
         self.held = 0
         self.commands: Mapping[str, Callable[[Connection, Message], None]] | None = None
@@ -107,7 +107,7 @@ class Connection:
         """
         if not self.beat_interval_s:
             return NEVER
-        return self.heard + SILENT_INTERVALS * self.beat_interval_s
+        return self.last_received + SILENT_INTERVALS * self.beat_interval_s
 
     @property
     def next_due(self) -> float:

@@ -1,4 +1,4 @@
-"""Delta publishes: a message that says only what has changed (protocol 8.6).
+"""Delta publishes: a message that says only what has changed.
 
 Objects are merged path by path; arrays and everything else are replaced whole; `null` leaves the
 old value, so no field can be removed. A body that is no JSON object is taken as the whole message.

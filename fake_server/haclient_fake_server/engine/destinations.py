@@ -1,18 +1,18 @@
-"""The sending side of replication: this instance's log, read for another one (RE1 to RE5).
+"""The sending side of replication: this instance's log, read for another one.
 
 The shell dials and redials; each connection goes through three states. `dialled`: the logon has
 been sent. *Ready*: the other instance has answered with its vector, the highest sequence that it
-has of each publisher, and reading starts at the first stretch of the log that holds more than that
-(RE3). Then `feed` turns the next chunk of the log into a frame whenever the shell has room for it,
+has of each publisher, and reading starts at the first part of the log that holds more than that.
+Then `pump` turns the next chunk of the log into a frame whenever the shell has room for it,
 exactly as for a replaying subscription: a burst and a catch-up after a day are the same thing, and
 the log is the only buffer.
 
-What the other side has already is passed over: it is in the vector, or it came from there (RE6).
+What the other side has already is passed over: it is in the vector, or it came from there.
 That, and the rule that drops duplicates, is all the protection that chains, rings and pairs need:
 every path carries each publisher's messages in their order.
 
 Nothing is remembered across connections but how far the log was acknowledged; the vector says
-what is owed (RE11).
+what is owed.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Destination:
         self._pinned = False
         self._cursor: Cursor | None = None
         self._known: dict[int, int] = {}
-        self._flying: deque[tuple[int, int]] = deque()
+        self._in_flight: deque[tuple[int, int]] = deque()
         self._told: set[int] = set()
         self._mark = (math.inf, math.inf)
 
@@ -128,7 +128,7 @@ class Destination:
         """The connection has gone; what it did not acknowledge is owed again."""
         self.connection = None
         self.is_ready = False
-        self._flying.clear()
+        self._in_flight.clear()
         self._known = {}
         self.position = self.acked + 1
         self._cursor = None
@@ -138,7 +138,7 @@ class Destination:
         self._verified = position
 
     def welcome(self, message: Message, journal: JournalReader, *, end: int, now: float) -> None:
-        """The other side has answered the logon: its vector says where to begin (RE3).
+        """The other side has answered the logon: its vector says where to begin.
 
         Raises:
             ProtocolError: It has no vector in it.
@@ -155,27 +155,27 @@ class Destination:
         self.acked = self.position - 1
         self._cursor = None
         self._told.clear()
-        self._flying.clear()
+        self._in_flight.clear()
         self._mark = (end - 1, now)
         self.is_ready = True
         self.links += 1
 
     def acknowledge(self, position: int) -> None:
-        """The other side has written everything that was sent up to a position (RE7).
+        """The other side has written everything that was sent up to a position.
 
         Raises:
             ProtocolError: So much was never sent.
         """
         if position >= self.position:
             raise ProtocolError(f"position {position} was acknowledged and never sent")
-        flying = self._flying
-        while flying and flying[0][0] <= position:
-            self.acked = flying.popleft()[1]
+        in_flight = self._in_flight
+        while in_flight and in_flight[0][0] <= position:
+            self.acked = in_flight.popleft()[1]
         self._verified = max(self._verified or 0, self.acked)
 
     # --- sending -------------------------------------------------------------------------------
 
-    def feed(self, journal: JournalReader, topics: Mapping[int, Route]) -> list[bytes]:
+    def pump(self, journal: JournalReader, topics: Mapping[int, Route]) -> list[bytes]:
         """Frames with what the next chunk of the log has for the other side; maybe none."""
         cursor = journal.seek(self.position) if self._cursor is None else self._cursor
         chunk, self._cursor = journal.read(cursor, CHUNK_BYTES)
@@ -215,13 +215,13 @@ class Destination:
 
     def _frame(self, parts: list[bytes], last: int, covered: int) -> bytes:
         """When the record at `last` is acknowledged, the other side has all up to `covered`."""
-        self._flying.append((last, covered))
+        self._in_flight.append((last, covered))
         return records(parts, last)
 
     def _pass(self, covered: int) -> None:
         """There was nothing for the other side up to this position."""
-        if self._flying:
-            self._flying[-1] = (self._flying[-1][0], covered)
+        if self._in_flight:
+            self._in_flight[-1] = (self._in_flight[-1][0], covered)
         else:
             self.acked = covered
             self._verified = max(self._verified or 0, covered)
@@ -262,7 +262,7 @@ class Destination:
     # --- modes ---------------------------------------------------------------------------------
 
     def downgrade(self, *, stay: bool) -> bool:
-        """Persisted acks no longer wait for it (RE5); whether they did.
+        """Persisted acks no longer wait for it; whether they did.
 
         Args:
             stay: Until `upgrade`, even when it has caught up.
@@ -277,7 +277,7 @@ class Destination:
         self._pinned = False
 
     def consider_upgrade(self, *, end: int, now: float) -> bool:
-        """Make it synchronous again if it has caught up (RE5); whether that has happened.
+        """Make it synchronous again if it has caught up; whether that has happened.
 
         It has when it acknowledges the end of the log as that was a moment ago: under load it
         never acknowledges the end as it is.

@@ -1,11 +1,11 @@
-"""How far the log is safe: written here and by every synchronous destination (RE4, AK6).
+"""How far the log is safe: written here and by every synchronous destination.
 
 Three things wait for that: persisted acks, whoever they are for; `fully_durable` subscriptions; and
 the number in a logon ack that a publisher trims its store to. All of them look at one position of
 this instance's log. Up to it every record is *confirmed*, that is, acknowledged by each destination
 that is synchronous at the time; where none is, the whole log is confirmed as soon as it is written.
 
-What is not confirmed yet is a queue of *stretches*, one for each batch (so that it ends where a
+What is not confirmed yet is a queue of *ranges*, one for each batch (so that it ends where a
 block ends), each with the lowest sequence of every publisher in it. When a destination has been
 gone for long, neighbours are merged: the queue stays short, and confirmation gets coarser. An ack
 that must wait is kept, as the frame that it is, with the last position of its batch.
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from haclient_fake_server.engine.connections import Connection
 
-__all__ = ["MAX_HELD", "Durability", "Stretch"]
+__all__ = ["MAX_HELD", "Durability", "UnconfirmedRange"]
 
-MAX_STRETCHES: Final = 1024
+MAX_UNCONFIRMED_RANGES: Final = 1024
 """Above this neighbours are merged."""
 
 MAX_HELD: Final = 16
@@ -35,7 +35,7 @@ MAX_HELD: Final = 16
 
 
 @dataclass(slots=True)
-class Stretch:
+class UnconfirmedRange:
     """Records that are not confirmed yet.
 
     Attributes:
@@ -52,8 +52,8 @@ class Stretch:
     last: tuple[int, int] | None
     since: float
 
-    def swallow(self, other: Stretch) -> None:
-        """Take in the stretch that follows."""
+    def swallow(self, other: UnconfirmedRange) -> None:
+        """Take in the unconfirmed that follows."""
         self.after, self.last = other.after, other.last
         for publisher_id, sequence in other.lowest.items():
             self.lowest.setdefault(publisher_id, sequence)
@@ -72,27 +72,27 @@ class Durability:
         self.waits = False
         self.limit = 1
         self.passed: tuple[int, int] | None = None
-        self._stretches: deque[Stretch] = deque()
+        self._ranges: deque[UnconfirmedRange] = deque()
         self._held: deque[tuple[int, Connection, bytes]] = deque()
         self._new: list[tuple[Connection, bytes]] = []
 
     @property
-    def oldest(self) -> Stretch | None:
+    def oldest(self) -> UnconfirmedRange | None:
         """What has waited longest."""
-        return self._stretches[0] if self._stretches else None
+        return self._ranges[0] if self._ranges else None
 
     def restore(
-        self, stretches: Iterable[Stretch], *, limit: int, passed: tuple[int, int] | None
+        self, ranges: Iterable[UnconfirmedRange], *, limit: int, passed: tuple[int, int] | None
     ) -> None:
         """Go on where an earlier run was."""
         self.limit, self.passed = limit, passed
-        for stretch in stretches:
-            self._append(stretch)
+        for unconfirmed in ranges:
+            self._append(unconfirmed)
 
     def lowest(self, publisher_id: int) -> int | None:
         """The lowest sequence of a publisher that is not confirmed, `None` when all are."""
-        for stretch in self._stretches:
-            found = stretch.lowest.get(publisher_id)
+        for unconfirmed in self._ranges:
+            found = unconfirmed.lowest.get(publisher_id)
             if found is not None:
                 return found
         return None
@@ -125,9 +125,9 @@ class Durability:
         self._new.clear()
         if self.waits and after > first:
             lowest = {number: low for number, (low, _) in publishers.items()}
-            self._append(Stretch(first, after, lowest, last, now))
+            self._append(UnconfirmedRange(first, after, lowest, last, now))
 
-    def settle(self, reached: int, *, end: int, last: tuple[int, int] | None) -> bool:
+    def advance_confirmed(self, reached: int, *, end: int, last: tuple[int, int] | None) -> bool:
         """Every synchronous destination has everything up to `reached`; whether that is news.
 
         Args:
@@ -135,11 +135,11 @@ class Durability:
             end: The next position of the log.
             last: Its last record.
         """
-        before, stretches = self.limit, self._stretches
-        while stretches and (not self.waits or stretches[0].after <= reached + 1):
-            self.passed = stretches.popleft().last
-        if stretches:
-            self.limit = stretches[0].first
+        before, ranges = self.limit, self._ranges
+        while ranges and (not self.waits or ranges[0].after <= reached + 1):
+            self.passed = ranges.popleft().last
+        if ranges:
+            self.limit = ranges[0].first
         else:
             self.limit, self.passed = end, last
         return self.limit > before
@@ -152,14 +152,14 @@ class Durability:
             connection.held -= 1
             yield connection, frame
 
-    def _append(self, stretch: Stretch) -> None:
-        stretches = self._stretches
-        if len(stretches) >= MAX_STRETCHES:
-            merged: deque[Stretch] = deque()
-            for number, each in enumerate(stretches):
+    def _append(self, unconfirmed: UnconfirmedRange) -> None:
+        ranges = self._ranges
+        if len(ranges) >= MAX_UNCONFIRMED_RANGES:
+            merged: deque[UnconfirmedRange] = deque()
+            for number, each in enumerate(ranges):
                 if number % 2:
                     merged[-1].swallow(each)
                 else:
                     merged.append(each)
-            self._stretches = stretches = merged
-        stretches.append(stretch)
+            self._ranges = ranges = merged
+        ranges.append(unconfirmed)

@@ -24,7 +24,7 @@ __all__ = ["act_on_time", "heartbeat", "watch"]
 
 
 def heartbeat(state: State, connection: Connection, message: Message) -> None:
-    """Start, stop or note a heartbeat (protocol 3.12).
+    """Start, stop or note a heartbeat.
 
     Raises:
         Refused: The option is none of `start,<seconds>`, `beat` and `stop`.

@@ -1,12 +1,11 @@
 """Who published what: publisher ids, duplicates, and identities for messages that have none.
 
 * A publisher's id is a checksum of its client name, so it is the same on every instance and after
-  every restart (ID1, protocol 6).
+  every restart.
 * A message whose sequence is at or below the highest *seen* of its publisher is a duplicate: it
-  is dropped, but acknowledged (ID2). What was refused counts as seen.
+  is dropped, but acknowledged. What was refused counts as seen.
 * A message without a sequence gets an identity of this instance: the checksum of client name and
-  instance name, and a sequence that this instance counts, `<seconds of its start> * 10^9 + n`
-  (ID3).
+  instance name, and a sequence that this instance counts, `<seconds of its start> * 10^9 + n`.
 
 All of it is rebuilt from the journal: `restore` is called for each publisher found there, before
 the first message.
@@ -101,7 +100,7 @@ class Publishers:
         return self.of_id(publisher_id(client_name))
 
     def of_origin(self, client_name: str) -> Publisher:
-        """The publisher of what this client publishes without a sequence (ID3)."""
+        """The publisher of what this client publishes without a sequence."""
         return self.of_id(instance_publisher_id(client_name, self._instance_name))
 
     def of_id(self, number: int) -> Publisher:

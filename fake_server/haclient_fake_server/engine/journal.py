@@ -1,7 +1,7 @@
 """The engine's side of the journal: blocks that it wants written, and how it reads them back.
 
 The engine never writes. It builds one `Block` per batch; the shell writes it and only then sends
-what the same batch has to say to clients (TL7). For replay it reads through a `JournalReader`,
+what the same batch has to say to clients. For replay it reads through a `JournalReader`,
 which may be in memory or in files: cursors mark places between blocks, and every chunk that is read
 consists of whole blocks.
 
@@ -57,7 +57,7 @@ class Block:
         last_us: Time of its last record.
         publishers: By publisher id, the lowest and highest sequence of its data records.
         definitions: Its topic definitions, `(topic id, message type, topic)`.
-        assigned: Those of its publishers whose sequences this instance assigns (ID3).
+        assigned: Those of its publishers whose sequences this instance assigns.
         marks: Its marks, `(publisher id, sequence, flags)`.
     """
 
@@ -119,13 +119,13 @@ class JournalReader(Protocol):
 
     @abstractmethod
     def at_time(self, timestamp_us: int) -> int:
-        """The position of the first record at or after a time (TL17)."""
+        """The position of the first record at or after a time."""
 
     @abstractmethod
     def first_beyond(self, vector: Mapping[int, int]) -> int:
         """No record before this position is beyond a vector, by publisher id the highest sequence.
 
-        Some that follow may be within it, too. `next_position` when nothing is beyond it (RE3).
+        Some that follow may be within it, too. `next_position` when nothing is beyond it.
         """
 
 

@@ -1,10 +1,10 @@
-"""Logging on: credentials, the client's own position, and who may bear a name (ID4-ID8).
+"""Logging on: credentials, the client's own position, and who may bear a name.
 
-The ack carries two numbers (design 5): `s` is the highest sequence *seen* of this publisher, so
+The ack carries two numbers: `s` is the highest sequence *seen* of this publisher, so
 that it numbers above it; `bm` is what is persisted, here and on every synchronous destination, so
 that it trims to it. A logon that fails ends the connection; so does a second one. With a
 transaction log a client name belongs to one connection: the same user displaces the older
-connection, another user is refused (protocol 5.4).
+connection, another user is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_MESSAGE_TYPE = 255
 
 
 def log_on(state: State, connection: Connection, message: Message) -> None:
-    """Carry out a logon, the first command of every connection (protocol 5)."""
+    """Carry out a logon, the first command of every connection."""
     if connection.logged_on:
         _refuse(state, connection, message, Reason.DUPLICATE_LOGON, "auth")
         return

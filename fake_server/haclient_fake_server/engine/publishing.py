@@ -2,9 +2,9 @@
 
 For each message, in this order: is there a topic -> is it a duplicate -> who is the publisher ->
 record -> state of the world -> deliver -> acknowledge. All of it happens in memory; the shell
-writes the record before it sends any of the rest (TL7).
+writes the record before it sends any of the rest.
 
-Acks (protocol 4.3): a logged publish with a sequence is covered by the next conflated ack of its
+Acks: a logged publish with a sequence is covered by the next conflated ack of its
 connection. A refusal is told at once, after a success ack up to its predecessor. A publish that is
 not logged, or that has no sequence, is acknowledged alone, since nothing later would cover it.
 """
@@ -51,7 +51,7 @@ class Publishing:
         self._applier = applier
 
     def publish(self, connection: Connection, message: Message) -> None:
-        """Carry out one publish (protocol 3.2)."""
+        """Carry out one publish."""
         state = self._state
         route = connection.routes.get(message.topic)
         if route is None or route.sow is not None or _is_unusual(message):
@@ -132,7 +132,7 @@ class Publishing:
     def refuse(
         self, connection: Connection, message: Message, reason: str, detail: str = ""
     ) -> None:
-        """Refuse a publish or delete: success for what came before it, failure for it (AK3)."""
+        """Refuse a publish or delete: success for what came before it, failure for it."""
         state = self._state
         state.report_refusal(connection, message, reason, detail)
         sequence = message.sequence or 0
@@ -150,7 +150,7 @@ class Publishing:
                 tell(connection, frame)
 
     def acknowledge_duplicate(self, connection: Connection, message: Message) -> None:
-        """Drop a duplicate, but say that all is well (ID2)."""
+        """Drop a duplicate, but say that all is well."""
         wanted = requested(message.ack_type)
         more = {"s": message.sequence or 0}
         for kind in ("received", "processed", "completed"):

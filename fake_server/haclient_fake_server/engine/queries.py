@@ -1,8 +1,8 @@
-"""Queries of the state of the world: sow, sow_and_subscribe and sow_delete (SW1 to SW3).
+"""Queries of the state of the world: sow, sow_and_subscribe and sow_delete.
 
 A query and the subscription that follows it see the same instant, because both happen in one call
-and nothing can be published in between. The result is one contiguous group, also when it is empty
-(protocol 8.3). Deletes are recorded as the keys that they removed, so that the journal says what
+and nothing can be published in between. The result is one contiguous group, also when it is empty.
+Deletes are recorded as the keys that they removed, so that the journal says what
 happened and not what was asked for.
 """
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_BATCH_SIZE", "Queries"]
 
 MAX_BATCH_SIZE: Final = 10_000
-"""Records in one frame (protocol 1.2)."""
+"""Records in one frame."""
 
 MAX_BATCH_BYTES: Final = 16 * 2**20
 """Bytes of records in one frame, unless a single one has more: a reader buffers whole frames."""
@@ -62,7 +62,7 @@ class Queries:
         self._subscribing = subscribing
 
     def sow(self, connection: Connection, message: Message) -> None:
-        """Answer a query (protocol 3.6).
+        """Answer a query.
 
         Raises:
             Refused: Why.
@@ -82,7 +82,7 @@ class Queries:
         self._answer(connection, request, topics, query=query, ids=ids)
 
     def sow_and_subscribe(self, connection: Connection, message: Message) -> None:
-        """Answer a query and go on with what changes its result (protocol 3.7).
+        """Answer a query and go on with what changes its result.
 
         Raises:
             Refused: Why.
@@ -99,7 +99,7 @@ class Queries:
         self._subscribing.enter_live(connection, item, request)
 
     def sow_delete(self, connection: Connection, message: Message) -> None:
-        """Delete records by filter, by keys or by data (protocol 3.9).
+        """Delete records by filter, by keys or by data.
 
         Raises:
             Refused: Why.
@@ -219,7 +219,7 @@ class Queries:
 
 
 def _ids(message: Message) -> dict[str, str | int]:
-    """Sub id and query id: each stands in for the other, and the command id for both (14.2)."""
+    """Sub id and query id: each stands in for the other, and the command id for both."""
     return {
         "sub_id": message.sub_id or message.query_id or message.command_id,
         "query_id": message.query_id or message.sub_id or message.command_id,

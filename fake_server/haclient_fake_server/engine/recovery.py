@@ -1,4 +1,4 @@
-"""Starting again from the journal: identities, topics, positions, states of the world (TL15).
+"""Starting again from the journal: identities, topics, positions, states of the world.
 
 The journal's summary tells who has published how far, and which topics there are. Only where topics
 have a state of the world is the whole journal read.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine.apply import apply
-from haclient_fake_server.engine.durability import Stretch
+from haclient_fake_server.engine.durability import UnconfirmedRange
 from haclient_fake_server.engine.journal import blocks_of, records_of
 from haclient_fake_server.engine.scanning import Scan, scan
 from haclient_fake_server.journal.format import (
@@ -100,7 +100,7 @@ def _restore_durability(state: State, confirmed: int) -> None:
     """What follows the confirmed position waits for the destinations, as it did before."""
     journal = state.journal
     confirmed = max(confirmed, journal.first_position - 1)
-    stretches: list[Stretch] = []
+    ranges: list[UnconfirmedRange] = []
     cursor = journal.seek(confirmed + 1)
     chunk = b"at least once"
     while chunk:
@@ -108,13 +108,13 @@ def _restore_durability(state: State, confirmed: int) -> None:
         for start, end in blocks_of(chunk):
             found = scan(chunk, start, end)
             if found.last_position > confirmed:
-                first = stretches[-1].after if stretches else confirmed + 1
+                first = ranges[-1].after if ranges else confirmed + 1
                 lowest = {number: low for number, (low, _) in found.publishers.items()}
-                stretches.append(
-                    Stretch(first, found.last_position + 1, lowest, found.last, state.now)
+                ranges.append(
+                    UnconfirmedRange(first, found.last_position + 1, lowest, found.last, state.now)
                 )
     passed = _record_at(state, confirmed)
-    state.durability.restore(stretches, limit=confirmed + 1, passed=passed)
+    state.durability.restore(ranges, limit=confirmed + 1, passed=passed)
 
 
 def _text(data: bytes) -> str:

@@ -1,14 +1,14 @@
-"""Replay: bookmark subscriptions fed from the log, at the reader's pace (RB1, RB9, RB13).
+"""Replay: bookmark subscriptions fed from the log, at the reader's pace.
 
 A subscription is in one of two places. In REPLAY it has a cursor, and each `feed` turns the next
 chunk of the journal into frames; the shell feeds a connection only while its outgoing buffer has
 room. When the chunk was the last one the subscription goes LIVE in the same breath: `feed` runs
 between batches, so nothing can be published between the last record read and the first one
-heard (RB9). When its connection's buffer is over the high-water mark it goes back to REPLAY, from
-exactly the next position. The log is the buffer; the broker keeps no other state (RB12).
+heard. When its connection's buffer is over the high-water mark it goes back to REPLAY, from
+exactly the next position. The log is the buffer; the broker keeps no other state.
 
 `completed` is sent between the last record that was in the log when the subscribe came and the
-first that was not (RB10). Subscriptions with an end of their own read the log to its end, wait
+first that was not. Subscriptions with an end of their own read the log to its end, wait
 there for more, and never go live.
 """
 
@@ -111,7 +111,7 @@ class Replay:
         self._state.timers.cancel(("range", item.number))
         self._state.place(item)
 
-    def feed(self, connection: Connection) -> None:
+    def pump(self, connection: Connection) -> None:
         """Give subscriptions with a backlog a chunk each, in turn, until it is enough."""
         backlog, room = connection.backlog, FEED_BYTES
         for _ in range(len(backlog)):
@@ -129,7 +129,7 @@ class Replay:
         if item.fully_durable:
             chunk, item.cursor = _cut(chunk, item.cursor, limit=state.durable_limit)
         frames: list[bytes] = []
-        crosses = item.owes_completed and _reaches_beyond(chunk, item.target, start=item.position)
+        crosses = item.wants_completed and _reaches_beyond(chunk, item.target, start=item.position)
         if item.filter or item.bounded or crosses:
             self._scan_with_care(item, chunk, frames)
         else:
@@ -184,7 +184,7 @@ class Replay:
                 continue
             if item.bounded and _is_past(item, record):
                 return
-            if item.owes_completed and not item.bounded and record.position > item.target:
+            if item.wants_completed and not item.bounded and record.position > item.target:
                 frames.append(_completed(item))
             _pass(item, record)
             head = heads[record.topic_id] if record.command == RecordCommand.PUBLISH else None
@@ -205,7 +205,7 @@ class Replay:
         return item.heads
 
     def _catch_up(self, item: Subscription) -> None:
-        """The log has no more: go live, unless what is published is not yet safe enough (OP12)."""
+        """The log has no more: go live, unless what is published is not yet safe enough."""
         self._complete(item)
         if item.fully_durable:
             return
@@ -233,7 +233,7 @@ class Replay:
             self._complete(item)
 
     def _complete(self, item: Subscription) -> None:
-        if item.owes_completed:
+        if item.wants_completed:
             self._state.touch(item.connection).append(_completed(item))
 
 
@@ -298,7 +298,7 @@ def _is_past(item: Subscription, record: Record) -> bool:
 
 
 def _completed(item: Subscription) -> bytes:
-    item.owes_completed = False
+    item.wants_completed = False
     more = {"sub_id": item.id, "bm": item.passed}
     return ack("completed", item.cid, more=more)
 

@@ -1,7 +1,7 @@
-"""The receiving side of replication: what other instances send, taken in like a publish (RE1, RE2).
+"""The receiving side of replication: what other instances send, taken in like a publish.
 
 A record keeps its publisher and sequence, so its bookmark is the same on every instance, and the
-rule for duplicates is the same as for clients (ID2). It gets a position, a topic number and a time
+rule for duplicates is the same as for clients. It gets a position, a topic number and a time
 of this instance: each has its own interleaving, and its own clock. Then it is recorded, becomes the
 state of its key, is delivered, and goes on to this instance's own destinations.
 
@@ -108,7 +108,7 @@ class Replicas:
             del self._sources[connection.name]
 
     def acknowledge(self) -> None:
-        """The batch is complete: one ack for all of it (RE7)."""
+        """The batch is complete: one ack for all of it."""
         for source in self._owed:
             missing = source.missing.values()
             self._state.send(source.connection, wire.written(source.position, missing))
@@ -187,7 +187,7 @@ class Replicas:
         source.topics[record.topic_id] = route
 
     def _record(self, source: _Source, route: Route, record: Record) -> None:
-        """One record, unless it is a duplicate (ID2)."""
+        """One record, unless it is a duplicate."""
         state = self._state
         publisher = state.publishers.of_id(record.publisher_id)
         unit = (record.publisher_id, record.sequence)

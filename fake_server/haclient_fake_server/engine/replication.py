@@ -101,19 +101,19 @@ class Replication:
 
     # --- sending -------------------------------------------------------------------------------
 
-    def hungry(self, connection: Connection) -> bool:
+    def has_backlog(self, connection: Connection) -> bool:
         """Whether `feed` has something for a connection."""
         destination = self._by_connection.get(connection.id)
         return (
             destination is not None and destination.is_ready and self._state.has_more(destination)
         )
 
-    def feed(self, connection: Connection) -> None:
+    def pump(self, connection: Connection) -> None:
         """The next chunk of the log."""
         state = self._state
-        if self.hungry(connection):
+        if self.has_backlog(connection):
             destination = self._by_connection[connection.id]
-            for frame in destination.feed(state.journal, state.topics):
+            for frame in destination.pump(state.journal, state.topics):
                 state.send(connection, frame)
 
     # --- modes ---------------------------------------------------------------------------------

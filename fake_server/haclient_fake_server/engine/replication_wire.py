@@ -1,4 +1,4 @@
-"""What brokers say to each other: our own commands in the frames of the protocol (RE1, RE2).
+"""What brokers say to each other: our own commands in the frames of the protocol.
 
 ==========================  ===========================================================
 `replication_logon`         sender to receiver, first: instance name, credentials, version
@@ -11,7 +11,7 @@
                             but for what the body names: 32 bytes per publisher, its id, the
                             lowest and the highest sequence and the number of the records that
                             the receiver cannot take, as it has later ones
-`heartbeat`                 both ways, as between client and server (protocol 3.12)
+`heartbeat`                 both ways, as between client and server
 ==========================  ===========================================================
 
 None of these words is one of the protocol, and a connection that began with `replication_logon`

@@ -61,7 +61,7 @@ class Request:
 
     @property
     def style(self) -> Style:
-        """The optional headers that it wants (RB11, RB17)."""
+        """The optional headers that it wants."""
         style = Style.PLAIN
         if self.message.bookmark or self.options.bookmark:
             style |= Style.BOOKMARK
@@ -75,7 +75,7 @@ class Request:
 
     @property
     def top_n(self) -> int | None:
-        """Most messages or records; the option wins over the header (protocol 8.3)."""
+        """Most messages or records; the option wins over the header."""
         return self.message.top_n if self.options.top_n is None else self.options.top_n
 
 

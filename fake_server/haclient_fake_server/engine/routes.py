@@ -2,7 +2,7 @@
 
 A plan is what the live subscriptions of a topic come to: *groups*, each the constant beginning of a
 frame and the connections that get it. Several subscriptions of one connection share a frame that
-lists all their ids (protocol 2.5.3), unless they want different headers (RB11). Where subscriptions
+lists all their ids, unless they want different headers. Where subscriptions
 have filters, the set of those that match is a bit mask, and groups are remembered per mask.
 
 A change of a subscription drops the plan of its topic, or all plans when its topic is a pattern.
@@ -37,7 +37,7 @@ class Style(IntFlag):
     TIMESTAMP = 2
     NO_SOW_KEY = 4
     LIVE = 8
-    """No header: it hears of a message before the journal does (OP13)."""
+    """No header: it hears of a message before the journal does."""
 
 
 class FanoutGroup(NamedTuple):
@@ -86,7 +86,7 @@ class Plan:
     def losing(self, before: Document, after: Document | None) -> tuple[FanoutGroup, ...]:
         """The groups of those that lost sight of a record; `after` is `None` when it was deleted.
 
-        Whoever matches it now was told by the update itself (protocol 8.5).
+        Whoever matches it now was told by the update itself.
         """
         mask = 0
         for number, item in enumerate(self.subscriptions):

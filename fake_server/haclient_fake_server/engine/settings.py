@@ -14,10 +14,10 @@ __all__ = ["EngineSettings", "LogTopic", "ReplicateTo", "SowTopic"]
 
 @dataclass(frozen=True, slots=True)
 class LogTopic:
-    """Topics to record in the journal (TL2).
+    """Topics to record in the journal.
 
     Attributes:
-        pattern: A topic, or a regular expression as in protocol 3.14.
+        pattern: A topic, or a regular expression (see `topics`).
         message_type: Only topics of this type; empty for all types.
     """
 
@@ -27,7 +27,7 @@ class LogTopic:
 
 @dataclass(frozen=True, slots=True)
 class SowTopic:
-    """A topic with a state of the world (SW1).
+    """A topic with a state of the world.
 
     Attributes:
         name: The topic, literally.
@@ -42,13 +42,13 @@ class SowTopic:
 
 @dataclass(frozen=True, slots=True)
 class ReplicateTo:
-    """Another instance that gets everything this one logs (RE1).
+    """Another instance that gets everything this one logs.
 
     Attributes:
         uri: Where it listens for clients, `tcp://[USER:PASSWORD@]HOST:PORT`.
-        mode: `sync` holds back persisted acks until it has acknowledged, `async` does not (RE4).
+        mode: `sync` holds back persisted acks until it has acknowledged, `async` does not.
         downgrade_after_s: When a record has waited so long for it, it counts as asynchronous until
-            it has caught up (RE5); `None` for never.
+            it has caught up; `None` for never.
         heartbeat_s: It is given up after twice this silence, and called again.
 
     Raises:
@@ -90,11 +90,11 @@ class EngineSettings:
     """Everything that the engine decides by.
 
     Attributes:
-        name: The instance name: part of the ids of messages published without a sequence (ID3).
+        name: The instance name: part of the ids of messages published without a sequence.
         users: Passwords by user; `None` turns authentication off.
-        log_topics: What the journal records; nothing at all when empty (TL2).
+        log_topics: What the journal records; nothing at all when empty.
         sow_topics: Topics with a state of the world.
-        ack_interval_s: How long persisted acks are collected unless the logon says otherwise (AK2).
+        ack_interval_s: How long persisted acks are collected unless the logon says otherwise.
         version: The server version of the logon ack.
         replicate_to: Where it sends its log.
     """

@@ -1,4 +1,4 @@
-"""One State-of-the-World topic: the last record of each key (SW1 to SW3, protocol 8).
+"""One State-of-the-World topic: the last record of each key.
 
 A topic with key fields derives the key of a record from its JSON body; the key is the decimal text
 of a CRC-64 over the topic and the values, so it is the same on each server and after each restart.
@@ -48,7 +48,7 @@ class SowError(HAClientError):
     """A publish or delete does not fit its SOW topic; nothing has changed.
 
     Attributes:
-        reason: What a failure ack says (protocol 3.15).
+        reason: What a failure ack says.
     """
 
     reason: str = "bad sow key"
@@ -201,7 +201,7 @@ class SowTopic:
         correlation_id: str = "",
         bookmark: str = "",
     ) -> Applied:
-        """Make the body the record of its key (SW1).
+        """Make the body the record of its key.
 
         Raises:
             SowKeyError: The key is missing or malformed.
@@ -218,7 +218,7 @@ class SowTopic:
         return previous
 
     def query(self, query: Query) -> QueryResult:
-        """The records that `query` asks for, all as of now (SW2)."""
+        """The records that `query` asks for, all as of now."""
         found = self._found(query.matches, query.keys)
         if query.order_by:
             found = query.order_by.sort(found, document=self.document)
@@ -245,7 +245,7 @@ class SowTopic:
 
 
 def generated_key(topic: str, values: Iterable[str]) -> str:
-    """The decimal key of these key values in `topic` (protocol 8.1)."""
+    """The decimal key of these key values in `topic`."""
     parts = [to_bytes(value) for value in (topic, *values)]
     return str(crc64(b"".join(b"%d:%b" % (len(part), part) for part in parts)))
 

@@ -1,16 +1,16 @@
 """Where a bookmark subscription starts and ends: every form of bookmark as a position of the log.
 
 =================  ==========================================================================
-epoch `0`          the oldest position there is (RB3)
-now `0|1|`         the position that comes next (RB4)
-a bookmark         the position after that message (RB1)
-a list             the earliest of those that are found (RB5)
-a timestamp        the first position at or after it; before the log begins: the oldest (RB6)
-a range            its begin; and its end, after which nothing follows (RB8)
+epoch `0`          the oldest position there is
+now `0|1|`         the position that comes next
+a bookmark         the position after that message
+a list             the earliest of those that are found
+a timestamp        the first position at or after it; before the log begins: the oldest
+a range            its begin; and its end, after which nothing follows
 =================  ==========================================================================
 
 A well-formed bookmark that this log does not hold starts at now, unless `bookmark_not_found` says
-otherwise (RB7). `recent` is a word of the client that must never arrive here.
+otherwise. `recent` is a word of the client that must never arrive here.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ class Effects:
             the rest may be done.
         sends: By connection number, bytes to be sent.
         closes: Connections to be closed once what they were sent is out, and why.
-        hungry: Connections for which `Engine.feed` has something, when their buffers have room.
-        early: Bytes for `live` subscriptions, to be sent even before the block is written (OP13).
+        with_backlog: Connections for which `Engine.pump` has something when they have room.
+        early: Bytes for `live` subscriptions, to be sent even before the block is written.
         confirmed: The last position that is safe everywhere, if it has moved; to be written down
             before anything is sent, and given to the next engine on the same journal.
         events: What the broker's log is to say.
@@ -67,7 +67,7 @@ class Effects:
     block: Block | None
     sends: list[tuple[int, bytes]]
     closes: list[tuple[int, str]]
-    hungry: list[int]
+    with_backlog: list[int]
     early: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
     confirmed: int | None = None
     events: list[Event] = field(default_factory=list[Event])
@@ -160,7 +160,7 @@ class State:
         block = self.batch.build()
         for topic_id, message_type, topic in block.definitions if block else ():
             self.topics[topic_id] = self.table(message_type).route(topic)
-        confirmed = self._settle(block) if self.destinations else None
+        confirmed = self._advance_confirmed(block) if self.destinations else None
         early = [(connection.id, b"".join(connection.early)) for connection in self._early]
         for connection in self._early:
             connection.early = []
@@ -173,19 +173,19 @@ class State:
         if limits != self._limits:
             self._limits = limits
             self._wake_waiting()
-        hungry = {number: None for number in self._with_backlog if self._has_backlog(number)}
+        with_backlog = {number: None for number in self._with_backlog if self._has_backlog(number)}
         self._with_backlog.clear()
         for each in self.destinations:
             if each.connection is not None and each.is_ready and self.has_more(each):
-                hungry[each.connection.id] = None
+                with_backlog[each.connection.id] = None
         if self._refusals > MAX_REFUSALS_REPORTED:
             more = self._refusals - MAX_REFUSALS_REPORTED
             self.report(Severity.WARNING, f"{more} further refusals in this batch")
         self._refusals = 0
         events, self.events = self.events, []
-        return Effects(block, sends, closes, list(hungry), early, confirmed, events)
+        return Effects(block, sends, closes, list(with_backlog), early, confirmed, events)
 
-    def _settle(self, block: Block | None) -> int | None:
+    def _advance_confirmed(self, block: Block | None) -> int | None:
         """What the batch means to whoever waits for destinations; the confirmed position if new."""
         durability, end = self.durability, self.batch.position
         if block is not None:
@@ -211,7 +211,7 @@ class State:
                 self.report(Severity.WARNING, f"replication to {each.address}: synchronous again")
         synchronous = [each.acked for each in self.destinations if each.is_sync]
         durability.waits = bool(synchronous)
-        moved = durability.settle(min(synchronous, default=0), end=end, last=self.last)
+        moved = durability.advance_confirmed(min(synchronous, default=0), end=end, last=self.last)
         for connection, frame in durability.released():
             self.send(connection, frame)
             self.acks.resume(connection)
@@ -222,7 +222,7 @@ class State:
         return durability.limit - 1 if self._keeps_confirmed else None
 
     def _watch_age(self) -> None:
-        """The oldest record that is not confirmed may become too old for a destination (RE5)."""
+        """The oldest record that is not confirmed may become too old for a destination."""
         oldest = self.durability.oldest
         for each in self.destinations:
             limit_s = each.settings.downgrade_after_s
@@ -232,7 +232,7 @@ class State:
 
     @property
     def logging(self) -> bool:
-        """Whether there is a transaction log at all (AK5, ID4)."""
+        """Whether there is a transaction log at all."""
         return bool(self._log)
 
     @property
@@ -256,10 +256,10 @@ class State:
         return {"log_starts": f"{starts[-1].id:016x}@{self.batch.first_position - 1}"}
 
     def confirmed_of(self, publisher: Publisher) -> int:
-        """The sequence up to which a publisher's messages are safe everywhere (ID8).
+        """The sequence up to which a publisher's messages are safe everywhere.
 
         Always that of a message, or 0: numbers jump, and a publisher that was told one that no
-        message has would miss it on a server that has not heard of any (PS9).
+        message has would miss it on a server that has not heard of any.
         """
         lowest = self.durability.lowest(publisher.id)
         if lowest is None:
@@ -280,7 +280,7 @@ class State:
         connection.out.append(frame)
 
     def confirm(self, connection: Connection, frame: bytes) -> None:
-        """Send a persisted ack when all that was recorded so far is safe everywhere (AK6)."""
+        """Send a persisted ack when all that was recorded so far is safe everywhere."""
         if self.durability.waits:
             self.durability.hold(connection, frame)
         else:
@@ -301,7 +301,7 @@ class State:
         return connection.out
 
     def close(self, connection: Connection, reason: str) -> None:
-        """End a connection after what it was sent; `reason` is for the log (protocol 1.8)."""
+        """End a connection after what it was sent; `reason` is for the log."""
         if not connection.closing:
             connection.closing = True
             self._closes.append((connection.id, reason))
@@ -337,7 +337,7 @@ class State:
         read all there is, nowhere while it is live, paused or over.
         """
         backlog = item.connection.backlog
-        if not item.hungry:
+        if not item.wants_replay:
             backlog.pop(item.number, None)
             self.waiting.pop(item.number, None)
         elif self._has_more_to_replay(item):
@@ -380,7 +380,7 @@ class State:
         return [topic for (kind, _), topic in self._sow.items() if kind == message_type]
 
     def is_logged(self, topic: str, message_type: str) -> bool:
-        """Whether the journal records a topic (TL2)."""
+        """Whether the journal records a topic."""
         return any(
             (not kind or kind == message_type) and matcher.matches(topic)
             for matcher, kind in self._log

@@ -1,4 +1,4 @@
-"""Subscribe and unsubscribe (protocol 3.4, 3.10)."""
+"""Subscribe, replace, pause, resume and unsubscribe."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Subscribing:
         item.fully_durable = request.options.fully_durable
         item.cid = message.command_id
         state.acks.leave(item)
-        item.owes_completed = "completed" in wanted
+        item.wants_completed = "completed" in wanted
         item.wants_persisted = "persisted" in wanted
         item.paused = request.options.pause
         item.remaining = request.top_n
@@ -110,7 +110,7 @@ class Subscribing:
         self._state.table(connection.message_type).enter(item)
 
     def unsubscribe(self, connection: Connection, message: Message) -> None:
-        """End some or all subscriptions; unknown ids are fine (protocol 14.2)."""
+        """End some or all subscriptions; unknown ids are fine."""
         if message.sub_id.strip() == "all":
             ids = list(connection.subscriptions)
         else:
@@ -122,7 +122,7 @@ class Subscribing:
                 self._state.send(connection, ack(kind, message.command_id))
 
     def leave(self, connection: Connection) -> None:
-        """The connection has gone, and all its subscriptions with it (protocol 1.8)."""
+        """The connection has gone, and all its subscriptions with it."""
         for sub_id in list(connection.subscriptions):
             self._end(connection, sub_id)
 

@@ -24,7 +24,7 @@ class Phase(enum.Enum):
     LIVE = enum.auto()
     """From the publishers, in the batch that records them."""
     REPLAY = enum.auto()
-    """From the journal, at the reader's pace (RB13)."""
+    """From the journal, at the reader's pace."""
     ENDED = enum.auto()
     """From nowhere: its range or its `top_n` is exhausted."""
 
@@ -41,15 +41,15 @@ class Subscription:
         style: The optional headers it wants.
         oof: Whether it hears of records that leave its filter.
         from_log: Whether it is a bookmark subscription.
-        fully_durable: Whether it hears only of what is safe on all synchronous destinations (OP12).
+        fully_durable: Whether it hears only of what is safe on all synchronous destinations.
         phase: Where its messages come from.
         paused: Whether the subscriber has asked to wait.
         cursor: Where replay reads next.
         position: The first position that it was not given yet.
-        target: The last position of the log when it was entered: `completed` follows it (RB10).
+        target: The last position of the log when it was entered: `completed` follows it.
         cid: The command id of its subscribe, for later acks.
-        owes_completed: Whether `completed` was asked for and is still to come.
-        wants_persisted: Whether it asked for persisted acks (RB16).
+        wants_completed: Whether `completed` was asked for and is still to come.
+        wants_persisted: Whether it asked for persisted acks.
         entered: The last position before its start: never acknowledge less to it.
         passed: Bookmark of the last position that it was given or passed over.
         acked: The bookmark last acknowledged to it.
@@ -75,7 +75,6 @@ class Subscription:
         "matcher",
         "number",
         "oof",
-        "owes_completed",
         "passed",
         "paused",
         "phase",
@@ -83,6 +82,7 @@ class Subscription:
         "remaining",
         "style",
         "target",
+        "wants_completed",
         "wants_persisted",
     )
 
@@ -105,7 +105,7 @@ class Subscription:
         self.position = 0
         self.target = 0
         self.cid = ""
-        self.owes_completed = False
+        self.wants_completed = False
         self.wants_persisted = False
         self.passed = ""
         self.acked = ""
@@ -126,6 +126,6 @@ class Subscription:
         )
 
     @property
-    def hungry(self) -> bool:
+    def wants_replay(self) -> bool:
         """Whether replay has to go on for it when there is room in its connection's buffer."""
         return self.phase is Phase.REPLAY and not self.paused

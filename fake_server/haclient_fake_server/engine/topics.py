@@ -1,4 +1,4 @@
-r"""Which topics a subscription, query or delete means (SW8, protocol 3.14).
+r"""Which topics a subscription, query or delete means.
 
 A topic with any of the characters `. * + ? [ ] ( ) { } ^ $ | \` is a pattern that may match
 anywhere in a name; all others are literal and match one name only. A dot is one of those
@@ -31,7 +31,7 @@ class TopicPatternError(HAClientError):
     """A topic is a malformed regular expression.
 
     Attributes:
-        reason: What a failure ack says (protocol 3.15).
+        reason: What a failure ack says.
         topic: The topic as it was given.
     """
 
@@ -46,12 +46,12 @@ class TopicPatternError(HAClientError):
 
 
 def is_regex_topic(topic: str) -> bool:
-    """Whether `topic` is read as a pattern (protocol 3.14)."""
+    """Whether `topic` is read as a pattern."""
     return not REGEX_CHARACTERS.isdisjoint(topic)
 
 
 class TopicMatcher:
-    """One topic expression of a subscription, query or delete (SW8).
+    """One topic expression of a subscription, query or delete.
 
     Raises:
         TopicPatternError: The topic is a malformed pattern.

@@ -1,4 +1,4 @@
-"""Content filters, the order of queries, and the documents that both look at (protocol 12)."""
+"""Content filters, the order of queries, and the documents that both look at."""
 
 from __future__ import annotations
 

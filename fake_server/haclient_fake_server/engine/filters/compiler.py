@@ -1,4 +1,4 @@
-"""From the syntax tree to closures (protocol 12.3 and 12.4).
+"""From the syntax tree to closures.
 
 Each node becomes one function of a `Document`. There are two kinds of them: `Scalar` gives one
 value (of an array its first), `Several` gives all elements of an array. Comparisons, BETWEEN, IN,
@@ -61,7 +61,7 @@ _AT_MOST: Final = COMPARISONS["<="]
 
 
 def compile_filter(text: str) -> Filter:
-    """The test that the filter `text` describes (SW7).
+    """The test that the filter `text` describes.
 
     Compile once and call for each message; the result keeps no state, so it may be shared.
 

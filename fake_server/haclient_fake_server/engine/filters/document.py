@@ -1,4 +1,4 @@
-"""A message body as the filter language sees it: paths that hold values (protocol 12.4).
+"""A message body as the filter language sees it: paths that hold values.
 
 The body is parsed once, when the first filter asks, and each path is looked up once; all filters,
 keys and orders of one message share its `Document`. JSON only: a body that is something else, or

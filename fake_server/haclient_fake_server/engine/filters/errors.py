@@ -10,7 +10,7 @@ __all__ = ["FilterError"]
 
 
 class FilterError(HAClientError):
-    """A filter, path or order cannot be understood (protocol 12, 3.15).
+    """A filter, path or order cannot be understood.
 
     Attributes:
         reason: What a failure ack says; an order that fails is `invalid orderby` to the broker.

@@ -1,4 +1,4 @@
-r"""From filter text to tokens (protocol 12.1).
+r"""From filter text to tokens.
 
 One pattern per kind of token, tried in turn at each position. Three things are worth knowing:
 

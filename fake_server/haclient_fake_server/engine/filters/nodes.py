@@ -1,4 +1,4 @@
-"""The syntax tree of a filter (protocol 12.2).
+"""The syntax tree of a filter.
 
 Chains of equal precedence are one node with many parts, not a tree as deep as the chain is long:
 `a AND b AND c` is one `AllOf`, and `1 + 2 - 3` one `Chain`. So the depth of a tree is that of the

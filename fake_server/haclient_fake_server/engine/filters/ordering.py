@@ -1,4 +1,4 @@
-"""The order of query results: `order_by` of protocol 8.3.
+"""The order of query results: `order_by`.
 
 A comma list of paths, each with ASC (the default) or DESC behind it. Comparison of strings with
 numbers is not an order (`'10' < '9'`, but `9 < 10`), so sorting has one of its own: NULL, then
@@ -24,10 +24,10 @@ SortKey: TypeAlias = tuple[int, Number, str]
 
 
 class OrderByError(HAClientError):
-    """An `order_by` cannot be understood (protocol 8.3).
+    """An `order_by` cannot be understood.
 
     Attributes:
-        reason: What a failure ack says (protocol 3.15).
+        reason: What a failure ack says.
         position: Where in the text, in characters from 0.
         expected: What would have been right there.
         found: What is there instead.

@@ -1,4 +1,4 @@
-"""From tokens to the syntax tree: recursive descent over the grammar of protocol 12.2.
+"""From tokens to the syntax tree: recursive descent over the filter grammar.
 
 One method per rule, weakest binding first: OR, AND, NOT, comparison, sum, product, sign, primary.
 The text has a length limit and the nesting a depth limit, so no text can exhaust the stack; all

@@ -1,4 +1,4 @@
-"""Values of the filter language and what operators make of them (protocol 12.3).
+"""Values of the filter language and what operators make of them.
 
 A value is a number, a string or NULL (`None`). There is no boolean of its own: true is 1 and false
 is 0. The empty string is NULL, and a number that fits no 64-bit integer is a float. These hold for

@@ -85,9 +85,9 @@ def test_messages_of_a_connection_that_has_gone_are_dropped() -> None:
     peer.close()
     peer.publish(1)
     assert world.engine.next_position == 1
-    world.engine.congested(peer.number)
-    assert not world.engine.hungry(peer.number)
-    assert world.engine.feed(peer.number, world.now).sends == []
+    world.engine.over_high_water(peer.number)
+    assert not world.engine.has_backlog(peer.number)
+    assert world.engine.pump(peer.number, world.now).sends == []
     assert world.engine.disconnected(peer.number, world.now).block is None
 
 
@@ -140,7 +140,7 @@ def idle(count: int) -> tuple[World, Peer]:
     return world, publisher
 
 
-@pytest.mark.parametrize("command", ["publish", "subscribe", "flush", "tick", "congested"])
+@pytest.mark.parametrize("command", ["publish", "subscribe", "flush", "tick", "over high water"])
 def test_a_batch_costs_the_same_whatever_is_idle(command: str) -> None:
     def cost(count: int) -> int:
         world, publisher = idle(count)
@@ -153,8 +153,8 @@ def test_a_batch_costs_the_same_whatever_is_idle(command: str) -> None:
         engine = world.engine
         if command == "tick":
             return work(partial(engine.tick, world.now))
-        if command == "congested":
-            return work(partial(engine.congested, publisher.number))
+        if command == "over high water":
+            return work(partial(engine.over_high_water, publisher.number))
         return work(partial(engine.received, publisher.number, messages, world.now))
 
     assert cost(300) <= cost(3) + 20

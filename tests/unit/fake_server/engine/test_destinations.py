@@ -56,7 +56,7 @@ class Log:
 
     def feed(self) -> list[list[int]]:
         """The sequences in each of the next frames."""
-        frames = self.destination.feed(self.journal, self.state.topics)
+        frames = self.destination.pump(self.journal, self.state.topics)
         return [
             [
                 record.sequence
@@ -106,7 +106,7 @@ def test_the_first_frame_of_a_connection_defines_its_topics_once() -> None:
     log.write((7, 1), (7, 2))
     for _ in range(2):
         log.link()
-        (frame,) = log.destination.feed(log.journal, log.state.topics)
+        (frame,) = log.destination.pump(log.journal, log.state.topics)
         (message,) = decode(frame)
         definition, *rest = read_records(message.data, 0, len(message.data))
         assert (definition.command, definition.payload) == (RecordCommand.TOPIC, b"orders")

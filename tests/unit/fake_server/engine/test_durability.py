@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from haclient_fake_server.engine.connections import Connection
-from haclient_fake_server.engine.durability import MAX_STRETCHES, Durability, Stretch
+from haclient_fake_server.engine.durability import (
+    MAX_UNCONFIRMED_RANGES,
+    Durability,
+    UnconfirmedRange,
+)
 
 
 def waiting() -> Durability:
@@ -19,7 +23,7 @@ def write(durability: Durability, first: int, after: int, low: int = 1) -> None:
 
 
 def reach(durability: Durability, position: int, *, end: int) -> bool:
-    return durability.settle(position, end=end, last=(7, end - 1))
+    return durability.advance_confirmed(position, end=end, last=(7, end - 1))
 
 
 @pytest.mark.row("RE4", "AK6")
@@ -90,24 +94,24 @@ def test_when_nothing_is_waited_for_everything_is_confirmed() -> None:
 
 def test_a_long_outage_makes_confirmation_coarser_and_not_the_queue_longer() -> None:
     durability = waiting()
-    for number in range(1, 3 * MAX_STRETCHES):
+    for number in range(1, 3 * MAX_UNCONFIRMED_RANGES):
         write(durability, number, number + 1, low=number)
     oldest = durability.oldest
     assert oldest is not None
     assert (oldest.first, oldest.since, durability.lowest(7)) == (1, 1.0, 1)
     assert oldest.after > 2
-    assert not reach(durability, 1, end=3 * MAX_STRETCHES)
-    assert reach(durability, oldest.after - 1, end=3 * MAX_STRETCHES)
+    assert not reach(durability, 1, end=3 * MAX_UNCONFIRMED_RANGES)
+    assert reach(durability, oldest.after - 1, end=3 * MAX_UNCONFIRMED_RANGES)
     assert durability.passed == (7, oldest.after - 1)
     assert durability.lowest(7) == oldest.after
-    assert reach(durability, 3 * MAX_STRETCHES - 1, end=3 * MAX_STRETCHES)
+    assert reach(durability, 3 * MAX_UNCONFIRMED_RANGES - 1, end=3 * MAX_UNCONFIRMED_RANGES)
 
 
 @pytest.mark.row("ID8", "RE4")
 def test_a_publisher_is_not_forgotten_when_its_range_is_merged_into_another() -> None:
     """Each second batch is of another publisher; no order of merging leaves one out."""
     durability = waiting()
-    for number in range(1, 3 * MAX_STRETCHES):
+    for number in range(1, 3 * MAX_UNCONFIRMED_RANGES):
         publisher = 7 + number % 2
         durability.written(
             number,
@@ -122,7 +126,7 @@ def test_a_publisher_is_not_forgotten_when_its_range_is_merged_into_another() ->
 @pytest.mark.row("RE11")
 def test_it_goes_on_where_it_was() -> None:
     durability = waiting()
-    durability.restore([Stretch(4, 6, {7: 40}, (7, 41), 0.0)], limit=4, passed=(7, 39))
+    durability.restore([UnconfirmedRange(4, 6, {7: 40}, (7, 41), 0.0)], limit=4, passed=(7, 39))
     assert (durability.limit, durability.passed, durability.lowest(7)) == (4, (7, 39), 40)
     assert not reach(durability, 3, end=6)
     assert reach(durability, 5, end=6)

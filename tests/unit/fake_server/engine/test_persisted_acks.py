@@ -49,7 +49,7 @@ def test_a_long_replay_is_acknowledged_while_it_goes_on() -> None:
     reader.subscribe(bm="0")
     told: list[str] = []
     for _ in range(3):
-        world.apply(world.engine.feed(reader.number, world.now))
+        world.apply(world.engine.pump(reader.number, world.now))
         world.advance(1)
         told += [ack.bookmark for ack in reader.acks() if ack.ack_type == "persisted"]
     assert told == [f"{PUBBER}|{number}|" for number in (1, 2, 3)]
@@ -62,7 +62,7 @@ def test_a_subscription_is_never_told_of_a_position_that_it_has_not_passed() -> 
     reader.subscribe(bm="0")
     publisher.publish(1)
     reader.stalled = True
-    world.engine.congested(reader.number)
+    world.engine.over_high_water(reader.number)
     publisher.publish(2)
     world.advance(1)
     persisted = [ack for ack in reader.take() if ack.ack_type == "persisted"]

@@ -146,13 +146,13 @@ def test_completed_marks_the_point_of_the_subscribe_however_late_the_reader_is()
 
 
 @pytest.mark.row("RB9", "RB13")
-def test_a_congested_reader_falls_back_to_the_log_and_misses_nothing() -> None:
+def test_a_reader_over_its_high_water_mark_falls_back_to_the_log_and_misses_nothing() -> None:
     world = World()
     reader, publisher = world.client("reader"), world.client("pubber")
     reader.subscribe(bm="0", a="")
     publisher.publish(1, b"1")
     reader.stalled = True
-    world.engine.congested(reader.number)
+    world.engine.over_high_water(reader.number)
     for number in (2, 3):
         publisher.publish(number, b"%d" % number)
     assert shape(reader.take()) == ["1"]
@@ -162,15 +162,15 @@ def test_a_congested_reader_falls_back_to_the_log_and_misses_nothing() -> None:
     assert shape(reader.take()) == ["2", "3", "4"]
 
 
-def test_a_reader_that_is_congested_without_a_backlog_goes_live_again() -> None:
+def test_a_reader_over_its_high_water_mark_without_a_backlog_goes_live_again() -> None:
     world = World()
     reader, publisher = world.client("reader"), world.client("pubber")
     reader.subscribe(bm="0", a="")
     reader.subscribe("2", a="")
-    world.engine.congested(reader.number)
-    assert world.engine.hungry(reader.number)
+    world.engine.over_high_water(reader.number)
+    assert world.engine.has_backlog(reader.number)
     world.feed(reader)
-    assert not world.engine.hungry(reader.number)
+    assert not world.engine.has_backlog(reader.number)
     publisher.publish(1, b"1")
     assert shape(reader.take()) == ["1", "1"]
 
@@ -285,7 +285,7 @@ def test_nothing_of_a_replay_is_left_when_its_connection_has_gone() -> None:
         reader.subscribe("over", bm="[0:0|1|]")
         reader.stalled = stalled
         reader.subscribe("replaying", bm="0")
-        world.engine.congested(reader.number)
+        world.engine.over_high_water(reader.number)
         assert alive() - before >= 6
         reader.close()
         assert alive() == before
@@ -303,8 +303,8 @@ def test_a_connection_with_many_subscriptions_is_fed_a_little_at_a_time() -> Non
     for number in range(20):
         reader.subscribe(str(number), bm="0", a="")
     sizes: list[int] = []
-    while world.engine.hungry(reader.number):
-        effects = world.engine.feed(reader.number, world.now)
+    while world.engine.has_backlog(reader.number):
+        effects = world.engine.pump(reader.number, world.now)
         sizes.append(sum(len(data) for _, data in effects.sends))
         world.apply(effects)
     assert max(sizes) < FEED_BYTES + 2 * CHUNK_BYTES
@@ -356,7 +356,7 @@ def test_all_subscribers_see_one_order_however_late_or_slow_they_are(data: st.Da
                 reader.stalled = not reader.stalled
                 world.feed(reader)
             case _ if readers:
-                world.engine.congested(data.draw(st.sampled_from(readers)).number)
+                world.engine.over_high_water(data.draw(st.sampled_from(readers)).number)
             case _:
                 pass
     witness = world.client("witness")
