@@ -222,6 +222,10 @@ class Client(PublishingClient):
     ) -> str:
         """Subscribe; `handler` gets each message, in order, one at a time.
 
+        An `HAClient` subscribes again after each lost connection; what is published meanwhile is
+        missing. With `options=Options(replace=True)` and the id of an active subscription that one
+        is replaced in place, and its messages go to this handler from then on.
+
         Args:
             topic: A literal topic or a regular expression.
             handler: A coroutine function or plain function that takes a `Message`.
@@ -307,8 +311,8 @@ class Client(PublishingClient):
         """Replay the transaction log from `bookmark`, then follow it live.
 
         `MOST_RECENT` resumes where the bookmark store says this `sub_id` has got to; from the start
-        of the log when it knows nothing. Any other bookmark begins anew and forgets what the store
-        knew of this `sub_id`.
+        of the log when it knows nothing, or when the client has no bookmark store. Any other
+        bookmark begins anew and forgets what the store knew of this `sub_id`.
 
         With `auto_discard` a message is discarded when the handler has returned; one for which it
         raises is not, and `on_handler_error` decides.

@@ -1,4 +1,4 @@
-"""The publishing half of the client's public API (rows CC6-CC10, CC16)."""
+"""The publishing half of the client's public API."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PublishingClient:
         correlation_id: str = "",
         sow_key: str = "",
     ) -> Coroutine[object, None, int | None]:
-        """Publish one message; returns when it is stored and on its way, not when acked (CC6).
+        """Publish one message; returns when it is stored and on its way, not when acked.
 
         With a store, a lost connection is not an error: the message is sent after the next logon.
 
@@ -83,7 +83,7 @@ class PublishingClient:
         correlation_id: str = "",
         sow_key: str = "",
     ) -> int | None:
-        """Publish only what changed of a SOW record; otherwise like `publish` (CC7)."""
+        """Publish only what changed of a SOW record; otherwise like `publish`."""
         return await self._core.publisher.publish_with(
             topic,
             data,
@@ -94,12 +94,12 @@ class PublishingClient:
         )
 
     async def publish_flush(self, *, timeout: float | None = None, durable: bool = False) -> None:
-        """Wait until everything published so far is persisted (CC9, PS15).
+        """Wait until everything published so far is persisted.
 
         Args:
             timeout: Seconds; `None` waits for as long as it takes.
             durable: Wait for this machine's disk instead of the server: what was published so far
-                is then in the store even after a loss of power, connected or not (PS20).
+                is then in the store even after a loss of power, connected or not.
 
         Raises:
             TimedOut: It took longer than `timeout` seconds; what is left stays in the store.
@@ -116,7 +116,7 @@ class PublishingClient:
         raise TimedOut(f"publish_flush: the store is not on disk after {timeout:g} s")
 
     async def wait_persisted(self, sequence: int, *, timeout: float | None = None) -> None:
-        """Wait until one publish, and all before it, is persisted (CC8).
+        """Wait until one publish, and all before it, is persisted.
 
         Unlike `publish_flush` it does not ask the server to hurry: the ack may come as late as the
         server's ack conflation allows.
@@ -139,7 +139,7 @@ class PublishingClient:
         await self._core.wait_empty(timeout=seconds(timeout))
 
     async def flush(self, *, timeout: float | None = TIMEOUT_S) -> None:
-        """Wait until the server has processed every command sent so far (CC10)."""
+        """Wait until the server has processed every command sent so far."""
         self._core.thread.check("flush")
         await self._core.flush(timeout=seconds(timeout))
 
@@ -152,7 +152,7 @@ class PublishingClient:
         data: Payload = b"",
         timeout: float | None = TIMEOUT_S,
     ) -> Message:
-        """Delete SOW records by filter, by keys or by data, exactly one of them (CC16).
+        """Delete SOW records by filter, by keys or by data, exactly one of them.
 
         Returns:
             The `stats` ack: `records_deleted`, `matches`, `topic_matches`. With a store, the counts

@@ -1,4 +1,4 @@
-"""Messages as an async iterator (rows MS1, MS2, MS5, MS7, MS8).
+"""Messages as an async iterator.
 
 A stream is a class, not an async generator: it can be closed from another task, and a `break`
 leaves nothing half finished. It draws from its subscription's queue batch by batch; taking a
@@ -32,7 +32,7 @@ class MessageStream:
 
     When the server ends the subscription by an error, the stream raises it.
 
-    Use it as a context manager; leaving the block unsubscribes (MS8). To iterate over one that
+    Use it as a context manager; leaving the block unsubscribes. To iterate over one that
     nobody has opened is a `UsageError`::
 
         async with client.stream("orders") as messages:
@@ -115,7 +115,7 @@ class MessageStream:
             raise UsageError("enter the stream first: async with ... as messages")
 
     def batches(self) -> Batches:
-        """The same messages in lists, as they arrive: the fast path (MS9)."""
+        """The same messages in lists, as they arrive: the fast path."""
         return Batches(self._next_list)
 
     async def _next_list(self) -> list[Message]:
@@ -129,7 +129,7 @@ class MessageStream:
 
     @property
     def caught_up(self) -> bool:
-        """Whether the query or the replay is complete and all of it was handed out (MS7)."""
+        """Whether the query or the replay is complete and all of it was delivered."""
         return self._delivery.caught_up.is_set()
 
     async def wait_caught_up(self) -> None:

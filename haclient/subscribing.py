@@ -1,4 +1,4 @@
-"""Subscriptions and queries: from a command to a stream or a handler (rows CC11-CC18, MS1-MS8).
+"""Subscriptions and queries: from a command to a stream or a handler.
 
 Both forms are the same queue: a stream is consumed by whoever iterates, a handler by a task of its
 own. What the server is asked for beyond the user's command (`processed`, `completed`, `persisted`)
@@ -58,7 +58,7 @@ class Subscriber:
         Args:
             command: What to send.
             markers: Whether `group_begin` and `group_end` are messages of the stream.
-            resumes: Whether a client that reconnects enters it again (MS3).
+            resumes: Whether a client that reconnects enters it again.
         """
         delivery = Delivery(self._core.settings.max_queued_bytes)
         opened: list[Subscription] = []
@@ -162,7 +162,7 @@ class Subscriber:
         return command_id
 
     async def execute(self, command: Command) -> MessageStream:
-        """Send any command; its messages and the acks it asks for as an open stream (CC18)."""
+        """Send any command; its messages and the acks it asks for as an open stream."""
         if command.name in _PUBLISHES:
             raise UsageError("a publish has no messages to stream: use execute_async or publish")
         if self._pauses(command) is not None:
@@ -175,7 +175,7 @@ class Subscriber:
         return await self.stream(command, markers=True).open()
 
     async def execute_async(self, command: Command, handler: Handler | None) -> str:
-        """Send any command; its messages and the acks it asks for go to `handler` (CC18)."""
+        """Send any command; its messages and the acks it asks for go to `handler`."""
         self._core.thread.check("execute_async")
         if command.name in _PUBLISHES:
             return await self._publish(command, handler)
@@ -313,7 +313,7 @@ class Subscriber:
                 self._core.opened(one)
 
     async def unsubscribe(self, ids: str | Iterable[str], *, timeout: float | None) -> None:
-        """End subscriptions by id, or all of them; unknown ids are over already (CC17)."""
+        """End subscriptions by id, or all of them; unknown ids are over already."""
         self._core.thread.check("unsubscribe")
         wanted = {ids} if isinstance(ids, str) else set(ids)
         chosen = [

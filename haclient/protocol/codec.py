@@ -94,7 +94,7 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/=]*")
 
 
 def encode_string(text: str) -> bytes:
-    """The text with its quotes, escaped as protocol 2.3.5 says; surrogate escapes become bytes.
+    """The text with its quotes, escaped where it has to be; surrogate escapes become bytes.
 
     Raises:
         UsageError: The text holds half a surrogate pair, which no bytes stand for.
@@ -139,7 +139,7 @@ def publish_head(
     sow_key: str = "",
     persisted: bool = True,
 ) -> bytes:
-    r"""The header of a stored publish, up to the digits of its sequence (PS4, protocol 3.2).
+    r"""The header of a stored publish, up to the digits of its sequence.
 
     The frame is its length, this head, decimal digits, `PUBLISH_TAIL` and the body::
 
@@ -164,7 +164,7 @@ def publish_frame_without_store(
     correlation_id: str = "",
     sow_key: str = "",
 ) -> bytes:
-    """The whole frame of a publish that nobody keeps: no sequence, no ack wanted (protocol 3.2).
+    """The whole frame of a publish that nobody keeps: no sequence, no ack wanted.
 
     Raises:
         UsageError: As in `publish_head`; or the frame is too large to be accepted.
@@ -176,7 +176,7 @@ def publish_frame_without_store(
 def sow_batch(
     outer: Mapping[str, str | int], records: Iterable[tuple[Mapping[str, str | int], bytes]]
 ) -> bytes:
-    """One `sow` frame with several records (protocol 8.2).
+    """One `sow` frame with several records.
 
     Args:
         outer: Fields of the frame, by wire name; the number of records is added as `bs`.
@@ -193,7 +193,7 @@ def sow_batch(
 
 
 def check_correlation_id(correlation_id: str) -> None:
-    """Refuse what the protocol does not allow as a correlation id (protocol 2.1).
+    """Refuse what the protocol does not allow as a correlation id.
 
     Raises:
         UsageError: It has other characters than those of the Base64 alphabet.
@@ -386,7 +386,7 @@ def _unescaped(found: re.Match[str]) -> str:
 # -- frames to messages ------------------------------------------------------
 
 MAX_BATCH_RECORDS: Final = 10_000
-"""Most records in a `sow` frame: no server sends more (protocol 1.2), and without a limit a peer
+"""Most records in a `sow` frame: no server sends more, and without a limit a peer
 could make a frame of empty records grow sixtyfold in memory."""
 
 _REFUSED: Final = (msgspec.MsgspecError, ValueError, RecursionError)

@@ -58,7 +58,7 @@ MAX_BATCH_SIZE: Final = 10_000
 
 
 class CommandName(enum.StrEnum):
-    """Every command by its full name; `CommandName("p")` is `PUBLISH` too (protocol 2.4)."""
+    """Every command by its full name; `CommandName("p")` is `PUBLISH` too."""
 
     ACK = "ack"
     DELTA_PUBLISH = "delta_publish"
@@ -162,7 +162,7 @@ class Command:
         sequence: The publisher's sequence number.
         client_name: Of a logon or flush.
         user_id: Of a logon.
-        password: Of a logon; never shown (AT12).
+        password: Of a logon; never shown.
         message_type: Of a logon.
         version: Of a logon.
         timeout: How long the client waits for the command, in seconds; not sent.
@@ -287,7 +287,7 @@ class Command:
         return self
 
     def set_bookmark(self, bookmark: StartPoint | str) -> Self:
-        """Set where to start: this alone makes a bookmark subscription (CC14)."""
+        """Set where to start: this alone makes a bookmark subscription."""
         self.bookmark = bookmark
         return self
 

@@ -1,7 +1,7 @@
 """From a byte stream to frames: one persistent buffer, split by length.
 
 A frame is a 4-byte big-endian length and so many bytes: a header from `{` to its `}`, then the body
-(protocol 1.1). The reader is a state machine over one buffer::
+. The reader is a state machine over one buffer::
 
     view = reader.writable()            # where the next bytes may be written, never empty
     reader.received(link.recv_into(view))
@@ -31,10 +31,10 @@ from haclient.errors import ProtocolError, UsageError
 __all__ = ["CAPACITY_BYTES", "LENGTH", "MAX_FRAME_BYTES", "FrameReader", "Frames"]
 
 MAX_FRAME_BYTES: Final = 256 * 2**20
-"""The largest frame that is accepted (protocol 1.2)."""
+"""The largest frame that is accepted."""
 
 CAPACITY_BYTES: Final = 256 * 1024
-"""The size of an idle reader's buffer: where throughput stops to grow with it (performance 3)."""
+"""The size of an idle reader's buffer: where throughput stops to grow with it."""
 
 LENGTH: Final = Struct(">I")
 """The length before each frame, which does not count itself."""
@@ -46,7 +46,7 @@ Frames = tuple[list[bytes], list[bytes]]
 
 
 class FrameReader:
-    """Splits what a peer sends into frames (AT14).
+    """Splits what a peer sends into frames.
 
     Args:
         max_frame_bytes: Larger frames are refused.

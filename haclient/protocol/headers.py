@@ -1,4 +1,4 @@
-"""The header fields of the `amps` protocol, as one table (protocol 2.1).
+"""The header fields of the `amps` protocol, as one table.
 
 Everything that reads or writes a header is built from this table: the fields of `Message` and their
 wire names, the spellings that the lenient decoder knows, and the order in which a `Command` writes
@@ -22,7 +22,7 @@ class Header(NamedTuple):
     Attributes:
         attribute: Its name in Python, as an attribute of `Message` and `Command`.
         wire: The name that we write.
-        kind: `int` for what is written without quotes, `str` for all others (protocol 2.2).
+        kind: `int` for what is written without quotes, `str` for all others.
         spellings: Every name that we read, `wire` among them.
     """
 

@@ -44,12 +44,12 @@ def crc64(data: bytes) -> int:
 
 
 def publisher_id(client_name: str | bytes) -> int:
-    """The publisher id of a client (ID1)."""
+    """The publisher id of a client."""
     return crc64(_raw(client_name))
 
 
 def instance_publisher_id(client_name: str | bytes, instance_name: str | bytes) -> int:
-    """The publisher id of what a client publishes through an instance without a sequence (ID3)."""
+    """The publisher id of what a client publishes through an instance without a sequence."""
     return crc64(_raw(client_name) + b"\x01" + _raw(instance_name))
 
 

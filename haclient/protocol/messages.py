@@ -11,10 +11,10 @@ allocation; the hot path depends on four of its properties:
   a known field; the lenient decoder then sorts it out;
 * three fields are not of the wire (`data`, `number`, `owner`). Their types accept nothing that a
   peer could send under any name;
-* its values are immutable, so a message may be kept after a handler has returned (CC27).
+* its values are immutable, so a message may be kept after a handler has returned.
 
 Absent text is an empty string, an absent number `None`. Header bytes that are not UTF-8 are kept as
-surrogate escapes (protocol 2.3) and are written back as the bytes they were.
+surrogate escapes and are written back as the bytes they were.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MessageOwner(Protocol):
 
 
 class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True, rename=_RENAMED):
-    """A message or an ack, as received; or a command, as a broker receives it (CC26).
+    """A message or an ack, as received; or a command, as a broker receives it.
 
     Attributes:
         kind: The command as it was written; see `command` for its full name.
@@ -63,7 +63,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         order_by: Order of a query's records.
         batch_size: Records wanted in one frame; records that came in one frame.
         top_n: Most records, or replayed messages, that are wanted.
-        options: The option string (protocol 7.3).
+        options: The option string.
         bookmark: Position in the transaction log, in wire form; see `position`.
         sow_key: Key of the record.
         sow_keys: Keys of a request, as a comma list.
@@ -72,7 +72,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         lease_period: When the lease of a queue message ends; empty if it has none.
         client_name: Name of the client.
         user_id: User of the connection, or of the publisher.
-        password: Never shown by `repr` (AT12).
+        password: Never shown by `repr`.
         message_type: Type of the connection's bodies.
         version: Version of the peer.
         ack_type: Acks wanted, as a comma list; or the one ack type that this is.
@@ -137,12 +137,12 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
 
     @property
     def command(self) -> str:
-        """The full name of the command: `publish` for `p` too (protocol 2.4)."""
+        """The full name of the command: `publish` for `p` too."""
         return "publish" if self.kind == "p" else self.kind
 
     @property
     def sub_ids(self) -> list[str]:
-        """Every subscription this message is for (protocol 2.5)."""
+        """Every subscription this message is for."""
         ids = self.sids or self.sub_id
         return [sub_id for sub_id in map(str.strip, ids.split(",")) if sub_id]
 
@@ -188,7 +188,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
             raise UsageError(f"the body on {self.topic!r} is no MessagePack: {error}") from error
 
     def discard(self) -> None:
-        """Say that this message is finished with, so that it is never delivered again (BS1).
+        """Say that this message is finished with, so that it is never delivered again.
 
         Does nothing for a message that no bookmark store has logged, nor the second time.
         """
@@ -196,7 +196,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
             self.owner.discard(self.number)
 
     def __enter__(self) -> Self:
-        """`with message:` discards it at the end of the block, unless that raises (BS20)."""
+        """`with message:` discards it at the end of the block, unless that raises."""
         return self
 
     def __exit__(
@@ -206,7 +206,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
             self.discard()
 
     def copy(self) -> Message:
-        """Another message with the same values (CC27)."""
+        """Another message with the same values."""
         return copy.copy(self)
 
     @override
@@ -215,7 +215,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
 
     @override
     def __rich_repr__(self) -> list[tuple[str, object]]:
-        """What `repr` and rich show: neither the password nor the body, only its length (AT12)."""
+        """What `repr` and rich show: neither the password nor the body, only its length."""
         shown: list[tuple[str, object]] = []
         for name in WIRE_NAMES:
             value: object = getattr(self, name)

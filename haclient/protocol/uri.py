@@ -1,4 +1,4 @@
-"""Connection strings (AT1, protocol 1.3).
+"""Connection strings.
 
 ::
 
@@ -8,7 +8,7 @@
     mem://broker:9007/amps/json
 
 User and password are percent-decoded. The password is kept apart from everything that is shown:
-neither `str` nor `repr` nor any error contains it (AT12).
+neither `str` nor `repr` nor any error contains it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who gets which message (protocol 2.5).
+"""Who gets which message.
 
 A *subscription* here is anything that receives messages for one command: a subscribe, a query,
 both. The server names the receivers of a publish in `sids`, of a query's records in `query_id`, of
@@ -293,7 +293,7 @@ class Router:
         """Enter it before its command is sent, so that its first message finds it.
 
         Raises:
-            SubIdInUse: Another one of this connection has the same id (protocol 3.15).
+            SubIdInUse: Another one of this connection has the same id.
         """
         ids = _ids(subscription)
         self.check_free(ids)
@@ -314,7 +314,7 @@ class Router:
         """Look whether these ids may be used.
 
         Raises:
-            SubIdInUse: Another subscription of this connection has one of them (protocol 3.15).
+            SubIdInUse: Another subscription of this connection has one of them.
         """
         for one_id in ids:
             if one_id in self._by_id:

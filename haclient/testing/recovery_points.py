@@ -1,4 +1,4 @@
-"""Whether a `RecoveryPointAdapter` keeps what the client relies on (RP1)."""
+"""Whether a `RecoveryPointAdapter` keeps what the client relies on."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Commands and their confirmation (protocol 3, 4.5; rows CC9-CC18, BS8).
+"""Commands and their confirmation.
 
 Every command but a publish asks for `processed` and waits for it; a refusal is raised as the error
 its reason names. The receiver of a command's messages is entered in the router before the command
 is sent, and taken out again when the command fails or its caller gives up, in which case the server
 is told to stop as well.
 
-`MOST_RECENT` is resolved here, from the bookmark store, and never reaches the wire (BS8).
+`MOST_RECENT` is resolved here, from the bookmark store, and never reaches the wire.
 """
 
 from __future__ import annotations
@@ -420,7 +420,7 @@ class Commander:
     # -- leaving ------------------------------------------------------------
 
     def _unsubscribe(self, subscriptions: list[Subscription]) -> Fields:
-        """The command that ends these: queries have an id of their own (protocol 3.10)."""
+        """The command that ends these: queries have an id of their own."""
         ids = dict.fromkeys(one.sub_id for one in subscriptions)
         queries = dict.fromkeys(one.query_id for one in subscriptions if one.query_id)
         fields: Fields = {"c": "unsubscribe", "cid": self.session.next_command_id()}
@@ -430,7 +430,7 @@ class Commander:
         return fields
 
     async def unsubscribe(self, subscriptions: list[Subscription], *, timeout: float) -> None:
-        """End these at the server; late messages for them are dropped (CC17)."""
+        """End these at the server; late messages for them are dropped."""
         connection = self.connection
         leaving = self.leave(subscriptions)
         if leaving is None or connection is None:

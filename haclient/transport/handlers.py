@@ -1,6 +1,6 @@
 """Handlers: one task per subscription takes its messages in order and calls the application.
 
-The task is not the reading task, so a slow handler delays its subscription and nothing else (HB7).
+The task is not the reading task, so a slow handler delays its subscription and nothing else.
 A plain function or a coroutine function will do. What happens when it raises is a policy: by
 default the error leaves the client's `async with`, and the message stays undiscarded, so that it
 comes again.
@@ -58,7 +58,7 @@ async def serve(
         delivery: Where messages come from.
         handler: Who is called.
         policy: What happens when it raises.
-        discards: Whether a message is discarded when the handler has returned (BS20).
+        discards: Whether a message is discarded when the handler has returned.
     """
     delivery.handler = handler
     while (batch := await delivery.next_batch()) is not None:

@@ -1,4 +1,4 @@
-"""Publishing: encode once, append to the log, let the writer send (design 6, rows CC6, PS1-PS16).
+"""Publishing: encode once, append to the log, let the writer send.
 
 With a store, a publish is accepted by one append into the store's log, which is also the send
 queue and the replay buffer; a broken link is no error then. Without a store, a publish is one frame
@@ -58,7 +58,7 @@ from haclient_stores.publish_stores.publish_log import PublishLog
 __all__ = ["DEFAULT_MAX_UNPERSISTED_BYTES", "Publisher", "what_remains"]
 
 DEFAULT_MAX_UNPERSISTED_BYTES: Final = 512 * 1024 * 1024
-"""Unpersisted bytes at which `publish` waits for acks and `publish_nowait` raises (HA18)."""
+"""Unpersisted bytes at which `publish` waits for acks and `publish_nowait` raises."""
 
 _CACHED_HEADS: Final = 4096
 _OUTBOX_CAP_BYTES: Final = 4 * FLUSH_BYTES
@@ -157,10 +157,10 @@ class Publisher:
         self._note_time()
 
     def reconcile(self, server: LoggedOn, clock_us: int) -> None:
-        """Trim to what is persisted and number above what was seen (PS7, PS8).
+        """Trim to what is persisted and number above what was seen.
 
         Raises:
-            PublishGap: The server has lost what was once acknowledged, and the store minds (PS9).
+            PublishGap: The server has lost what was once acknowledged, and the store minds.
             StoreError: The server has seen higher numbers than the clock gave: it would take what
                 was published before the logon for duplicates.
         """
@@ -207,7 +207,7 @@ class Publisher:
             raise reason
 
     def acknowledged(self, sequence: int) -> None:
-        """Everything up to `sequence` is persisted (PS5)."""
+        """Everything up to `sequence` is persisted."""
         log = self.log
         if log is not None:
             self._discard(log, sequence)
@@ -216,7 +216,7 @@ class Publisher:
             self._note_time()
 
     def refused(self, ack: Message) -> Message:
-        """The publish that a failure ack is about, as it was stored; it is forgotten (PS6).
+        """The publish that a failure ack is about, as it was stored; it is forgotten.
 
         It leaves the store when all before it has: an ack for those may still be on its way.
         """
@@ -253,7 +253,7 @@ class Publisher:
 
     @property
     def oldest_age_s(self) -> float:
-        """How long the oldest unpersisted message has waited; 0 when none does (PS18)."""
+        """How long the oldest unpersisted message has waited; 0 when none does."""
         self._note_time()
         lowest = 0 if self.log is None else self.log.lowest_unpersisted
         return self.gate.ages.age(lowest, trio.current_time())
@@ -271,7 +271,7 @@ class Publisher:
         return head
 
     def append(self, head: bytes, body: Payload) -> int:
-        """Store one frame and see to its sending; never waits (CC6, PS2, PS3).
+        """Store one frame and see to its sending; never waits.
 
         Raises:
             StoreFull: There is no room; nothing was stored.
@@ -524,7 +524,7 @@ class Publisher:
         await self.persisted.reached(log.last_persisted + 1)
 
     async def room_after(self, full: StoreFull, what: str) -> None:
-        """The store was full: wait for the next ack, if it wants to be asked again then (PS17).
+        """The store was full: wait for the next ack, if it wants to be asked again then.
 
         Raises:
             StoreFull: It does not, or no ack can come; otherwise as `make_room`.
@@ -543,7 +543,7 @@ class Publisher:
                 full = again
 
     async def wait_persisted(self, sequence: int, what: str) -> None:
-        """Wait until everything up to `sequence` is persisted (PS14, PS15).
+        """Wait until everything up to `sequence` is persisted.
 
         Raises:
             DisconnectedError: The connection is lost and no other one will come by itself.

@@ -86,10 +86,10 @@ class StoreMaintenance:
             self._feed = PointFeed(self._store.recovery_points, self._store.adapter)
 
     async def recover(self, client_name: str) -> None:
-        """Hand the store what its adapter has kept; before the first subscribe (RP6).
+        """Hand the store what its adapter has kept; before the first subscribe.
 
         Raises:
-            UsageError: The adapter cannot serve this client (RP5), or what it has is no recovery
+            UsageError: The adapter cannot serve this client, or what it has is no recovery
                 point.
             TimedOut: It gives no points; whatever is raised, the stores are closed.
         """
