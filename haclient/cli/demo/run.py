@@ -294,7 +294,7 @@ async def run_demo(
         seconds=trio.current_time() - began,
     )
     verdict = judge(demo_run.published, demo_run.lives, measures)
-    if is_stuck and verdict.good:
+    if is_stuck and verdict.is_good:
         raise DemoFailed(f"nothing has moved for {patience_s:g} s")
     return verdict
 
@@ -313,7 +313,7 @@ async def _work(request: _Request) -> int:
         report = bar.report if request.as_json or both_on_terminal() else print_line
         verdict = await run_demo(request.messages, Progress(bar.update, report))
     print_line(msgspec.json.encode(verdict).decode() if request.as_json else verdict.as_text())
-    return ExitCode.OK if verdict.good else ExitCode.FAILURE
+    return ExitCode.OK if verdict.is_good else ExitCode.FAILURE
 
 
 def stopped(_number: int) -> int:

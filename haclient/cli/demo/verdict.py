@@ -55,7 +55,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
     @property
-    def good(self) -> bool:
+    def is_good(self) -> bool:
         """Whether the promise was kept."""
         return not (self.lost or self.duplicated or self.out_of_order)
 
@@ -91,30 +91,30 @@ class _Tally:
         self._published = published
         self._highest = -1  # of all lives
         self._finished: set[int] = set()  # their discard() has returned
-        self._owed: set[int] = set()  # a life ended with them, before it called discard()
-        self._left: set[int] = set()  # the same of the latest life, which owes nobody yet
+        self._to_redeliver: set[int] = set()  # undiscarded when an earlier life ended
+        self._undiscarded: set[int] = set()  # of the latest life, which nobody has followed yet
         self.seen: set[int] = set()
         self.duplicated = self.redelivered = self.out_of_order = 0
 
     def live(self, life: Iterable[Step]) -> None:
-        """Take in the trace of one life; what the life before it held is owed to this one."""
-        self._owed |= self._left
-        in_hand = self._left = set[int]()
+        """Evaluate the trace of one life; it must receive what the one before did not discard."""
+        self._to_redeliver |= self._undiscarded
+        undiscarded = self._undiscarded = set[int]()
         highest = -1  # of this life
         for mark, number in life:
             match mark:
                 case Mark.DELIVERED:
-                    self._delivered(number, in_hand, highest)
+                    self._delivered(number, undiscarded, highest)
                     highest = max(highest, number)
-                    in_hand.add(number)
+                    undiscarded.add(number)
                 case Mark.DISCARDING:
-                    in_hand.discard(number)
+                    undiscarded.discard(number)
                 case Mark.DISCARDED:
                     self._finished.add(number)
 
-    def _delivered(self, number: int, in_hand: set[int], highest: int) -> None:
+    def _delivered(self, number: int, undiscarded: set[int], highest: int) -> None:
         is_first = number not in self.seen
-        if number in self._finished or number in in_hand:
+        if number in self._finished or number in undiscarded:
             self.duplicated += 1
         elif not is_first:
             self.redelivered += 1
@@ -124,12 +124,12 @@ class _Tally:
             self.out_of_order += 1
             return
         self.seen.add(number)
-        self._owed.discard(number)
+        self._to_redeliver.discard(number)
         self._highest = max(self._highest, number)
 
     def lost(self) -> int:
-        """Never delivered, or owed to somebody who came later and did not get it."""
-        return self._published - len(self.seen) + len(self._owed)
+        """Messages never delivered, or left undiscarded by a life and not redelivered later."""
+        return self._published - len(self.seen) + len(self._to_redeliver)
 
 
 def judge(published: int, lives: Sequence[Iterable[Step]], measures: Measures) -> Verdict:

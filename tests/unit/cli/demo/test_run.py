@@ -28,7 +28,7 @@ async def test_a_small_demo_runs_its_course() -> None:
     said: list[str] = []
     progress = Progress(update=done.append, report=said.append)
     verdict = await run_demo(MIN_MESSAGES, progress)
-    assert verdict.good, verdict.as_text()
+    assert verdict.is_good, verdict.as_text()
     assert verdict.published == verdict.delivered == MIN_MESSAGES
     assert (verdict.failovers, verdict.restarts) == (3, 1)
     assert verdict.failover_ms_p50 > 0

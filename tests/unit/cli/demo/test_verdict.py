@@ -50,7 +50,7 @@ def faults(found: Verdict) -> tuple[int, int, int]:
 
 def test_a_run_without_fault() -> None:
     found = verdict(4, finished(0, 1), finished(2, 3))
-    assert found.good
+    assert found.is_good
     assert (found.published, found.delivered, *faults(found)) == (4, 4, 0, 0, 0)
     assert (found.failovers, found.restarts, found.failover_ms_p50, found.seconds) == (
         3,
@@ -67,7 +67,7 @@ def test_the_object_has_the_keys_of_the_contract_in_their_order() -> None:
 def test_a_message_that_never_came_is_lost() -> None:
     found = verdict(4, finished(0, 1, 3))
     assert (found.delivered, *faults(found)) == (3, 1, 0, 0)
-    assert not found.good
+    assert not found.is_good
 
 
 def test_a_message_that_came_again_after_its_discard_is_a_duplicate() -> None:
@@ -92,7 +92,7 @@ def test_what_a_killed_process_held_and_nobody_was_given_again_is_lost() -> None
 
 
 def test_the_last_process_may_keep_what_it_held() -> None:
-    assert verdict(2, finished(0), held(1)).good
+    assert verdict(2, finished(0), held(1)).is_good
 
 
 @pytest.mark.parametrize("comes_again", [True, False])
@@ -220,7 +220,7 @@ def test_a_trace_that_was_tampered_with_on_disk_is_found_out(tmp_path: Path) -> 
             trace.delivered(number)
             trace.discarding(number)
             trace.discarded(number)
-    assert read().good
+    assert read().is_good
     data = bytearray((tmp_path / "trace").read_bytes())
     data[12 * 40 : 12 * 41] = data[12 * 10 : 12 * 11]  # message 10 in the place of message 40
     (tmp_path / "trace").write_bytes(data)
