@@ -42,8 +42,7 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from haclient_stores.bookmark import Bookmark, BookmarkList
-from haclient_stores.tracker.condensing import condensed
-from haclient_stores.tracker.entries import LARGEST, MIXED, Alias, Chunk, Publishers
+from haclient_stores.tracker.entries import LARGEST, MIXED, Alias, Chunk, Publishers, condensed
 from haclient_stores.tracker.finished import Finished
 from haclient_stores.tracker.redelivery import Redelivery
 from haclient_stores.tracker.resumption import Resumption
