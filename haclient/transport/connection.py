@@ -294,7 +294,7 @@ class Connection:
             self.writer.send_urgent(_BEAT)
 
     async def _drain(self) -> None:
-        """Leave the socket alone until the full queue has drained; our beats go on."""
+        """Leave the socket alone until the full queue has drained; our heartbeats go on."""
         heartbeat = self._heartbeat
         if heartbeat is not None:
             heartbeat.reading(trio.current_time(), active=False)

@@ -6,8 +6,8 @@ from there without copying. Everything else goes through the control outbox:
 * *ordered* frames (subscribe, query, flush, publishes without a store) leave exactly where they
   were issued: after everything that the log held then, before everything appended later, so that a
   query sees what was published before it;
-* *urgent* frames (logon, beats) leave at the next frame boundary, so that a beat never waits behind
-  a backlog.
+* *urgent* frames (logon, heartbeats) leave at the next frame boundary, so that a heartbeat never
+  waits behind a backlog.
 
 `pump` sends as much as the socket takes and never waits; the task in `run` parks until it is woken
 or until a full socket has room again. The log may only be sent while `log_open` is true: from the
