@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from haclient.protocol.messages import Message
-    from haclient_fake_server.engine.destinations import DestinationStatus
+    from haclient_fake_server.engine.replication.destination import DestinationStatus
     from haclient_fake_server.journal.files import ConfirmedPosition
 
 __all__ = ["Hub", "SessionLike"]

@@ -23,8 +23,8 @@ import trio
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
-from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.hub import Hub
 from haclient_fake_server.journal.files import ConfirmedPosition, JournalFiles
 from haclient_fake_server.kill_points import KillPoints

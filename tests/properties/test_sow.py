@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from haclient_fake_server.engine.filters import Document, compile_filter, parse_order_by
-from haclient_fake_server.engine.sow import Query, SowKeyError, SowRecord, SowTopic
+from haclient_fake_server.engine.sow.table import Query, SowKeyError, SowRecord, SowTopic
 
 pytestmark = pytest.mark.row("SW1", "SW2", "SW3")
 

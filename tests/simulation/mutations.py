@@ -18,7 +18,8 @@ from typing_extensions import override
 
 from haclient.session import logon, resume
 from haclient.transport import core, message_queue, publisher, reconnector, store_maintenance
-from haclient_fake_server.engine import durability, holdings, identity, persisted_acks
+from haclient_fake_server.engine import identity, persisted_acks
+from haclient_fake_server.engine.replication import durability, holdings
 from haclient_fake_server.journal import files as journal_files
 from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
 from haclient_stores.bookmark import Bookmark, BookmarkList

@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from haclient.protocol.framing import LENGTH
 from haclient.protocol.identity import publisher_id
-from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.engine.journal import records_of
+from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.engine.settings import LogTopic, ReplicateTo, SowTopic
 from haclient_fake_server.journal.format import Record
 from support.engine import Peer, World, decode

@@ -21,7 +21,7 @@ from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.routes import Style
-from haclient_fake_server.engine.sow import SowError, SowRecord, recorded_keys
+from haclient_fake_server.engine.sow.table import SowError, SowRecord, recorded_keys
 from haclient_fake_server.engine.times import timestamp_text
 from haclient_fake_server.journal.format import EXPIRATION, Record, RecordCommand, RecordFlag
 

@@ -27,18 +27,18 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, failure_ack, requested
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection
-from haclient_fake_server.engine.destinations import DestinationStatus
 from haclient_fake_server.engine.heartbeats import heartbeat
 from haclient_fake_server.engine.journal import JournalReader
 from haclient_fake_server.engine.logon import log_on
 from haclient_fake_server.engine.publishing import Publishing
-from haclient_fake_server.engine.queries import Queries
 from haclient_fake_server.engine.recovery import recover
 from haclient_fake_server.engine.replay import Replay
-from haclient_fake_server.engine.replicas import Replicas
-from haclient_fake_server.engine.replication import Replication
-from haclient_fake_server.engine.replication_wire import LOGON
+from haclient_fake_server.engine.replication.destination import DestinationStatus
+from haclient_fake_server.engine.replication.receiver import Replicas
+from haclient_fake_server.engine.replication.sender import Replication
+from haclient_fake_server.engine.replication.wire import LOGON
 from haclient_fake_server.engine.settings import EngineSettings
+from haclient_fake_server.engine.sow.queries import Queries
 from haclient_fake_server.engine.state import Effects, State
 from haclient_fake_server.engine.subscribing import Subscribing
 

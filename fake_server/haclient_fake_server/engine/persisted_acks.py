@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine.acks import ack
-from haclient_fake_server.engine.durability import MAX_HELD
+from haclient_fake_server.engine.replication.durability import MAX_HELD
 from haclient_fake_server.engine.subscriptions import Phase
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine.acks import Reason, ack, requested
 from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS
-from haclient_fake_server.engine.deltas import merge
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_bytes
-from haclient_fake_server.engine.sow import SowError
+from haclient_fake_server.engine.sow.deltas import merge
+from haclient_fake_server.engine.sow.table import SowError
 from haclient_fake_server.journal.format import Record, RecordFlag
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from haclient.protocol.codec import encode_string
 if TYPE_CHECKING:
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.filters import Document
-    from haclient_fake_server.engine.sow import SowTopic
+    from haclient_fake_server.engine.sow.table import SowTopic
     from haclient_fake_server.engine.subscriptions import Subscription
 
 __all__ = ["FanoutGroup", "Plan", "Route", "RouteTable", "Style", "frame_head"]

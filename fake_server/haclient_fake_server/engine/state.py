@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from haclient_fake_server.engine.batch import BatchBuilder
-from haclient_fake_server.engine.destinations import Destination
-from haclient_fake_server.engine.durability import Durability
 from haclient_fake_server.engine.identity import Publisher, Publishers
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
+from haclient_fake_server.engine.replication.destination import Destination
+from haclient_fake_server.engine.replication.durability import Durability
 from haclient_fake_server.engine.routes import Route, RouteTable
-from haclient_fake_server.engine.sow import SowTopic
+from haclient_fake_server.engine.sow.table import SowTopic
 from haclient_fake_server.engine.timers import Timers
 from haclient_fake_server.engine.topics import TopicMatcher
 

@@ -29,7 +29,7 @@ from haclient.errors import UsageError
 from haclient.transport.memory_network import network, origin
 from haclient.transport.nursery import open_nursery
 from haclient_fake_server.config import BrokerConfig, LogTopic, ReplicateTo, SowTopic
-from haclient_fake_server.engine.destinations import DestinationStatus
+from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.testing.faults import (
     BOTH,
@@ -51,7 +51,7 @@ from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_fake_server.testing.proxy import FaultProxy, Wire
 
 if TYPE_CHECKING:
-    from haclient_fake_server.engine.destinations import DestinationStatus
+    from haclient_fake_server.engine.replication.destination import DestinationStatus
 
 __all__ = ["Cluster", "LocalBroker", "On", "ProcessBroker", "arguments_of", "run_cluster"]
 

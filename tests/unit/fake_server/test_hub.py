@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
-from haclient_fake_server.engine import replication_wire as wire
 from haclient_fake_server.engine.journal import Block, MemoryJournal
+from haclient_fake_server.engine.replication import wire
 from haclient_fake_server.hub import Hub, SessionLike
 from haclient_fake_server.journal.files import ConfirmedPosition
 from haclient_stores.disk.files import RealDisk

@@ -7,7 +7,7 @@ import pytest
 from haclient_fake_server.engine.apply import apply
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.settings import SowTopic as SowSettings
-from haclient_fake_server.engine.sow import SowTopic
+from haclient_fake_server.engine.sow.table import SowTopic
 from haclient_fake_server.journal.format import Record, RecordCommand
 from support.replicas import Group
 

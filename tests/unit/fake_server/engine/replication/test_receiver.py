@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from haclient.protocol.codec import encode_frame
-from haclient_fake_server.engine import replication_wire as wire
 from haclient_fake_server.engine.journal import records_of
+from haclient_fake_server.engine.replication import wire
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from haclient_fake_server.journal.format import (
     Record,

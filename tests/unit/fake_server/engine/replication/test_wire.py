@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from haclient.errors import ProtocolError
-from haclient_fake_server.engine import replication_wire as wire
+from haclient_fake_server.engine.replication import wire
 from support.engine import decode
 
 

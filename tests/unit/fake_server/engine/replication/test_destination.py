@@ -9,9 +9,13 @@ import pytest
 from haclient.errors import ProtocolError
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.batch import NO_EXTRAS, Extras
-from haclient_fake_server.engine.destinations import CHUNK_BYTES, FRAME_BYTES, Destination
 from haclient_fake_server.engine.identity import Publisher
 from haclient_fake_server.engine.journal import Block, MemoryJournal
+from haclient_fake_server.engine.replication.destination import (
+    CHUNK_BYTES,
+    FRAME_BYTES,
+    Destination,
+)
 from haclient_fake_server.engine.settings import EngineSettings, ReplicateTo
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.format import RecordCommand, RecordFlag, read_records

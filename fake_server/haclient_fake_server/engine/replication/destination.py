@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from haclient.errors import ProtocolError
 from haclient_fake_server.engine.journal import blocks_of
-from haclient_fake_server.engine.replication_wire import decode_vector, records
+from haclient_fake_server.engine.replication.wire import decode_vector, records
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     Record,

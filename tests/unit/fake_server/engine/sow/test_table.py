@@ -9,7 +9,7 @@ from haclient_fake_server.engine.filters import (
     compile_filter,
     parse_order_by,
 )
-from haclient_fake_server.engine.sow import (
+from haclient_fake_server.engine.sow.table import (
     Query,
     SowBodyError,
     SowError,

@@ -9,8 +9,8 @@ import pytest
 from haclient.errors import UsageError
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.identity import publisher_id
-from haclient_fake_server.engine import replication_wire as wire
-from haclient_fake_server.engine.durability import MAX_HELD
+from haclient_fake_server.engine.replication import wire
+from haclient_fake_server.engine.replication.durability import MAX_HELD
 from haclient_fake_server.engine.settings import LogTopic, ReplicateTo, SowTopic
 from support.engine import Peer, World
 from support.replicas import Group, address

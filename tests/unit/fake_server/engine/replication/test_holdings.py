@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from haclient.protocol.identity import publisher_id
-from haclient_fake_server.engine import holdings, identity
+from haclient_fake_server.engine import identity
 from haclient_fake_server.engine.batch import BatchBuilder
-from haclient_fake_server.engine.holdings import Holdings
 from haclient_fake_server.engine.identity import Publisher
+from haclient_fake_server.engine.replication import holdings
+from haclient_fake_server.engine.replication.holdings import Holdings
 from support.engine import World
 
 

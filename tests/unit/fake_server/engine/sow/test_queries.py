@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from haclient.protocol.messages import Message
-from haclient_fake_server.engine import queries
 from haclient_fake_server.engine.journal import Cursor, records_of
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
+from haclient_fake_server.engine.sow import queries
 from haclient_fake_server.journal.format import RecordCommand, RecordFlag
 from support.engine import Peer, World, decode
 

@@ -16,7 +16,7 @@ from haclient_fake_server.engine.filters import Document, OrderByError, parse_or
 from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.requests import Request, read_options, read_request
 from haclient_fake_server.engine.routes import Style
-from haclient_fake_server.engine.sow import (
+from haclient_fake_server.engine.sow.table import (
     Query,
     QueryResult,
     SowError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient_fake_server.engine.deltas import merge
+from haclient_fake_server.engine.sow.deltas import merge
 
 
 @pytest.mark.parametrize(

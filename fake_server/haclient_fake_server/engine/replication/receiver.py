@@ -25,10 +25,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from haclient_fake_server.engine import replication_wire as wire
 from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.heartbeats import heartbeat
-from haclient_fake_server.engine.holdings import Holdings
+from haclient_fake_server.engine.replication import wire
+from haclient_fake_server.engine.replication.holdings import Holdings
 from haclient_fake_server.engine.state import Severity
 from haclient_fake_server.journal.format import (
     JournalFormatError,

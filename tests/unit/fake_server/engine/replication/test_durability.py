@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from haclient_fake_server.engine.connections import Connection
-from haclient_fake_server.engine.durability import (
+from haclient_fake_server.engine.replication.durability import (
     MAX_UNCONFIRMED_RANGES,
     Durability,
     UnconfirmedRange,

@@ -1,0 +1,1 @@
+"""The state of the world: its tables, queries of them, and delta publishes."""
