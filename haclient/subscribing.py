@@ -218,7 +218,7 @@ class Subscriber:
         if command.name is not CommandName.SUBSCRIBE:
             return None
         options = Options.parse(str(command.options))
-        ids = list(filter(None, map(str.strip, command.sub_id.split(","))))
+        ids = [each.strip() for each in command.sub_id.split(",") if each.strip()]
         if options.resume:
             return False
         known = bool(ids) and all(self._active(each) is not None for each in ids)

@@ -216,7 +216,7 @@ def check_text(name: str, value: object) -> None:
     """
     if isinstance(value, str):
         return
-    todo = "decode it first" if isinstance(value, bytes | bytearray | memoryview) else "give text"
+    todo = "decode it first" if isinstance(value, bytes | bytearray) else "give text"
     raise UsageError(f"{name} has to be a str, found {type(value).__name__} {value!r:.40}: {todo}")
 
 
