@@ -1,17 +1,18 @@
 """What must be true of a run. Each checker is a pure function: facts in, complaints out.
 
-They know where the promise ends (design 5). What it does not cover is never a complaint and is
+They know where the promise ends. What it does not cover is never a complaint and is
 counted in `Beyond` instead:
 
-* a message that a crash of its publisher may have taken (`Forgiven`; `surviving` says which);
+* a message that a crash of its publisher may have taken (`Abandoned`; `surviving` says which);
 * a discard that a crash of its subscriber may have taken (`DiscardsLost`): its message may come
   again;
 * a message that comes again because it was delivered and not discarded before a restart;
-* a recovery point that passes a forgiven message which not every broker has, once the subscriber's
-  store may have lost the record of its delivery: a broker without the message cannot send it again.
+* a recovery point that passes an abandoned message which not every broker has, once the store of
+  the subscriber may have lost the record of its delivery: a broker without it cannot send it again.
 
-A forgiven message is not outside of every promise: it is in order with those of its process, it is
-never the middle of what arrives from a memory, and a broker lacks it only if it knows a later one.
+An abandoned message is not outside of every promise: it is in order with those of its process, it
+is never the middle of what arrives from a memory, and a broker lacks it only if it knows a later
+one.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from simulation.history import (
+    Abandoned,
     Accepted,
     Delivered,
     DeliveriesLost,
     Discarded,
     DiscardsLost,
     Fact,
-    Forgiven,
     MessageId,
     Point,
     Resumed,
@@ -64,14 +65,14 @@ LogRecord = tuple[str, MessageId]
 class Beyond:
     """What happened where the promise ends."""
 
-    forgiven: int = 0
+    abandoned: int = 0
     repeated_after_crash: int = 0
     redelivered_undiscarded: int = 0
-    passed_forgiven: int = 0
+    passed_abandoned: int = 0
 
 
-def _forgiven(facts: Sequence[Fact]) -> set[MessageId]:
-    return {fact.message for fact in facts if isinstance(fact, Forgiven)}
+def _abandoned(facts: Sequence[Fact]) -> set[MessageId]:
+    return {fact.message for fact in facts if isinstance(fact, Abandoned)}
 
 
 def _delivered(facts: Sequence[Fact]) -> dict[str, set[MessageId]]:
@@ -84,10 +85,10 @@ def _delivered(facts: Sequence[Fact]) -> dict[str, set[MessageId]]:
 
 def lost(facts: Sequence[Fact], wants: Wants) -> Iterator[str]:
     """Nothing accepted is lost: every subscription got all that it is about."""
-    forgiven = _forgiven(facts)
+    abandoned = _abandoned(facts)
     got = _delivered(facts)
     for fact in facts:
-        if not isinstance(fact, Accepted) or fact.message in forgiven:
+        if not isinstance(fact, Accepted) or fact.message in abandoned:
             continue
         for subscription, wanted in wants.items():
             if wanted(fact.message, fact.topic) and fact.message not in got[subscription]:
@@ -123,8 +124,8 @@ def handed_out_twice(facts: Sequence[Fact]) -> Iterator[str]:
 def order(facts: Sequence[Fact]) -> Iterator[str]:
     """A process gets the messages of each publisher in the order of their publishing.
 
-    One that is forgiven may be on a single broker, and comes when that one is back: behind those of
-    later processes of its publisher, and behind its own where these have holes.
+    One that is abandoned may be on a single broker, and comes when that one is back: behind those
+    of later processes of its publisher, and behind its own where these have holes.
     """
     spans = _spans(facts)
     last: dict[tuple[str, int, str], int] = {}
@@ -143,15 +144,15 @@ def order(facts: Sequence[Fact]) -> Iterator[str]:
 
 
 def _spans(facts: Sequence[Fact]) -> dict[MessageId, int]:
-    """For each forgiven message, up to which number others have to come behind it."""
+    """For each abandoned message, up to which number others have to come behind it."""
     ends: dict[str, int] = {}
     for fact in facts:
-        if isinstance(fact, Forgiven) and fact.end_of:
+        if isinstance(fact, Abandoned) and fact.end_of:
             ends[fact.end_of] = max(fact.message.number, ends.get(fact.end_of, 0))
     return {
         fact.message: ends.get(fact.end_of, fact.message.number)
         for fact in facts
-        if isinstance(fact, Forgiven)
+        if isinstance(fact, Abandoned)
     }
 
 
@@ -162,7 +163,7 @@ def holes(facts: Sequence[Fact], wants: Wants) -> Iterator[str]:
     for subscription, wanted in wants.items():
         missing: dict[str, MessageId] = {}
         for fact in facts:
-            if not isinstance(fact, Forgiven) or not fact.end_of:
+            if not isinstance(fact, Abandoned) or not fact.end_of:
                 continue
             if not wanted(fact.message, topics[fact.message]):
                 continue
@@ -186,7 +187,7 @@ def recovery_points(
 
     Args:
         facts: What happened.
-        everywhere: What every broker has: each can send it again, forgiven or not.
+        everywhere: What every broker has: each can send it again, abandoned or not.
     """
     for subscription, message, is_covered in _passed(facts, everywhere):
         if is_covered:
@@ -197,7 +198,7 @@ def _passed(
     facts: Sequence[Fact], everywhere: frozenset[MessageId]
 ) -> Iterator[tuple[str, MessageId, bool]]:
     """What recovery points have passed undiscarded, and whether the promise covers it."""
-    beyond = _forgiven(facts) - everywhere
+    beyond = _abandoned(facts) - everywhere
     open_: dict[str, dict[MessageId, tuple[int, int]]] = defaultdict(dict)
     unrecorded: dict[str, set[MessageId]] = defaultdict(set)
     for fact in facts:
@@ -222,7 +223,7 @@ def _passed(
 
 def skipped(facts: Sequence[Fact]) -> Iterator[str]:
     """What was delivered and not discarded before the last restart came again after it."""
-    forgiven = _forgiven(facts)
+    abandoned = _abandoned(facts)
     open_: dict[str, set[MessageId]] = defaultdict(set)
     awaited: dict[str, set[MessageId]] = defaultdict(set)
     for fact in facts:
@@ -234,7 +235,7 @@ def skipped(facts: Sequence[Fact]) -> Iterator[str]:
                 open_[fact.subscription].discard(fact.message)
                 awaited[fact.subscription].discard(fact.message)
             case Resumed():
-                awaited[fact.subscription] = open_[fact.subscription] - forgiven
+                awaited[fact.subscription] = open_[fact.subscription] - abandoned
             case _:
                 pass
     for subscription, messages in awaited.items():
@@ -243,11 +244,11 @@ def skipped(facts: Sequence[Fact]) -> Iterator[str]:
 
 
 def agreement(
-    logs: Mapping[str, Sequence[LogRecord]], forgiven: frozenset[MessageId] = frozenset()
+    logs: Mapping[str, Sequence[LogRecord]], abandoned: frozenset[MessageId] = frozenset()
 ) -> Iterator[str]:
     """Replicas hold the same messages under the same bookmarks, each once, each in order.
 
-    One that is forgiven may be lacking where a later one of its publisher came first.
+    One that is abandoned may be lacking where a later one of its publisher came first.
     """
     last: dict[str, dict[int, int]] = {broker: {} for broker in logs}
     meant: dict[str, MessageId] = {}
@@ -264,7 +265,7 @@ def agreement(
     for broker, log in logs.items():
         for bookmark, message in sorted(everything - set(log)):
             publisher, sequence = position(bookmark)
-            if message not in forgiven or last[broker].get(publisher, -1) < sequence:
+            if message not in abandoned or last[broker].get(publisher, -1) < sequence:
                 yield f"agreement: {broker} lacks {message} ({bookmark})"
 
 
@@ -324,7 +325,7 @@ def count_beyond(facts: Sequence[Fact], everywhere: frozenset[MessageId] = froze
     passed = {
         (who, message) for who, message, is_covered in _passed(facts, everywhere) if not is_covered
     }
-    found = Beyond(forgiven=len(_forgiven(facts)), passed_forgiven=len(passed))
+    found = Beyond(abandoned=len(_abandoned(facts)), passed_abandoned=len(passed))
     got: set[tuple[str, MessageId]] = set()
     discarded: set[tuple[str, MessageId]] = set()
     for fact in facts:

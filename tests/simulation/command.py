@@ -39,10 +39,10 @@ class Summary:
     failovers: int
     crashes: int
     virtual_s: float
-    forgiven: int
+    abandoned: int
     repeated: int
     redelivered: int
-    passed_forgiven: int
+    passed_abandoned: int
 
 
 def run_seed(seed: int, mutation: str = "") -> Summary:
@@ -56,10 +56,10 @@ def run_seed(seed: int, mutation: str = "") -> Summary:
         failovers=counts.failovers,
         crashes=counts.crashes,
         virtual_s=outcome.virtual_s,
-        forgiven=beyond.forgiven,
+        abandoned=beyond.abandoned,
         repeated=beyond.repeated_after_crash,
         redelivered=beyond.redelivered_undiscarded,
-        passed_forgiven=beyond.passed_forgiven,
+        passed_abandoned=beyond.passed_abandoned,
     )
 
 
@@ -163,7 +163,7 @@ def _totals(summaries: list[Summary]) -> dict[str, float]:
         "failovers": sum(each.failovers for each in summaries),
         "crashes": sum(each.crashes for each in summaries),
         "virtual_s": round(sum(each.virtual_s for each in summaries), 1),
-        "passed_forgiven": sum(each.passed_forgiven for each in summaries),
+        "passed_abandoned": sum(each.passed_abandoned for each in summaries),
     }
 
 
@@ -173,7 +173,7 @@ def _tell(totals: dict[str, float], options: argparse.Namespace) -> None:
         return
     _say(
         "{seeds} seeds, {failures} failures: {messages} messages, {failovers} fail-overs and "
-        "{crashes} crashes in {virtual_s} virtual seconds; beyond the promise: {passed_forgiven} "
+        "{crashes} crashes in {virtual_s} virtual seconds; beyond the promise: {passed_abandoned} "
         "abandoned messages were passed by a recovery point".format(**totals)
     )
 

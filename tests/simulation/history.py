@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 __all__ = [
+    "Abandoned",
     "Accepted",
     "Delivered",
     "DeliveriesLost",
     "Discarded",
     "DiscardsLost",
     "Fact",
-    "Forgiven",
     "History",
     "MessageId",
     "Point",
@@ -43,7 +43,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgiven:
+class Abandoned:
     """The promise does not cover this message any more: a crash took what it does not survive.
 
     Attributes:
@@ -109,7 +109,7 @@ class Point:
 
 
 Fact: TypeAlias = (
-    Accepted | Forgiven | Resumed | Delivered | DeliveriesLost | Discarded | DiscardsLost | Point
+    Accepted | Abandoned | Resumed | Delivered | DeliveriesLost | Discarded | DiscardsLost | Point
 )
 
 

@@ -11,7 +11,7 @@ from haclient.transport.memory_network import network
 from haclient_stores.bookmark import EPOCH
 from simulation.actors import message_of, uri
 from simulation.checkers import LogRecord
-from simulation.history import Forgiven
+from simulation.history import Abandoned
 
 if TYPE_CHECKING:
     from simulation.simulator import Run
@@ -51,7 +51,7 @@ async def sow_of(broker: str) -> dict[str, int]:
 def sizes(run: Run) -> dict[str, int]:
     """What is held, by whom and of what; the last word is the kind."""
     found = {"all connections": len(network().connections)}
-    forgiven = any(isinstance(fact, Forgiven) for fact in run.history.facts)
+    abandoned = any(isinstance(fact, Abandoned) for fact in run.history.facts)
     for name, publisher in run.publishers.items():
         found[f"{name} segments"] = len(getattr(publisher.store, "_segments", ()))
     for name, subscriber in run.subscribers.items():
@@ -59,8 +59,8 @@ def sizes(run: Run) -> dict[str, int]:
         forgot = subscriber.plan.store in {"memory", "adapter"}  # in the last restart
         if store is not None and run.plan.finishes and not subscriber.plan.keeps and not forgot:
             known = [store._known(each.sub_id) for each in subscriber.subscriptions]
-            # A forgiven message may be on one broker only; who has begun on it waits for that one.
-            trackers = [each for each in known if not (forgiven and each.undiscarded_count)]
+            # An abandoned message may be on one broker only; who was given it waits for that one.
+            trackers = [each for each in known if not (abandoned and each.undiscarded_count)]
             # What is discarded may wait for an ack that names it: condensed, so with a limit.
             found[f"{name} entries"] = sum(each.next_number - each.head for each in trackers)
             found[f"{name} waiting"] = sum(len(each.finished.waiting) for each in trackers)

@@ -12,7 +12,7 @@ from haclient_stores.errors import StoreFull
 from haclient_stores.publish_stores.publish_log import PublishLog
 from simulation.actors import Surroundings
 from simulation.disk import SimulatedDisk
-from simulation.history import Accepted, Forgiven, MessageId
+from simulation.history import Abandoned, Accepted, MessageId
 from simulation.nodes import Life, Program
 from simulation.plans import PublisherPlan
 from simulation.store_kinds import publish_store
@@ -113,6 +113,6 @@ class Publisher(Program):
         end_of = f"{self.plan.name} {0 if life is None else life.number}" if ends else ""
         for sequence, each in self._open.items():
             if sequence > safe:
-                self._around.history.add(Forgiven(each.message, end_of))
+                self._around.history.add(Abandoned(each.message, end_of))
         self._open = {s: each for s, each in self._open.items() if s <= safe}
         self.store = None

@@ -72,7 +72,7 @@ from haclient.transport.nursery import unwrapped
 from haclient_stores.errors import StoreError, StoreLocked
 from simulation import checkers
 from simulation.actors import Broker, Counts, Reader, Surroundings
-from simulation.history import Forgiven, History
+from simulation.history import Abandoned, History
 from simulation.inspection import log_of, sizes, sow_of
 from simulation.nodes import Life, Node
 from simulation.plans import Plan, Step
@@ -439,9 +439,9 @@ class Run:
     async def _inspect(self) -> None:
         """Compare the replicas, and look at what everybody holds at rest."""
         failures, facts = self.outcome.failures, self.history.facts
-        forgiven = frozenset(fact.message for fact in facts if isinstance(fact, Forgiven))
+        abandoned = frozenset(fact.message for fact in facts if isinstance(fact, Abandoned))
         self.outcome.logs = logs = {name: await log_of(name) for name in self.plan.brokers}
-        failures.extend(checkers.agreement(logs, forgiven))
+        failures.extend(checkers.agreement(logs, abandoned))
         missing = {name: broker.missing for name, broker in self.brokers.items()}
         failures.extend(checkers.divergence(logs, missing))
         answers = {name: await sow_of(name) for name in self.plan.brokers}

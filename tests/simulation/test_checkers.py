@@ -8,13 +8,13 @@ import pytest
 
 from simulation import checkers
 from simulation.history import (
+    Abandoned,
     Accepted,
     Delivered,
     DeliveriesLost,
     Discarded,
     DiscardsLost,
     Fact,
-    Forgiven,
     MessageId,
     Point,
     Resumed,
@@ -49,13 +49,13 @@ def accepted(message: MessageId, topic: str = "orders") -> Accepted:
         (lost, [accepted(ONE), accepted(TWO), got(TWO)]),
         (checkers.repeated, [got(ONE), Discarded("s", ONE), got(ONE, 2)]),
         (checkers.repeated, [got(TWO), Discarded("s", TWO), LOST_ONE, got(TWO, 2)]),
-        (checkers.order, [Forgiven(TWO), got(TWO), got(ONE)]),
-        (checkers.order, [Forgiven(ONE, "p 1"), Forgiven(TWO, "p 1"), got(TWO), got(ONE)]),
+        (checkers.order, [Abandoned(TWO), got(TWO), got(ONE)]),
+        (checkers.order, [Abandoned(ONE, "p 1"), Abandoned(TWO, "p 1"), got(TWO), got(ONE)]),
         (
             holes,
             [
                 *(accepted(each) for each in (ONE, TWO, THREE)),
-                *(Forgiven(each, "p 1") for each in (ONE, TWO, THREE)),
+                *(Abandoned(each, "p 1") for each in (ONE, TWO, THREE)),
                 *(got(ONE), got(THREE)),
             ],
         ),
@@ -63,11 +63,11 @@ def accepted(message: MessageId, topic: str = "orders") -> Accepted:
         (checkers.order, [got(TWO), got(ONE)]),
         (checkers.recovery_points, [got(ONE), got(TWO), Discarded("s", TWO), Point("s", "7|2|")]),
         (checkers.recovery_points, [got(ONE), Point("s", "8|9|,7|1|")]),
-        (checkers.recovery_points, [got(ONE), Forgiven(ONE), Point("s", "7|1|")]),
+        (checkers.recovery_points, [got(ONE), Abandoned(ONE), Point("s", "7|1|")]),
         (checkers.recovery_points, [got(ONE), UNRECORDED_ONE, Point("s", "7|1|")]),
         (
             checkers.recovery_points,
-            [got(ONE), Forgiven(ONE), UNRECORDED_ONE, got(ONE, 2), Point("s", "7|1|")],
+            [got(ONE), Abandoned(ONE), UNRECORDED_ONE, got(ONE, 2), Point("s", "7|1|")],
         ),
         (checkers.skipped, [got(ONE), got(TWO), Resumed("s", 2), got(TWO, 2)]),
     ],
@@ -79,7 +79,7 @@ def test_it_is_found(check: Check, facts: list[Fact]) -> None:
 @pytest.mark.parametrize(
     ("check", "facts"),
     [
-        (lost, [accepted(ONE), Forgiven(ONE), accepted(TWO, "other")]),
+        (lost, [accepted(ONE), Abandoned(ONE), accepted(TWO, "other")]),
         (
             checkers.repeated,
             [got(ONE), Discarded("s", ONE), DiscardsLost("s", frozenset({ONE})), got(ONE, 2)],
@@ -87,35 +87,35 @@ def test_it_is_found(check: Check, facts: list[Fact]) -> None:
         (checkers.repeated, [got(ONE), got(ONE, 2), Discarded("s", ONE)]),
         (checkers.handed_out_twice, [got(ONE), got(ONE, 2)]),
         (checkers.order, [got(TWO), got(ONE, 2), got(TWO, 2)]),
-        (checkers.order, [Forgiven(ONE), Forgiven(TWO), got(TWO), got(ONE)]),
-        (checkers.order, [Forgiven(ONE, "p 1"), Forgiven(TWO, "p 1"), got(THREE), got(ONE)]),
+        (checkers.order, [Abandoned(ONE), Abandoned(TWO), got(TWO), got(ONE)]),
+        (checkers.order, [Abandoned(ONE, "p 1"), Abandoned(TWO, "p 1"), got(THREE), got(ONE)]),
         (
             holes,
             [
                 *(accepted(each) for each in (ONE, TWO, THREE)),
-                *(Forgiven(each, "p 1") for each in (TWO, THREE)),
+                *(Abandoned(each, "p 1") for each in (TWO, THREE)),
                 got(TWO),
             ],
         ),
-        (holes, [accepted(ONE), accepted(TWO), Forgiven(ONE), Forgiven(TWO), got(TWO)]),
+        (holes, [accepted(ONE), accepted(TWO), Abandoned(ONE), Abandoned(TWO), got(TWO)]),
         (
             holes,
             [
                 accepted(ONE, "other"),
                 accepted(TWO),
-                *(Forgiven(each, "p 1") for each in (ONE, TWO)),
+                *(Abandoned(each, "p 1") for each in (ONE, TWO)),
                 got(TWO),
             ],
         ),
-        (checkers.order, [Forgiven(ONE), got(TWO), got(ONE)]),
+        (checkers.order, [Abandoned(ONE), got(TWO), got(ONE)]),
         (checkers.recovery_points, [got(ONE), got(TWO), Discarded("s", ONE), Point("s", "7|1|")]),
         (checkers.recovery_points, [got(ONE), Point("s", "0")]),
         (
             checkers.recovery_points,
-            [got(ONE), Forgiven(ONE), UNRECORDED_ONE, Point("s", "7|1|")],
+            [got(ONE), Abandoned(ONE), UNRECORDED_ONE, Point("s", "7|1|")],
         ),
         (checkers.skipped, [got(ONE), Discarded("s", ONE), Resumed("s", 2)]),
-        (checkers.skipped, [got(ONE), Forgiven(ONE), Resumed("s", 2)]),
+        (checkers.skipped, [got(ONE), Abandoned(ONE), Resumed("s", 2)]),
         (checkers.skipped, [got(ONE), Resumed("s", 2), Resumed("s", 3), got(ONE, 3)]),
     ],
 )
@@ -125,8 +125,8 @@ def test_what_is_right_or_not_promised_is_none_of_their_business(
     assert list(check(facts)) == []
 
 
-def test_what_every_broker_has_holds_the_recovery_point_although_it_is_forgiven() -> None:
-    facts: list[Fact] = [got(ONE), Forgiven(ONE), UNRECORDED_ONE, Point("s", "7|1|")]
+def test_what_every_broker_has_holds_the_recovery_point_although_it_is_abandoned() -> None:
+    facts: list[Fact] = [got(ONE), Abandoned(ONE), UNRECORDED_ONE, Point("s", "7|1|")]
     assert len(list(checkers.recovery_points(facts, frozenset({ONE})))) == 1
 
 
@@ -182,11 +182,11 @@ def test_what_is_beyond_the_promise_is_counted() -> None:
         got(ONE, 3),
         got(TWO),
         DeliveriesLost("s", frozenset({TWO})),
-        Forgiven(TWO),
+        Abandoned(TWO),
         Point("s", "7|2|"),
         Point("s", "7|3|"),
     ]
     beyond = checkers.count_beyond(facts)
-    assert beyond.passed_forgiven == 1
-    assert (beyond.forgiven, beyond.repeated_after_crash) == (1, 1)
+    assert beyond.passed_abandoned == 1
+    assert (beyond.abandoned, beyond.repeated_after_crash) == (1, 1)
     assert beyond.redelivered_undiscarded == 1

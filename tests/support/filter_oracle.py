@@ -1,4 +1,4 @@
-"""A second opinion on filters: protocol 12.3 and 12.4 in the plainest Python that there is.
+"""A second opinion on filters: their language in the plainest Python that there is.
 
 Expressions are tuples, messages are flat dicts, and nothing is shared with the code under test.
 `render` gives the text of an expression, `verdict` says whether a message matches.
