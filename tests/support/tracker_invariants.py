@@ -10,7 +10,7 @@ __all__ = ["assert_consistent"]
 
 def assert_consistent(tracker: SubscriptionTracker) -> None:
     """The low watermark is an open entry or the next number; the rest follows from the entries."""
-    low, following, slow_at = tracker.head, tracker.next_number, tracker._turn
+    low, following, slow_at = tracker.head, tracker.next_number, tracker.slow_path_at
     numbers = [number for chunk in tracker.chunks for number, _, _ in chunk.entries()]
     opened = [number for number in numbers if number >= low and number not in tracker.ahead]
     assert numbers == sorted(set(numbers)), "entries in order"

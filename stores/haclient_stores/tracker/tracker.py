@@ -68,6 +68,7 @@ class SubscriptionTracker(Resumption):
     Attributes, which only this class changes:
         head: All numbers below it are discarded.
         chunks: The entries that are not wholly discarded, in arrival order.
+        slow_path_at: The number whose discard is more than a step of the head.
         ahead: The discarded numbers above the head.
         holes: Numbers above the head that stand for no entry, such as those of aliases.
         conflated: Whether messages are held back, so that acks are no recovery points.
@@ -94,7 +95,7 @@ class SubscriptionTracker(Resumption):
     def purge(self) -> None:
         """Know nothing but the next number: an old one must never mean a new entry."""
         self.head = self.next_number
-        self._turn = self.next_number  # the number whose discard takes the slow way
+        self.slow_path_at = self.next_number  # the number whose discard takes the slow way
         self.chunks: deque[Chunk] = deque()
         self.ahead, self.holes = Runs(), Runs()
         self.again = Redelivery()
@@ -232,14 +233,14 @@ class SubscriptionTracker(Resumption):
 
     @override
     def discard(self, number: int) -> None:
-        if number == self.head != self._turn:
+        if number == self.head != self.slow_path_at:
             self.head = number + 1
         else:
             self.discard_slowly(number)
 
     def try_discard(self, number: int) -> bool:
         """`discard`, and whether it changed anything."""
-        if number == self.head != self._turn:
+        if number == self.head != self.slow_path_at:
             self.head = number + 1
             return True
         return self.discard_slowly(number)
@@ -332,9 +333,9 @@ class SubscriptionTracker(Resumption):
 
     def _set_turn(self) -> None:
         if self.ahead.count or self.again.places or not self.chunks:
-            self._turn = self.head
+            self.slow_path_at = self.head
         else:  # a chunk of condensed entries spans numbers that stand for none
-            self._turn = min(self.chunks[0].numbers[-1], self.holes.first - 1)
+            self.slow_path_at = min(self.chunks[0].numbers[-1], self.holes.first - 1)
 
     def condense(self) -> None:
         """Forget what nobody asks for (see `condensing`)."""
