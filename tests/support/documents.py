@@ -157,8 +157,10 @@ class Terminal:
         return not shown or self._new_output() == shown
 
     def _new_output(self) -> list[str]:
+        """What was printed, without what the shell and a command in the background add to it."""
         lines = self._output.read_bytes()[self._shown :].decode().splitlines()
-        return [line for line in lines if not re.search(r"line \d+: +\d+ Killed ", line)]
+        aside = re.compile(r"haclient: warning: client \S+|.*line \d+: +\d+ Killed ")
+        return [line for line in lines if not aside.match(line)]
 
     def _translated(self, text: str) -> str:
         for number, free in self._ports.items():
