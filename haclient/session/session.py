@@ -194,8 +194,8 @@ class Session:
     # -- acks -------------------------------------------------------------
 
     def _ack(self, ack: Message, out: Received) -> None:
-        if ack.log_starts:
-            out.log_reached = ack.log_starts
+        if ack.log_starts and ack.ack_type == "persisted":
+            out.log_reached = ack.log_starts  # a logon ack names positions that were not reached
         if ack.ack_type == "persisted" and ack.sequence is not None:
             self._publish_ack(ack, out)
         elif ack.status == "failure" and not ack.command_id and not ack.sub_id:

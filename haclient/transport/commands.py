@@ -338,6 +338,8 @@ class Commander:
     ) -> None:
         """Replace topic, filter or options of an active subscription; its position stays.
 
+        What is paused stays so, whatever the options say, until it is resumed.
+
         Raises:
             CommandError: The server refused it; the subscription goes on as it was.
         """
@@ -345,8 +347,22 @@ class Commander:
         options = str(dataclasses.replace(Options.parse(request.options), replace=True))
         header = request.header(command_id, bookmark="", options=options)
         what = f"{request.what} with replace"
-        await self.command(header, request.body, what=what, timeout=timeout)
+        log = subscription.log
+        was_paused = log is not None and log.paused
+        if log is not None and request.is_paused:  # as in `pause`
+            log.paused = True
+        try:
+            await self.command(header, request.body, what=what, timeout=timeout)
+        except BaseException:
+            if log is not None:
+                log.paused = was_paused
+            raise
         self.session.router.name_command(subscription, command_id)
+        before = subscription.request
+        if before is not None and before.is_paused and not request.is_paused:
+            request = request.paused(is_paused=True)
+        if log is not None and request.is_paused:
+            log.paused = True
         subscription.request = request
 
     async def pause(

@@ -129,7 +129,10 @@ class Connection:
     def set_heartbeat(self, heartbeat: Heartbeat | None) -> None:
         """Begin, change or end the timers; telling the server is the caller's part."""
         if heartbeat is not None:
-            heartbeat.start(trio.current_time())
+            now = trio.current_time()
+            heartbeat.start(now)
+            if self.reading_stopped_by is not None:
+                heartbeat.reading(now, active=False)  # silence proves nothing until `_drain` ends
         self._heartbeat = heartbeat
         self._heartbeat_changed.set()
 

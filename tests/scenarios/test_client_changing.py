@@ -220,6 +220,52 @@ async def test_the_later_form_of_a_subscription_is_entered_again(server: Server)
 
 
 @virtual
+@pytest.mark.row("CC22", "CC23", "SM5")
+async def test_what_is_paused_stays_so_when_it_is_replaced(server: Server) -> None:
+    store = MemoryBookmarkStore()
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, bookmark_store=store, exit_timeout=0
+    )
+    async with entered(client, partial(live, server)) as peer:
+        await subscribed(client, peer, "s")
+        await together(lambda: client.pause("s"), lambda: peer.answer("subscribe"))
+        await together(
+            lambda: client.replace("s", options="timestamp"), lambda: peer.answer("subscribe")
+        )
+        await lose(peer)
+        again = await live(server)
+        heard = Options.parse((await again.answer("subscribe")).options)
+        assert (heard.pause, heard.timestamp) == (True, True)
+        assert store.subscription("s").paused
+
+
+@virtual
+@pytest.mark.row("BS10", "CC22", "CC23")
+async def test_a_persisted_ack_of_what_was_replaced_with_pause_is_no_recovery_point(
+    server: Server,
+) -> None:
+    store = MemoryBookmarkStore()
+    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await subscribed(client, peer, "s")
+        await peer.ack(None, "completed", sub_id="s", bm="7|1|")
+        await together(
+            lambda: client.replace("s", options="pause"), lambda: peer.answer("subscribe")
+        )
+        await peer.ack(None, "persisted", sub_id="s", bm="7|5|")
+        await wait_all_tasks_blocked()
+        assert str(store.most_recent("s")) != "7|5|"
+
+        async def refuse() -> None:
+            await peer.refuse(await peer.expect("subscribe"), "bad filter")
+
+        await together(lambda: client.resume("s"), lambda: peer.answer("subscribe"))
+        with pytest.raises(BadFilter):
+            await together(lambda: client.replace("s", options="pause"), refuse)
+        assert not store.subscription("s").paused
+
+
+@virtual
 @pytest.mark.row("CC22")
 async def test_a_subscribe_with_replace_gives_the_subscription_its_new_handler(
     server: Server,

@@ -154,6 +154,33 @@ async def test_a_full_queue_stops_reading_while_beats_go_on_and_then_reading_res
             await stream.aclose()
 
 
+@pytest.mark.row("HB7", "MS5")
+async def test_a_heartbeat_that_is_set_while_reading_has_stopped_waits_for_the_reader(
+    server: Server,
+) -> None:
+    """The ack stands in the same chunk as the messages that fill the queue."""
+    async with Client("c", max_queued_bytes=50_000, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        stream = client.stream("orders", sub_id="s")
+        await together(stream.open, lambda: peer.answer("subscribe"))
+
+        async def fill() -> None:
+            heartbeat = await peer.expect("heartbeat")
+            await peer.send(
+                encode_frame({"c": "ack", "a": "processed", "cid": heartbeat.command_id})
+                + encode_frame({"c": "p", "t": "orders", "sids": "s"}, bytes(200_000))
+            )
+
+        await together(lambda: client.set_heartbeat(1.0), fill)
+        await trio.sleep(20.5)
+        assert client.state is ConnectionState.LOGGED_ON
+        await anext(stream)
+        await trio.sleep(1.9)
+        assert client.state is ConnectionState.LOGGED_ON
+        await trio.sleep(0.2)
+        assert client.state is ConnectionState.DISCONNECTED
+
+
 @pytest.mark.row("HB2", "HB7")
 async def test_who_stood_still_hears_what_came_meanwhile_before_giving_up(
     server: Server, autojump_clock: MockClock

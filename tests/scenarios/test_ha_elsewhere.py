@@ -300,3 +300,29 @@ async def test_a_server_that_comes_back_with_another_log_is_another_server(
         times = [each for each in BookmarkList.parse(asked) if isinstance(each, Timestamp)]
         wanted = [] if is_same else [pytest.approx(until_us - OVERLAP_US, abs=2_000_000)]
         assert [each.microseconds for each in times] == wanted
+
+
+async def test_a_restart_after_which_nothing_was_written_is_no_other_log(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first position of a start is named by each logon ack, whether it was written or not."""
+    application = Application(server)
+
+    async def first() -> Peer:
+        return await log_on(server, "1@1,2@10")
+
+    async with entered(application.client, first) as peer:
+        await application.enter(peer)
+        await send(peer, "7|1|", "7|2|", complete=True)
+        for starts in ("1@1,2@10", "1@1,2@10,3@10"):
+            await lose(peer)
+            peer = await log_on(server, starts)  # noqa: PLW2901  # the next connection
+            assert await asked(peer) == ["7|2|"]
+        assert "another transaction log" not in caplog.text
+
+
+async def log_on(server: Server, starts: str) -> Peer:
+    """Accept the logon of the next client; the starts of the log that the ack names."""
+    peer = await server.accept()
+    await peer.log_on(log_starts=starts)
+    return peer
