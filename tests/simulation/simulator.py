@@ -88,7 +88,7 @@ LIVENESS_S: Final = 60.0
 
 _FLAP_S: Final = 0.08
 _STORM_S: Final = 5.0
-_STORM: Final = 25
+_STORM: Final = 40  # two clients of one node, both of whose servers flap, come to 26
 _SETTLED_FOR_S: Final = 2.0
 _LOOK_S: Final = 0.25
 _LIMITS: Final = {
