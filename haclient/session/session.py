@@ -211,12 +211,21 @@ class Session:
         self.pending.on_ack(ack)
 
     def _refused(self, subscription: Subscription, ack: Message, out: Received) -> None:
-        """A failure ack has come after the command was accepted: nothing will follow."""
+        """A failure ack has come after the command was accepted: nothing will follow.
+
+        Nobody waits for the answer to a publish: there it is one of the acks that were asked for.
+        """
+        is_publish = subscription.request is None and subscription.finite
+        if is_publish and ack.ack_type not in subscription.user_acks:
+            return
         error = command_error(f"subscription {subscription.sub_id!r}", ack.reason)
         self.router.remove(subscription)
         if ack.ack_type in subscription.user_acks:
             ack.sub_id = subscription.sub_id
             out.deliveries.append((subscription, [ack]))
+        if is_publish:
+            out.deliveries.append((subscription, Marker.ENDED))
+            return
         out.ended.append((subscription, error))
         out.deliveries.append((subscription, error))
 

@@ -236,6 +236,27 @@ async def test_the_acks_of_a_publish_command_go_to_its_handler(
             await client.execute_async(command.set_ack_type("persisted"), print)
 
 
+@pytest.mark.row("CC18", "PS6")
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_refused_publish_is_told_to_its_handler_and_the_client_goes_on(
+    server: Server,
+    stored: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    store = MemoryPublishStore() if stored else None
+    got: list[tuple[str, str]] = []
+    async with Client("c", publish_store=store, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        for status in ("failure", "success"):
+            command = Command("publish", topic="orders", data=b"x", ack_type="processed")
+            await client.execute_async(command, lambda m: got.append((m.status, m.reason)))
+            publish = await peer.expect("publish")
+            if publish.sequence is not None:
+                await peer.ack(publish, "persisted", s=publish.sequence, status=status)
+            await peer.ack(publish, status=status, reason="not entitled")
+            await wait_all_tasks_blocked()
+    assert got == [("failure", "not entitled"), ("success", "not entitled")]
+
+
 @pytest.mark.row("CC10")
 @pytest.mark.parametrize("kind", ["processed", "completed", "persisted"])
 async def test_a_flush_may_ask_for_each_kind_of_ack(client: Client, peer: Peer, kind: str) -> None:

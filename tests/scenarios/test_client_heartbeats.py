@@ -176,9 +176,9 @@ async def test_a_heartbeat_that_is_set_while_reading_has_stopped_waits_for_the_r
         assert client.state is ConnectionState.LOGGED_ON
         await anext(stream)
         await trio.sleep(1.9)
-        assert client.state is ConnectionState.LOGGED_ON
+        assert client._core.connection is not None
         await trio.sleep(0.2)
-        assert client.state is ConnectionState.DISCONNECTED
+        assert client._core.connection is None
 
 
 @pytest.mark.row("HB2", "HB7")
