@@ -152,6 +152,7 @@ class Subscriber:
         subscription = Subscription(
             command_id, delivery, command_id=command_id, user_acks=awaited, ends_after=awaited
         )
+        subscription.phase = Phase.OPEN  # nobody opens it anew: its wait ends with the connection
         session.router.add(subscription)  # before it is sent, so that no ack is missed
         try:
             await publisher.publish_command(command, command_id)

@@ -15,6 +15,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.ha import HAClient
+from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.session.recovery import Recovery
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -386,3 +387,23 @@ async def test_a_slow_handler_does_not_make_a_recovery_fail(server: Server) -> N
             await client.flush(timeout=2 * slow_s)
         assert [each for each in seen if each.startswith(("failure", "success"))] == ["success A"]
         await client.disconnect()
+
+
+@pytest.mark.row("CC18", "HA8")
+@pytest.mark.parametrize("stored", [True, False])
+async def test_who_waits_for_the_acks_of_a_publish_waits_no_longer_than_its_connection_lasts(
+    server: Server,
+    stored: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    store = MemoryPublishStore() if stored else None
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, publish_store=store, exit_timeout=0
+    )
+    async with entered(client, partial(live, server)) as peer:
+        command = Command("publish", topic="orders", data=b"x", ack_type="processed")
+        await client.execute_async(command, lambda _: None)
+        await peer.expect("publish")
+        await lose(peer)
+        await live(server)
+        await wait_all_tasks_blocked()
+        assert client._subscriber._served == []
