@@ -9,7 +9,7 @@ Neither is as fast as the stores of this project; both keep every promise.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -178,8 +178,13 @@ class StoreSubscription(Resumption):
             return 0
         self._nothing_came = False
         with suppress(UsageError):  # the store knows better what it can read
-            self._seen.update(sequences(BookmarkList.parse(bookmark)))
+            self._saw(sequences(BookmarkList.parse(bookmark)))
         return self._store.log(self._sub_id, bookmark)
+
+    def _saw(self, found: Mapping[int, int]) -> None:
+        """Messages came, some perhaps not for the first time."""
+        seen = self._seen
+        seen.update({each: at for each, at in found.items() if at > seen.get(each, 0)})
 
     @override
     def discard(self, number: int) -> None:

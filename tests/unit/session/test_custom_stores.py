@@ -152,3 +152,19 @@ def test_a_custom_store_that_knows_nothing_resumes_from_the_start_that_was_given
     assert log.resume_elsewhere(1) == ("7|10|,19700101T000003Z", "7|10|")
     log.begin(acked=True, start="20240131T120000Z")
     assert log.resume() == "20240131T120000Z"
+
+
+@pytest.mark.row("BS9")
+def test_what_comes_again_to_a_custom_store_takes_back_nothing_of_how_far_it_has_got() -> None:
+    """Else progress of one server would count as progress in the order of the next."""
+    store = DictBookmarkStore()
+    log = StoreSubscription(store, "s")
+    log.entered("one")
+    numbers = log.log_batch(["1|1|", "1|2|", "1|3|"])
+    store.entries["s"].pop(2)  # a store that wants what is not discarded again
+    numbers += log.log_batch(["1|2|"])
+    for number in numbers:
+        log.discard(number)
+    assert log.arrived() == {1: 3}
+    log.entered("two")
+    assert not log.in_order
