@@ -53,7 +53,8 @@ def apply(route: Route, record: Record, document: Document | None = None) -> Cha
     """Bring the state of the world of a topic one record further, where it has one.
 
     A message without a key of its own may come from an instance without that state, or from before
-    the topic had one: then its key is computed here, and one that fits no key changes nothing.
+    the topic had one: then its key is computed here, and one that fits no key changes nothing. What
+    a publisher named there counts only where publishers name the keys, and if it is one.
 
     Args:
         route: The topic.
@@ -70,7 +71,8 @@ def apply(route: Route, record: Record, document: Document | None = None) -> Cha
     if sow is None:
         return Changes(document, key)
     try:
-        key = key or sow.key_of(document)
+        if not key or sow.has_user_keys or record.flags & RecordFlag.USER_KEY:
+            key = sow.key_of(document, key)
     except SowError:  # it fits no key; it is in the log all the same
         return Changes(document)
     taken = timestamp_text(record.timestamp_us).decode("ascii")

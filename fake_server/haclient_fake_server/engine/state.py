@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -226,7 +227,11 @@ class State:
         oldest = self.durability.oldest
         for each in self.destinations:
             limit_s = each.settings.downgrade_after_s
-            if oldest is not None and each.is_sync and limit_s is not None:
+            if oldest is None or limit_s is None or not each.is_sync:
+                continue
+            if (
+                each.acked < oldest.after - 1
+            ):  # else it waits for another: no tick would change that
                 # The replication looks at ages in each tick; this only makes sure of one.
                 self.timers.set(each, oldest.since + limit_s, _nothing)
 
@@ -323,7 +328,11 @@ class State:
 
     def due_at_us(self, timestamp_us: int) -> float:
         """The moment on the shell's clock that is this wall-clock time."""
-        return (timestamp_us - self._epoch_us) / 1e6
+        wanted = timestamp_us - self._epoch_us
+        due = wanted / 1e6
+        # A tick a rounding error too early would be asked for again at the same moment, for ever
+        # where the clock stands still meanwhile, as in simulations.
+        return due if int(due * 1e6) >= wanted else math.nextafter(due, math.inf)
 
     def next_number(self) -> int:
         """The number of the next subscription."""

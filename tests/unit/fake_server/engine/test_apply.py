@@ -9,6 +9,7 @@ from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.settings import SowTopic as SowSettings
 from haclient_fake_server.engine.sow.table import SowTopic
 from haclient_fake_server.journal.format import Record, RecordCommand
+from support.engine import World
 from support.replicas import Group
 
 
@@ -53,6 +54,28 @@ def test_what_fits_no_key_changes_no_state_and_is_delivered_all_the_same() -> No
     assert (changes.document.body, changes.key, changes.previous) == (b"no json", "", None)
     assert topic.sow is not None
     assert len(topic.sow) == 0
+
+
+@pytest.mark.row("SW1")
+def test_a_key_named_where_the_topic_had_no_state_is_none_where_its_keys_are_fields() -> None:
+    group = Group({"a": ("b",), "b": ()})
+    group.worlds["b"] = World(
+        name="b", sow_topics=(SowSettings("orders", ("/id",)), SowSettings("named"))
+    )
+    group.settle()
+    group["a"].client().publish(1, b'{"id":1,"n":1}', k="mine", a="")
+    group["a"].client().publish(2, b"x", t="named", k="one,two", a="")
+    group.settle()
+    group["b"].client().publish(3, b'{"id":1,"n":2}', a="")
+
+    def bodies() -> list[bytes]:
+        reader = group["b"].client("reader")
+        reader.send(c="sow", cid="1", t="^orders$|^named$")
+        return [each.data for each in reader.take() if each.kind == "sow"]
+
+    assert bodies() == [b'{"id":1,"n":2}']
+    group.restart("b")
+    assert bodies() == [b'{"id":1,"n":2}']
 
 
 def test_a_delete_removes_the_keys_that_it_names() -> None:

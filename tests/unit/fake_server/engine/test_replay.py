@@ -248,6 +248,22 @@ def test_a_range_into_the_future_waits_and_ends_by_the_clock() -> None:
     assert reader.take() == []
 
 
+def test_the_tick_at_the_end_of_a_range_comes_once_however_its_seconds_are_rounded() -> None:
+    world = filled(1)
+    reader = world.client("reader")
+    first = 128_000_000
+    rounded = [us for us in range(first, first + 50) if int(us / 1e6 * 1e6) < us]
+    assert rounded
+    for number, us in enumerate(rounded):
+        end = f"20231114T2215{(us - 1) / 1e6 - 100:09.6f}"
+        reader.subscribe(str(number), bm=f"[0:{end}]", a="completed")
+    while (due := world.engine.next_due) < 200.0:
+        world.now = due
+        world.apply(world.engine.tick(due))
+        assert world.engine.next_due > due
+    assert sum(each.ack_type == "completed" for each in reader.take()) == len(rounded)
+
+
 @pytest.mark.row("RB8")
 def test_a_range_ends_at_the_first_message_behind_its_time() -> None:
     world = filled(1)

@@ -277,6 +277,26 @@ def test_live_and_a_failover_show_a_late_message_after_later_ones() -> None:
 
 
 @pytest.mark.row("RE5")
+def test_a_destination_that_has_all_is_not_looked_at_for_ever_while_another_has_not() -> None:
+    prompt, slow = (ReplicateTo(address("b"), downgrade_after_s=5.0), ReplicateTo(address("c")))
+    world = World(replicate_to=(prompt, slow))
+    there = {}
+    for number, each in enumerate((prompt, slow), start=1000):
+        peer = there[each.address] = world.peers[number] = Peer(world, number)
+        world.apply(world.engine.dialled(number, each.address, world.now))
+        peer.send_all([wire.welcome(each.address, {})])
+    world.client().publish(1)
+    there[prompt.address].send_all([wire.written(1)])
+    for _ in range(50):
+        if world.engine.next_due >= 106.0:
+            break
+        world.now = world.engine.next_due
+        world.apply(world.engine.tick(world.now))
+    assert world.engine.next_due >= 106.0
+    assert [each.is_sync for each in world.engine.destinations] == [True, True]
+
+
+@pytest.mark.row("RE5")
 def test_a_record_that_waits_too_long_makes_its_destination_asynchronous() -> None:
     group = linked(ONE_WAY, downgrade_after_s=5.0)
     world = group["a"]
