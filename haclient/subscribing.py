@@ -62,13 +62,19 @@ class Subscriber:
         """
         delivery = Delivery(self._core.settings.max_queued_bytes)
         opened: list[Subscription] = []
+        is_closed = False
 
         async def open_stream() -> str:
             self._core.running()
-            opened.append(await self._open(command, delivery, markers=markers, lasts=resumes))
-            return opened[0].sub_id
+            subscription = await self._open(command, delivery, markers=markers, lasts=resumes)
+            opened.append(subscription)
+            if is_closed:  # by another task, before the server's answer came
+                await close_stream()
+            return subscription.sub_id
 
         async def close_stream() -> None:
+            nonlocal is_closed
+            is_closed = True
             delivery.drop()
             delivery.end()
             closing, opened[:] = opened[:], []  # once: a later stream may have the same id
@@ -355,7 +361,8 @@ class Subscriber:
         if subscription.phase is Phase.LOST:  # right behind the ack
             raise DisconnectedError(f"{command.name}: the connection was lost")
         subscription.phase = Phase.OPEN
-        if lasts and request.command in LASTING:
+        # It may have been ended before its ack was looked at: by the application, or the server.
+        if lasts and request.command in LASTING and self._is_active(subscription):
             self._core.opened(subscription)
         return subscription
 

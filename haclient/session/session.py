@@ -198,7 +198,7 @@ class Session:
             out.log_reached = ack.log_starts  # a logon ack names positions that were not reached
         if ack.ack_type == "persisted" and ack.sequence is not None:
             self._publish_ack(ack, out)
-        elif ack.status == "failure" and not ack.command_id and not ack.sub_id:
+        elif ack.status == "failure" and not (ack.command_id or ack.sub_id or ack.query_id):
             out.disconnect_reason = ack.reason  # its last frame, before it closes
         subscription = self.router.of_ack(ack.command_id, ack.query_id, ack.sub_id)
         if subscription is not None:

@@ -347,10 +347,12 @@ class Commander:
         options = str(dataclasses.replace(Options.parse(request.options), replace=True))
         header = request.header(command_id, bookmark="", options=options)
         what = f"{request.what} with replace"
-        log = subscription.log
+        log, before = subscription.log, subscription.request
         was_paused = log is not None and log.paused
         if log is not None and request.is_paused:  # as in `pause`
             log.paused = True
+        if log is not None and request.is_conflated and not (before and before.is_conflated):
+            log.begin(acked=request.gets_persisted_acks, start=None, conflated=True)
         try:
             await self.command(header, request.body, what=what, timeout=timeout)
         except BaseException:

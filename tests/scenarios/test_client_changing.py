@@ -266,6 +266,24 @@ async def test_a_persisted_ack_of_what_was_replaced_with_pause_is_no_recovery_po
 
 
 @virtual
+@pytest.mark.row("BS10", "CC22")
+async def test_a_persisted_ack_of_what_was_replaced_with_conflation_is_no_recovery_point(
+    server: Server,
+) -> None:
+    store = MemoryBookmarkStore()
+    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await subscribed(client, peer, "s")
+        await peer.ack(None, "completed", sub_id="s", bm="7|1|")
+        await together(
+            lambda: client.replace("s", options="conflation=1s"), lambda: peer.answer("subscribe")
+        )
+        await peer.ack(None, "persisted", sub_id="s", bm="7|5|")
+        await wait_all_tasks_blocked()
+        assert str(store.most_recent("s")) != "7|5|"
+
+
+@virtual
 @pytest.mark.row("CC22")
 async def test_a_subscribe_with_replace_gives_the_subscription_its_new_handler(
     server: Server,

@@ -21,6 +21,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.ha import HAClient
+from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.transport.nursery import open_nursery
 from haclient.transport.settings import OnResubscribeFailure
@@ -227,6 +228,38 @@ async def test_what_is_ended_while_its_connection_is_lost_is_simply_over(server:
             nursery.start_soon(client.unsubscribe, "p")
             await peer.expect("unsubscribe")
             await lose(peer)
+        again = await live(server)
+        async with answering(again):
+            await client.flush(timeout=1)
+        assert "subscribe" not in {each.command for each in again.heard}
+
+
+@pytest.mark.row("CC17", "SM7")
+@pytest.mark.parametrize("how", ["unsubscribe", "aclose", "server"])
+async def test_what_is_ended_before_its_answer_came_is_not_entered_again(
+    server: Server, how: str
+) -> None:
+    client = client_of(server)
+    async with entered(client, partial(live, server)) as peer:
+        stream = client.bookmark_stream("prices", sub_id="p", bookmark=EPOCH)
+        async with open_nursery() as nursery:
+            nursery.start_soon(stream.open)
+            subscribe = await peer.expect("subscribe")
+            accepted = {"c": "ack", "a": "processed", "cid": subscribe.command_id}
+            frames = encode_frame({**accepted, "status": "success"})
+            if how == "server":
+                frames += encode_frame({**accepted, "status": "failure", "reason": "bad filter"})
+            elif how == "aclose":
+                await stream.aclose()
+            else:
+                nursery.start_soon(client.unsubscribe, "p")
+                await wait_all_tasks_blocked()
+            await peer.send(frames)
+            if how != "server":
+                await peer.answer("unsubscribe")
+        await wait_all_tasks_blocked()
+        assert client._core.session.router.all() == []
+        await lose(peer)
         again = await live(server)
         async with answering(again):
             await client.flush(timeout=1)

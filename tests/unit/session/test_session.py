@@ -403,6 +403,8 @@ def test_a_heartbeat_wants_an_answer(session: Session) -> None:
 def test_a_failure_for_no_command_is_a_farewell(session: Session) -> None:
     goodbye = ack("processed", status="failure", reason="name in use")
     assert session.receive([goodbye]).disconnect_reason == "name in use"
+    late = ack("completed", status="failure", reason="name in use", query_id="q")
+    assert not session.receive([late]).disconnect_reason
 
 
 # -- the end ------------------------------------------------------------------------------
