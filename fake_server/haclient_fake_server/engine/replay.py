@@ -14,6 +14,7 @@ there for more, and never go live.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from haclient.protocol.codec import encode_string
@@ -114,8 +115,9 @@ class Replay:
     def pump(self, connection: Connection) -> None:
         """Give subscriptions with a backlog a chunk each, in turn, until it is enough."""
         backlog, room = connection.backlog, FEED_BYTES
-        for _ in range(len(backlog)):
-            item = backlog.pop(next(iter(backlog)))
+        # Taken together: a dict finds its first key by passing all that were removed before it.
+        for item in tuple(islice(backlog.values(), FEED_BYTES // EMPTY_BYTES)):
+            del backlog[item.number]
             room -= max(self._advance(item), EMPTY_BYTES)
             self._state.place(item)  # at the end, behind those that wait for their turn
             if room <= 0:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import gc
 import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.connections import Connection
-from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES
-from haclient_fake_server.engine.settings import LogTopic
+from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES, Replay
+from haclient_fake_server.engine.settings import EngineSettings, LogTopic
+from haclient_fake_server.engine.starting import Span
+from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.subscriptions import Subscription
+from haclient_fake_server.engine.topics import TopicMatcher
 from support.engine import Peer, World
+
+if TYPE_CHECKING:
+    from _collections_abc import dict_values
 
 PUBBER = 7094790850998930143
 
@@ -330,6 +340,40 @@ def test_a_connection_with_many_subscriptions_is_fed_a_little_at_a_time() -> Non
         assert of_one == [b"%06d" % each for each in range(1, 11)]
     first = [each.sids for each in received[: len(received) // 10]]
     assert len(set(first)) >= 10, "each gets its turn"
+
+
+class _Scanned(dict[int, Subscription]):
+    """Counts how often its first keys are looked for, which passes all that were removed."""
+
+    scans = 0
+
+    @override
+    def __iter__(self) -> Iterator[int]:
+        self.scans += 1
+        return super().__iter__()
+
+    @override
+    def values(self) -> dict_values[int, Subscription]:
+        self.scans += 1
+        return super().values()
+
+
+def test_a_turn_looks_once_for_those_whose_turn_it_is_however_many_wait() -> None:
+    state = State(EngineSettings(), MemoryJournal(), now=0.0, now_us=0)
+    replay, connection = Replay(state), Connection(1, peer="", now=0.0)
+    matcher = TopicMatcher("orders")
+    for number in range(1, 2001):
+        item = Subscription(connection, str(number), number=number, matcher=matcher)
+        item.from_log = item.paused = True
+        replay.enter(item, Span(1))
+        replay.set_paused(item, paused=False)
+    backlog = connection.backlog = _Scanned(connection.backlog)
+    turns = 0
+    while backlog:
+        replay.pump(connection)
+        turns += 1
+    assert backlog.scans == turns < 10
+    assert len(connection.live_replays) == 2000
 
 
 @pytest.mark.row("TL1", "ID1")
