@@ -259,6 +259,7 @@ class Subscriber:
             chosen.append(active)
 
         async def command() -> None:
+            self._check_not_ended(chosen)
             await self._core.commander.pause(chosen, paused=paused, timeout=timeout)
 
         await self._until_answered(command, f"{word} of {','.join(ids)}", timeout)
@@ -279,10 +280,21 @@ class Subscriber:
         request = active.request.changed(fields)
 
         async def command() -> None:
+            self._check_not_ended([active])
             await self._core.commander.replace(active, request, timeout=timeout)
 
         await self._until_answered(command, f"replace of {sub_id}", timeout)
         self._remember_changed([active])
+
+    def _check_not_ended(self, subscriptions: Iterable[Subscription]) -> None:
+        """Look again after a wait for a connection: an unknown id may mean a new one to a server.
+
+        Raises:
+            UsageError: One of them has ended meanwhile.
+        """
+        for one in subscriptions:
+            if self._active(one.sub_id) is not one:
+                raise UsageError(f"the subscription {one.sub_id!r} is not active any more")
 
     async def _replace_with(self, active: Subscription, command: Command) -> None:
         """Replace a subscription by a whole command; what it does not say is as it was."""

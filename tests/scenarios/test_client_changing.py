@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
@@ -17,7 +18,7 @@ from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.broker import running_broker
 from support.clock import in_virtual_time
-from support.peer import Peer, Server, together
+from support.peer import Peer, Server, answering, together
 from support.recovery import entered, live, lose
 
 virtual = in_virtual_time
@@ -281,6 +282,38 @@ async def test_a_persisted_ack_of_what_was_replaced_with_conflation_is_no_recove
         await peer.ack(None, "persisted", sub_id="s", bm="7|5|")
         await wait_all_tasks_blocked()
         assert str(store.most_recent("s")) != "7|5|"
+
+
+@virtual
+@pytest.mark.row("CC17", "CC22", "CC23")
+@pytest.mark.parametrize("what", ["replace", "pause"])
+async def test_what_was_ended_before_there_was_a_connection_is_not_changed_any_more(
+    server: Server, what: str
+) -> None:
+    """A server would take the replace of an unknown id for a new subscription."""
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        heartbeat=None,
+        bookmark_store=MemoryBookmarkStore(),
+        exit_timeout=0,
+    )
+
+    async def change() -> None:
+        with pytest.raises(UsageError, match="active"):
+            await (client.pause("s") if what == "pause" else client.replace("s", filter="/a"))
+
+    async with entered(client, partial(live, server)) as peer:
+        await subscribed(client, peer, "s")
+        await lose(peer)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(change)
+            await wait_all_tasks_blocked()
+            await client.unsubscribe("s")
+            again = await live(server)
+        async with answering(again):
+            await client.flush(timeout=1)
+        assert "subscribe" not in {each.command for each in again.heard}
 
 
 @virtual
