@@ -11,11 +11,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Hashable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 __all__ = ["NEVER", "Timers"]
 
 NEVER = math.inf
+
+FEW: Final = 64
+"""Entries of cancelled keys that are left in the heap in any case."""
 
 Action: TypeAlias = Callable[[], None]
 
@@ -44,8 +47,15 @@ class Timers:
             self._push(key, due)
 
     def cancel(self, key: Hashable) -> None:
-        """Nothing is to happen for a key; its entry in the heap is dropped when it comes up."""
+        """Nothing is to happen for a key; its entry in the heap is dropped when it comes up.
+
+        Or earlier, when more than half of the entries are of that kind: they may be due in years.
+        """
         self._wanted.pop(key, None)
+        if len(self._heap) > 2 * len(self._wanted) + FEW:
+            self._queued = {each: self._queued[each] for each in self._wanted}
+            self._heap = [entry for entry in self._heap if self._queued.get(entry[2]) == entry[0]]
+            heapq.heapify(self._heap)
 
     def take_due(self, now: float) -> list[Action]:
         """What is due by now, the earliest first. What these actions set is not among it."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 
-from haclient_fake_server.engine.timers import Timers
+from haclient_fake_server.engine.timers import FEW, Timers
 
 
 def actions() -> tuple[Timers, list[str]]:
@@ -67,3 +68,27 @@ def test_what_an_action_sets_for_now_waits_for_the_next_call() -> None:
     timers.set("a", 1.0, again)
     run(timers, 1.0)
     assert (done, timers.next_due) == (["again"], 1.0)
+
+
+class _Key:
+    """Something whose end can be seen."""
+
+
+def test_cancelled_deadlines_of_a_distant_time_are_not_kept_until_then() -> None:
+    timers, done = actions()
+    timers.set("kept", 2.0, lambda: done.append("kept"))
+    timers.set("moved", 3.0, lambda: done.append("early"))
+    timers.set("moved", 4.0, lambda: done.append("moved"))
+    keys = weakref.WeakSet[_Key]()
+
+    def set_and_cancel(key: _Key) -> None:
+        keys.add(key)
+        timers.set(key, 1e9, lambda: done.append("cancelled"))
+        timers.cancel(key)
+
+    for _ in range(1000):
+        set_and_cancel(_Key())
+    assert len(keys) <= FEW + 8
+    run(timers, 3.0)
+    run(timers, 2e9)
+    assert done == ["kept", "moved"]
