@@ -24,6 +24,7 @@ PURE = (
     "haclient/protocol",
     "haclient/session",
     "haclient/auth.py",
+    "haclient/chooser.py",
     "fake_server/haclient_fake_server/engine",
     "fake_server/haclient_fake_server/journal/format.py",
     "stores/haclient_stores/bookmark.py",
@@ -48,6 +49,12 @@ WITHOUT_MIRROR = {
 # Names of machines, registries and private folders that must not travel with the sources.
 FOREIGN = re.compile(
     r"(?<![\w.])/(?:work|farm|root|home/\w+)/|/tmp/bash_jobs|index-url\s*=|https?://[^\s/]*pypi"
+)
+# A document that is not in the repository, and the name of a requirement: nobody can look them up.
+CITATION = re.compile(r"\b(?:seed S\d|(?:design|protocol|performance) \d+(?:\.\d+)*)\b")
+ROW = re.compile(
+    r"\b(?:CC|HA|SC|DS|PS|BS|RP|SM|MS|QC|AT|HB|OB|CLI|TL|RB|OP|SW|QB|AK|RE(?!2\b)|FI|AD|SB|SS|SK|AU|ID)"
+    r"[0-9]{1,2}\b"
 )
 UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
 PRAGMA = re.compile(r"#\s*(?P<pragma>noqa|type:\s*ignore|pyright:\s*ignore)(?P<rest>.*)$")
@@ -128,6 +135,24 @@ def test_nothing_is_left_for_later() -> None:
                 yield f"line {number}: {line.strip()}"
 
     check(unfinished, python_files())
+
+
+def test_nothing_outside_the_repository_is_cited() -> None:
+    def citations(path: Path) -> Iterator[str]:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if CITATION.search(line):
+                yield f"line {number}: {line.strip()}"
+
+    check(citations, [*python_files(), *(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+
+
+def test_requirements_are_named_in_tests_only() -> None:
+    def rows(path: Path) -> Iterator[str]:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if ROW.search(line):
+                yield f"line {number}: {line.strip()}"
+
+    check(rows, modules())
 
 
 def test_only_the_command_line_prints() -> None:

@@ -60,12 +60,16 @@ from haclient.transport.store_maintenance import StoreMaintenance, open_all
 from haclient.transport.wire_log import log_state
 from haclient.transport.writer import Writer
 
-__all__ = ["Core", "drain", "fail", "log_on", "release_queues"]
+__all__ = ["ClosedByOwnError", "Core", "drain", "fail", "log_on", "release_queues"]
 
 _LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened
 # Makes the server send its persisted ack now. The watermark is what is waited for: no id is needed.
 _HURRY: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
 _logger = logging.getLogger(__name__)
+
+
+class ClosedByOwnError(DisconnectedError):
+    """The connection ended with an error of this client, which leaves its block as itself."""
 
 
 class Core:
@@ -343,7 +347,7 @@ class Core:
         try:
             reason = await connection.run()
         except Exception as error:  # our own failure, such as a full store: it leaves the block
-            reason = DisconnectedError("the connection was closed by an error of this client")
+            reason = ClosedByOwnError("the connection was closed by an error of this client")
             reason.__cause__ = error
             raise
         finally:
@@ -359,7 +363,8 @@ class Core:
         for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
             self._end_or_keep(subscription, reason)
         if not self.status.reconnects:  # else the recovery says it, and which server it was
-            level = logging.INFO if connection.closed_by_us else logging.WARNING
+            ours = connection.closed_by_us or isinstance(reason, ClosedByOwnError)
+            level = logging.INFO if ours else logging.WARNING
             _logger.log(level, "client %s: %s", self.name, reason)
         self.tell(ConnectionState.DISCONNECTED)
         self.events.tell("disconnect", reason)

@@ -35,7 +35,7 @@ from haclient.session.recovery import STABLE_AFTER_S, FailureLog, Recovery, Reco
 from haclient.session.resume import Refusals
 from haclient.session.subscriptions import Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
-from haclient.transport.core import Core, fail
+from haclient.transport.core import ClosedByOwnError, Core, fail
 from haclient.transport.settings import HASettings
 
 __all__ = ["Reconnector"]
@@ -160,6 +160,8 @@ class Reconnector:
         core, plan, server = self._core, self._plan, self._info()["uri"]
         if plan.state in {Recovery.CHOOSING, Recovery.WAITING}:
             return  # nobody was tried: this ends the client, which raises it
+        if isinstance(error, ClosedByOwnError):
+            return  # the error itself leaves the client's block
         if plan.state is Recovery.LIVE:
             _logger.warning("client %s lost its connection to %s: %s", core.name, server, error)
             return

@@ -135,8 +135,22 @@ async def test_sigkill_of_either_broker_loses_nothing_that_was_acknowledged() ->
                 await cluster.apply(Restart(victim))
                 await persisted(client, last)
                 acknowledged = last
+            await _whole_again(uris[victim], last)
         for uri in cluster.uris:
             assert await bodies(uri, last) == list(range(1, last + 1))
+
+
+async def _whole_again(uri: str, last: int) -> None:
+    """Wait until a broker that was started again has reached the other one, too.
+
+    Before that it cannot know that the other one has what it sent, and says so in its logon acks.
+    """
+    with trio.fail_after(30):
+        while True:
+            async with RawClient.connect(uri) as client:
+                answer = await client.logon("p", opts=FAST)
+                if answer.position is not None and answer.position.sequence == last:
+                    return
 
 
 async def _send_until_broken(client: RawClient, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The interop scripts of protocol 14.3 that concern this broker, over real sockets."""
+"""The interop scripts that concern this broker, over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an SDK and a broker must put up with (the checklists of protocol 14.1 and 14.2)."""
+"""What an SDK and a broker must put up with."""
 
 from __future__ import annotations
 
