@@ -151,7 +151,7 @@ class Reconnector:
             if logging_on or not self._abandoned[address]:
                 return True
             self._abandoned[address] -= 1
-        elif logging_on and not isinstance(error, AuthenticationError):
+        elif logging_on and not _is_answer(error):
             self._abandoned[address] += 1
         return False
 
@@ -346,3 +346,8 @@ class Reconnector:
 
     def _drops(self, sub_id: str, error: HAClientError) -> bool:
         return self._decide(sub_id, error) == "drop"
+
+
+def _is_answer(error: HAClientError) -> bool:
+    """Whether a server has refused the logon: then it cannot accept it later."""
+    return isinstance(error, AuthenticationError) or isinstance(error.__cause__, CommandError)

@@ -165,6 +165,22 @@ async def test_a_logon_that_was_given_up_elsewhere_excuses_no_displacement(
             await trio.sleep_forever()
 
 
+@pytest.mark.row("HA27")
+async def test_a_logon_that_was_answered_excuses_no_displacement(server: Server) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None, connect_timeout=2.0)
+
+    async def serve() -> Peer:
+        peer = await server.accept()
+        await peer.refuse(await peer.expect("logon"), "too many connections")
+        await peer.expect_end()
+        return await live(server)
+
+    with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
+        async with entered(client, serve) as peer:
+            await displace(peer)
+            await trio.sleep_forever()
+
+
 @pytest.mark.row("ID7", "HA27")
 async def test_a_displaced_client_and_a_refused_newcomer_log_that_the_name_is_in_use(
     server: Server, caplog: pytest.LogCaptureFixture
