@@ -26,7 +26,7 @@ from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.hub import Hub
-from haclient_fake_server.journal.files import ConfirmedPosition, JournalFiles
+from haclient_fake_server.journal.files import ConfirmedPosition, JournalFiles, JournalStopped
 from haclient_fake_server.kill_points import KillPoints
 from haclient_fake_server.listener import Listener, listen
 from haclient_fake_server.session import Dial, Session, dial_destination, keep_connected
@@ -233,10 +233,20 @@ async def serve(
 
 
 def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """The error in a group that holds a single one: nurseries wrap what they let through."""
-    inner = group.exceptions[0]
-    if len(group.exceptions) > 1:
-        return None
-    if isinstance(inner, BaseExceptionGroup):
-        return _only_error(cast("BaseExceptionGroup[BaseException]", inner))
-    return inner
+    """The error in a group that holds a single one: nurseries wrap what they let through.
+
+    When the journal fails, connections that have not heard of it meet the journal stopped: those
+    errors add nothing to the one that says why.
+    """
+    causes = group.subgroup(_is_cause)
+    found: BaseException = causes or group
+    while isinstance(found, BaseExceptionGroup):
+        inner = cast("BaseExceptionGroup[BaseException]", found).exceptions
+        if len(inner) > 1:
+            return None
+        found = inner[0]
+    return found
+
+
+def _is_cause(error: BaseException) -> bool:
+    return not isinstance(error, JournalStopped | BaseExceptionGroup)

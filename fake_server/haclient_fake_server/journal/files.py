@@ -55,7 +55,13 @@ from haclient_stores.disk.durable_file import DurableFile
 from haclient_stores.disk.files import Disk, File
 from haclient_stores.errors import StoreError
 
-__all__ = ["CONFIRMED_NAME", "MAX_OPEN_SEGMENTS", "ConfirmedPosition", "JournalFiles"]
+__all__ = [
+    "CONFIRMED_NAME",
+    "MAX_OPEN_SEGMENTS",
+    "ConfirmedPosition",
+    "JournalFiles",
+    "JournalStopped",
+]
 
 LOCK_NAME: Final = "journal.lock"
 
@@ -64,6 +70,10 @@ MAX_OPEN_SEGMENTS: Final = 8
 have files."""
 
 _OF_A_STORE: Final = "control"
+
+
+class JournalStopped(StoreError):
+    """An earlier write or sync has failed, and was told to whoever asked for it."""
 
 
 class JournalFiles(JournalReader):
@@ -265,8 +275,8 @@ class JournalFiles(JournalReader):
             self._disk_failed = True
             raise
 
-    def _failed(self) -> StoreError:
-        return StoreError(
+    def _failed(self) -> JournalStopped:
+        return JournalStopped(
             f"{self._directory}: a write or a sync has failed: start the broker again"
         )
 

@@ -86,6 +86,28 @@ async def test_a_broker_that_cannot_write_its_journal_stops_and_says_why(tmp_pat
         await publish_too_much(BrokerServer(config, disk=FullDisk()))
 
 
+async def test_a_broker_with_many_publishers_says_once_why_it_stops(tmp_path: Path) -> None:
+    async def publish(uri: str) -> None:
+        async with RawClient.connect(uri) as client:
+            await client.logon(f"pubber-{client}")
+            ready.append(client)
+            while len(ready) < 8:
+                await trio.lowlevel.checkpoint()
+            await client.send(b"x" * 5000, c="p", t="orders", s=1)
+            await trio.sleep_forever()
+
+    async def publish_all() -> None:
+        broker = BrokerServer(config, disk=FullDisk())
+        async with broker as server, trio.open_nursery() as clients:
+            for _ in range(8):
+                clients.start_soon(publish, server.uris[0])
+
+    ready: list[RawClient] = []
+    config = BrokerConfig(data_dir=tmp_path, segment_bytes=4096)
+    with pytest.raises(StoreFull):
+        await publish_all()
+
+
 async def publish_too_much(broker: BrokerServer) -> None:
     async with broker as server, RawClient.connect(server.uris[0]) as client:
         await client.logon("pubber")
