@@ -68,9 +68,19 @@ class PublishingClient:
     def publish_nowait(self, topic: str, data: Payload) -> int | None:
         """Like `publish`, without ever suspending.
 
+        Args:
+            topic: A literal topic.
+            data: The body; text is sent as UTF-8.
+
+        Returns:
+            The sequence number under which it is stored, `None` without a store.
+
         Raises:
             WouldBlock: It would have to wait for room; nothing was stored.
-            UsageError: The store's durability is `fsync`.
+            StoreFull: The store has no room; nothing was stored.
+            DisconnectedError: There is no store and no connection.
+            UsageError: The store's durability is `fsync`, `data` is neither bytes nor text, or
+                another thread than the client's calls it. Nothing was stored.
         """
         return self._publish_nowait(topic, data)
 
@@ -83,7 +93,23 @@ class PublishingClient:
         correlation_id: str = "",
         sow_key: str = "",
     ) -> int | None:
-        """Publish only what changed of a SOW record; otherwise like `publish`."""
+        """Publish only what changed of a SOW record; otherwise like `publish`.
+
+        Args:
+            topic: A literal topic with a state of the world.
+            data: The changed fields, and those that the key is made of; text is sent as UTF-8.
+            expiration: Lifetime of the SOW record in seconds.
+            correlation_id: Passed on to subscribers; characters of the Base64 alphabet.
+            sow_key: The key, for topics that want one from the publisher.
+
+        Returns:
+            The sequence number under which it is stored, `None` without a store.
+
+        Raises:
+            DisconnectedError: As for `publish`.
+            StoreFull: As for `publish`.
+            UsageError: As for `publish`.
+        """
         return await self._core.publisher.publish_with(
             topic,
             data,
@@ -134,12 +160,28 @@ class PublishingClient:
         await self._core.wait_persisted(sequence, timeout=seconds(timeout))
 
     async def wait_empty(self, *, timeout: float | None = None) -> None:
-        """Wait until the store holds nothing unpersisted, also of what is published meanwhile."""
+        """Wait until the store holds nothing unpersisted, also of what is published meanwhile.
+
+        Args:
+            timeout: Seconds; `None` waits for as long as it takes.
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds; what is left stays in the store.
+            DisconnectedError: There is no connection, or it was lost.
+        """
         self._core.thread.check("wait_empty")
         await self._core.wait_empty(timeout=seconds(timeout))
 
     async def flush(self, *, timeout: float | None = TIMEOUT_S) -> None:
-        """Wait until the server has processed every command sent so far."""
+        """Wait until the server has processed every command sent so far.
+
+        Args:
+            timeout: Seconds; `None` waits for as long as it takes.
+
+        Raises:
+            TimedOut: The server has not answered within `timeout` seconds.
+            DisconnectedError: There is no connection, or it was lost.
+        """
         self._core.thread.check("flush")
         await self._core.flush(timeout=seconds(timeout))
 
@@ -154,6 +196,13 @@ class PublishingClient:
     ) -> Message:
         """Delete SOW records by filter, by keys or by data, exactly one of them.
 
+        Args:
+            topic: A literal topic, or a regular expression with `filter`.
+            filter: Content filter of the records to delete.
+            keys: SOW keys of the records to delete.
+            data: A message whose key is the key of the record to delete.
+            timeout: Seconds; `None` waits for as long as it takes.
+
         Returns:
             The `stats` ack: `records_deleted`, `matches`, `topic_matches`. With a store, the counts
             are missing when the connection was lost after the server had carried it out.
@@ -161,6 +210,9 @@ class PublishingClient:
         Raises:
             UsageError: Not exactly one of the three was given.
             CommandError: The server refused it.
+            TimedOut: The server has not answered within `timeout` seconds. With a store the delete
+                is kept, and sent again after a lost connection.
+            DisconnectedError: There is no connection, or it was lost before the answer.
         """
         self._core.thread.check("sow_delete")
         if isinstance(keys, str):

@@ -70,10 +70,16 @@ class ClientThread:
         """Discard a message on the client's thread and wait until that is done.
 
         Raises:
-            UsageError: The trio run that the client belonged to is over.
+            UsageError: The trio run that the client belonged to is over, or this thread runs trio
+                itself, which must not be blocked.
         """
         if self._token is None:
             raise UsageError("message.discard() of a client that was never entered")
+        if trio.lowlevel.in_trio_run():
+            raise UsageError(
+                "message.discard() was called inside a trio run of another thread, which it would "
+                "block: call it through trio.to_thread.run_sync(message.discard)"
+            )
         try:
             trio.from_thread.run_sync(log.discard, number, trio_token=self._token)
         except trio.RunFinishedError:  # the client was left long ago, and its store is closed

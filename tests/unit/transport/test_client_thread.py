@@ -86,3 +86,18 @@ def test_a_discard_after_the_trio_run_is_a_usage_error() -> None:
     assert ["never entered" in str(error) for error in errors] == [False, True]
     assert "after the client was left" in str(errors[0])
     assert log.undiscarded_count == 1
+
+
+async def test_a_second_trio_run_is_not_blocked_and_told_how_to_discard() -> None:
+    log = SubscriptionTracker()
+    log.begin(acked=False, start="0")
+    message = Message(number=log.log("7|1|"), owner=LoggedBy(log, bound()))
+
+    async def other_run() -> None:
+        with pytest.raises(UsageError, match=r"trio.to_thread.run_sync\(message.discard\)"):
+            message.discard()
+        assert not log.is_discarded("7|1|")
+        await trio.to_thread.run_sync(message.discard)
+
+    await trio.to_thread.run_sync(lambda: trio.run(other_run))
+    assert log.is_discarded("7|1|")
