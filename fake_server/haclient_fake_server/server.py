@@ -238,14 +238,13 @@ def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException | Non
     When the journal fails, connections that have not heard of it meet the journal stopped: those
     errors add nothing to the one that says why.
     """
-    causes = group.subgroup(_is_cause)
-    found: BaseException = causes or group
-    while isinstance(found, BaseExceptionGroup):
-        inner = cast("BaseExceptionGroup[BaseException]", found).exceptions
-        if len(inner) > 1:
-            return None
-        found = inner[0]
-    return found
+    causes = group.subgroup(_is_cause) or group
+    first, *others = causes.exceptions
+    if others:
+        return None
+    if not isinstance(first, BaseExceptionGroup):
+        return first
+    return _only_error(cast("BaseExceptionGroup[BaseException]", first))
 
 
 def _is_cause(error: BaseException) -> bool:

@@ -108,7 +108,7 @@ class Subscription(SubscriptionLog):
 
     __slots__ = ("_gate", "_noted_us", "_thread", "discard", "journal", "tracker")
 
-    discard: Discard  # pyright: ignore[reportIncompatibleMethodOverride]  # see above
+    discard: Discard
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -116,7 +116,7 @@ class Subscription(SubscriptionLog):
         self._thread = journal.thread
         self._gate = journal.gate
         self._noted_us = journal.tracker.standing.settled_us
-        self.discard = journal.discard_function()
+        self.discard = journal.discard_function()  # pyright: ignore[reportIncompatibleMethodOverride]  # see above
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
@@ -266,7 +266,7 @@ class Subscription(SubscriptionLog):
         return self.tracker.paused
 
     @paused.setter
-    def paused(self, value: bool) -> None:
+    def paused(self, value: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # checks
         self._thread.check()
         self.tracker.paused = value
 

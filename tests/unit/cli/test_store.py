@@ -185,7 +185,7 @@ def test_prune_is_refused_with_75_while_a_client_has_the_file_and_prunes_the_oth
     out, err = capsys.readouterr()
     size = ring.stat().st_size
     assert out == f"{ring}: {size} bytes before, {size} now\n"
-    assert "open already in this process, as client 'me'" in err
+    assert "in use by another process as client 'me'" in err
     assert "No such file" in err
     (line,) = output_of(capsys, "prune", "--json", logged)
     assert json.loads(line)["path"] == str(logged)
