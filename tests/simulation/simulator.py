@@ -72,7 +72,7 @@ from haclient.transport.nursery import unwrapped
 from haclient_stores.errors import StoreError, StoreLocked
 from simulation import checkers
 from simulation.actors import Broker, Counts, Reader, Surroundings
-from simulation.history import Abandoned, History
+from simulation.history import Abandoned, History, Resumed
 from simulation.inspection import log_of, sizes, sow_of
 from simulation.nodes import Life, Node
 from simulation.plans import Plan, Step
@@ -424,7 +424,10 @@ class Run:
             subscriber.calm = self.plan.finishes and not subscriber.plan.keeps
             subscriber.look()
             self.nodes[name].crash(power=False, down_s=0.1)
+        restarted_at = len(self.history.facts)
         with trio.move_on_after(LIVENESS_S):
+            while not self._resumed(since=restarted_at):  # noqa: ASYNC110  as above
+                await trio.sleep(_LOOK_S)
             looked_at = -1
             while looked_at != len(self.history.facts) or any(checkers.skipped(self.history.facts)):
                 looked_at = len(self.history.facts)
@@ -435,6 +438,17 @@ class Run:
     def _settled(self) -> bool:
         """Whether what was discarded is wherever it is to be kept."""
         return all(subscriber.settled for subscriber in self.subscribers.values())
+
+    def _resumed(self, *, since: int) -> bool:
+        """Whether each subscription has resumed since a fact.
+
+        A client that is killed while its last acks are sent takes its drain time to end, and only
+        then is it started again: until then nothing of it can be missing.
+        """
+        facts = self.history.facts[since:]
+        return self._wants().keys() <= {
+            each.subscription for each in facts if isinstance(each, Resumed)
+        }
 
     async def _inspect(self) -> None:
         """Compare the replicas, and look at what everybody holds at rest."""
