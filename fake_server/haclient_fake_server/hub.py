@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.replication.destination import DestinationStatus
-    from haclient_fake_server.journal.files import ConfirmedPosition
+    from haclient_fake_server.engine.replication.durability import ReplicationProgress
+    from haclient_fake_server.journal.progress_file import ProgressFile
 
 __all__ = ["Hub", "SessionLike"]
 
@@ -59,8 +60,7 @@ class Hub:
         config: What it is.
         journal: Its journal, open.
         now_us: The wall clock in microseconds; from here on trio's clock is the only one.
-        confirmed_position: Where it is written down how far the log is safe on all synchronous
-            destinations; `None` without destinations.
+        progress_file: Where the progress of replication is written; `None` without destinations.
         kill_points: Where a test may end the process.
     """
 
@@ -70,11 +70,11 @@ class Hub:
         journal: MemoryJournal | JournalFiles,
         *,
         now_us: int,
-        confirmed_position: ConfirmedPosition | None = None,
+        progress_file: ProgressFile | None = None,
         kill_points: KillPoints | None = None,
     ) -> None:
         self._config = config
-        self._confirmed = confirmed_position
+        self._progress_file = progress_file
         self._journal = journal
         self._files = journal if isinstance(journal, JournalFiles) else None
         self._points = kill_points or KillPoints()
@@ -88,9 +88,9 @@ class Hub:
             journal,
             now=trio.current_time(),
             now_us=now_us,
-            confirmed=None if confirmed_position is None else confirmed_position.position,
+            progress=None if progress_file is None else progress_file.progress,
         )
-        self._write_confirmed(self._engine.confirmed)
+        self._write_progress(self._engine.progress)
 
     def next_number(self) -> int:
         """A number for a new connection."""
@@ -179,9 +179,9 @@ class Hub:
             while self._files.has_unsealed:
                 await trio.to_thread.run_sync(self._files.seal)
 
-    def _write_confirmed(self, position: int) -> None:
-        if self._confirmed is not None:
-            self._confirmed.write(position)
+    def _write_progress(self, progress: ReplicationProgress) -> None:
+        if self._progress_file is not None:
+            self._progress_file.write(progress)
             self._points.reach(KillPoint.AFTER_CONFIRMED)
 
     def _apply(self, effects: Effects) -> None:
@@ -210,8 +210,8 @@ class Hub:
                 if self._files.has_unsealed:
                     self._rolled.set()
             self._points.reach(KillPoint.AFTER_WRITE)
-        if effects.confirmed is not None:
-            self._write_confirmed(effects.confirmed)
+        if effects.progress is not None:
+            self._write_progress(effects.progress)
         for severity, text in effects.events:
             _log.log(severity, "%s: %s", self._config.name, text)
 

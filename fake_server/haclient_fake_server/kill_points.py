@@ -24,8 +24,7 @@ class KillPoint(enum.StrEnum):
     AFTER_WRITE = "after_write"
     """The block is in the journal; nothing of it was sent."""
     AFTER_CONFIRMED = "after_confirmed"
-    """It is written down how far all synchronous destinations are; no ack that this releases was
-    sent."""
+    """The progress of replication is in its file; no ack that it releases was sent."""
     AFTER_SEND = "after_send"
     """Acks or messages were handed to the kernel."""
     BEFORE_ROLL = "before_roll"

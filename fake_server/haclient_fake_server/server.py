@@ -26,7 +26,8 @@ from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.hub import Hub
-from haclient_fake_server.journal.files import ConfirmedPosition, JournalFiles, JournalStopped
+from haclient_fake_server.journal.files import JournalFiles, JournalStopped
+from haclient_fake_server.journal.progress_file import ProgressFile
 from haclient_fake_server.kill_points import KillPoints
 from haclient_fake_server.listener import Listener, listen
 from haclient_fake_server.session import Dial, Session, dial_destination, keep_connected
@@ -63,7 +64,7 @@ class BrokerServer:
         self._dial = dial
         self._start_id = start_id
         self._points = kill_points or KillPoints()
-        self._confirmed: ConfirmedPosition | None = None
+        self._progress_file: ProgressFile | None = None
         self._config = config
         self._wall_clock_us = wall_clock_us
         self._disk = disk or RealDisk()
@@ -90,12 +91,12 @@ class BrokerServer:
         try:
             for uri in self._config.listen:
                 self._listeners.append(listen(uri, self.attach))
-            self._confirmed = self._open_confirmed()
+            self._progress_file = self._open_progress_file()
             self._hub = Hub(
                 self._config,
                 self._journal,
                 now_us=self._wall_clock_us(),
-                confirmed_position=self._confirmed,
+                progress_file=self._progress_file,
                 kill_points=self._points,
             )
         except BaseException:
@@ -193,11 +194,11 @@ class BrokerServer:
     async def _replicate(self, to: ReplicateTo) -> None:
         await keep_connected(to, hub=self._entered(), config=self._config, dial=self._dial)
 
-    def _open_confirmed(self) -> ConfirmedPosition | None:
+    def _open_progress_file(self) -> ProgressFile | None:
         config = self._config
-        if config.data_dir is None or not any(to.mode == "sync" for to in config.replicate_to):
+        if config.data_dir is None or not config.log_topics or not config.replicate_to:
             return None
-        return ConfirmedPosition(config.data_dir, self._disk)
+        return ProgressFile(config.data_dir, self._disk)
 
     def _open_journal(self) -> JournalFiles | MemoryJournal:
         config = self._config
@@ -215,8 +216,8 @@ class BrokerServer:
     def _close(self) -> None:
         for listener in self._listeners:
             listener.close()
-        if self._confirmed is not None:
-            self._confirmed.close()
+        if self._progress_file is not None:
+            self._progress_file.close()
         if isinstance(self._journal, JournalFiles):
             self._journal.close()  # last: it holds the lock of the directory
 

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from haclient_fake_server.engine.journal import Block
-from haclient_fake_server.journal.files import ConfirmedPosition, JournalFiles
+from haclient_fake_server.engine.replication.durability import ReplicationProgress
+from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import Record, encode_record
+from haclient_fake_server.journal.progress_file import ProgressFile
 from haclient_stores.disk.files import Disk
 from haclient_stores.errors import StoreError
 from simulation.disk import SimulatedDisk
@@ -138,11 +140,13 @@ def test_a_loss_of_power_never_looks_as_if_no_destination_had_been_waited_for() 
     """A file that is lost would count as confirmed all that waits for a destination."""
     events: list[Event] = []
     disk = RecordingDisk(events)
-    confirmed = ConfirmedPosition(DIRECTORY, disk)
-    assert confirmed.position is None
+    file = ProgressFile(DIRECTORY, disk)
+    assert file.progress is None
     for position in (0, 1, 7):
-        confirmed.write(position)
+        file.write(ReplicationProgress(position))
         disk.note(position)
     begun = next(at for at, event in enumerate(events) if isinstance(event, Note))
     for crash in power_cuts(events, after=begun):
-        assert ConfirmedPosition(DIRECTORY, crash.disk()).position in {0, 1, 7}
+        found = ProgressFile(DIRECTORY, crash.disk()).progress
+        assert found is not None
+        assert found.confirmed in {0, 1, 7}

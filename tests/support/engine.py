@@ -12,6 +12,7 @@ from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.broker import Effects, Engine
 from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.settings import EngineSettings
 
 __all__ = ["START_US", "Peer", "World", "decode"]
@@ -99,7 +100,7 @@ class World:
         self.now = 100.0
         self.peers: dict[int, Peer] = {}
         self.events: list[str] = []
-        self.confirmed: int | None = None
+        self.progress: ReplicationProgress | None = None
         self._connections = 0
         self.engine = self._new_engine()
 
@@ -174,8 +175,8 @@ class World:
         """What the shells do before anybody is told."""
         if effects.block is not None:
             self.journal.append(effects.block)
-        if effects.confirmed is not None:
-            self.confirmed = effects.confirmed
+        if effects.progress is not None:
+            self.progress = effects.progress
         self.events += [event.text for event in effects.events]
 
     def feed(self, peer: Peer) -> None:
@@ -189,7 +190,7 @@ class World:
             self.journal,
             now=self.now,
             now_us=START_US + int(self.now * 1e6),
-            confirmed=self.confirmed,
+            progress=self.progress,
         )
-        self.confirmed = engine.confirmed
+        self.progress = engine.progress
         return engine

@@ -34,6 +34,7 @@ from haclient_fake_server.engine.publishing import Publishing
 from haclient_fake_server.engine.recovery import recover
 from haclient_fake_server.engine.replay import Replay
 from haclient_fake_server.engine.replication.destination import DestinationStatus
+from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.replication.receiver import Replicas
 from haclient_fake_server.engine.replication.sender import Replication
 from haclient_fake_server.engine.replication.wire import LOGON
@@ -57,7 +58,8 @@ class Engine:
         journal: Its log, already recovered; the engine only reads it.
         now: Seconds on a clock that never goes back; all later calls use the same clock.
         now_us: The wall clock at that moment, in microseconds since 1970.
-        confirmed: What the `Effects` of the engine before it said last, `None` if it never did.
+        progress: The last one that the `Effects` of the engine before it have brought, `None` if
+            there was none.
     """
 
     def __init__(
@@ -67,10 +69,10 @@ class Engine:
         *,
         now: float,
         now_us: int,
-        confirmed: int | None = None,
+        progress: ReplicationProgress | None = None,
     ) -> None:
         self._state = State(settings, journal, now=now, now_us=now_us)
-        recover(self._state, confirmed)
+        recover(self._state, progress)
         self._replay = Replay(self._state)
         applier = Applier(self._state)
         self._publishing = Publishing(self._state, applier)
@@ -107,9 +109,9 @@ class Engine:
         return self._state.batch.position
 
     @property
-    def confirmed(self) -> int:
-        """The last position of the log that is safe everywhere."""
-        return self._state.durable_limit - 1
+    def progress(self) -> ReplicationProgress:
+        """How far replication is, for the next engine on this journal."""
+        return self._state.progress
 
     @property
     def destinations(self) -> tuple[DestinationStatus, ...]:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine.apply import apply
 from haclient_fake_server.engine.journal import blocks_of, records_of
-from haclient_fake_server.engine.replication.durability import UnconfirmedRange
+from haclient_fake_server.engine.replication.durability import (
+    ReplicationProgress,
+    UnconfirmedRange,
+)
 from haclient_fake_server.engine.scanning import Scan, scan
 from haclient_fake_server.journal.format import (
     Record,
@@ -26,14 +29,15 @@ __all__ = ["recover"]
 _CHUNK_BYTES: Final = 4 * 2**20
 
 
-def recover(state: State, confirmed: int | None = None) -> None:
+def recover(state: State, progress: ReplicationProgress | None = None) -> None:
     """Bring the engine to where the journal ends.
 
     Args:
         state: Of an engine that has just been made.
-        confirmed: The last position that was safe everywhere, as an earlier engine has said; `None`
-            when none has, because nothing was waited for.
+        progress: The last one of an earlier engine on this journal; `None` when there is none,
+            because nothing was replicated.
     """
+    confirmed = progress.confirmed if progress is not None else None
     summary = state.journal.summary()
     for start, end in blocks_of(summary):
         _take(state, scan(summary, start, end))
@@ -43,10 +47,10 @@ def recover(state: State, confirmed: int | None = None) -> None:
     state.last = _record_at(state, end - 1)
     if state.destinations:
         _restore_durability(state, end - 1 if confirmed is None else min(confirmed, end - 1))
-    if confirmed is not None:
+    if progress is not None:
         for each in state.destinations:
-            if each.is_sync:
-                each.restore(min(confirmed, end - 1))
+            each.restore(progress, end=end)
+    state.update_progress()
 
 
 def _take(state: State, found: Scan) -> None:
@@ -109,7 +113,8 @@ def _restore_durability(state: State, confirmed: int) -> None:
             found = scan(chunk, start, end)
             if found.last_position > confirmed:
                 first = ranges[-1].after if ranges else confirmed + 1
-                lowest = {number: low for number, (low, _) in found.publishers.items()}
+                waiting = {} if found.confirmed else found.publishers
+                lowest = {number: low for number, (low, _) in waiting.items()}
                 ranges.append(
                     UnconfirmedRange(first, found.last_position + 1, lowest, found.last, state.now)
                 )

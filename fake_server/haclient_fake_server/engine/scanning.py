@@ -26,6 +26,7 @@ class Scan:
     Attributes:
         publishers: By publisher id, the lowest and highest sequence of its data records.
         assigned: Those of them whose sequences an instance assigned.
+        confirmed: Whether every synchronous destination had the data records before this instance.
         special: The records without a position (definitions, marks, starts), whole.
         last_position: The highest position, 0 when there is none.
         last: Publisher and sequence of the record there.
@@ -35,6 +36,7 @@ class Scan:
 
     publishers: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
     assigned: set[int] = field(default_factory=set[int])
+    confirmed: bool = False
     special: list[Record] = field(default_factory=list[Record])
     last_position: int = 0
     last: tuple[int, int] | None = None
@@ -64,6 +66,7 @@ def scan(data: bytes, start: int, end: int) -> Scan:
             publishers[publisher] = (known[0] if known else sequence, sequence)
             if fields[1] & RecordFlag.ASSIGNED:
                 result.assigned.add(publisher)
+            result.confirmed = bool(fields[1] & RecordFlag.CONFIRMED)  # one source for each block
             result.last_position = fields[4]
             result.last = (publisher, sequence)
         offset = after

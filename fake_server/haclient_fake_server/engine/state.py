@@ -15,7 +15,7 @@ from haclient_fake_server.engine.batch import BatchBuilder
 from haclient_fake_server.engine.identity import Publisher, Publishers
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.replication.destination import Destination
-from haclient_fake_server.engine.replication.durability import Durability
+from haclient_fake_server.engine.replication.durability import Durability, ReplicationProgress
 from haclient_fake_server.engine.routes import Route, RouteTable
 from haclient_fake_server.engine.sow.table import SowTopic
 from haclient_fake_server.engine.timers import Timers
@@ -60,8 +60,8 @@ class Effects:
         closes: Connections to be closed once what they were sent is out, and why.
         with_backlog: Connections for which `Engine.pump` has something when they have room.
         early: Bytes for `live` subscriptions, to be sent even before the block is written.
-        confirmed: The last position that is safe everywhere, if it has moved; to be written down
-            before anything is sent, and given to the next engine on the same journal.
+        progress: How far replication is, if that has changed; to be written to a file before
+            anything is sent, and given to the next engine on the same journal.
         events: What the broker's log is to say.
     """
 
@@ -70,7 +70,7 @@ class Effects:
     closes: list[tuple[int, str]]
     with_backlog: list[int]
     early: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
-    confirmed: int | None = None
+    progress: ReplicationProgress | None = None
     events: list[Event] = field(default_factory=list[Event])
 
 
@@ -93,6 +93,7 @@ class State:
         last: Publisher and sequence of the last data record.
         destinations: The instances that this one replicates to.
         durability: How far the log is safe on all of them that are synchronous.
+        progress: How far replication is, for the next engine on this journal.
         source: The instance that this batch came from; empty for clients.
         events: What this batch has for the broker's log.
     """
@@ -127,6 +128,7 @@ class State:
         self.events: list[Event] = []
         self._refusals = 0
         self._keeps_confirmed = self.durability.waits
+        self.progress = ReplicationProgress(None)
         self._epoch_us = now_us - int(now * 1e6)
         self.topic_characters = 0  # of all names
         self._tables: dict[str, RouteTable] = {}
@@ -161,7 +163,7 @@ class State:
         block = self.batch.build()
         for topic_id, message_type, topic in block.definitions if block else ():
             self.topics[topic_id] = self.table(message_type).route(topic)
-        confirmed = self._advance_confirmed(block) if self.destinations else None
+        progress = self._advance_confirmed(block) if self.destinations else None
         early = [(connection.id, b"".join(connection.early)) for connection in self._early]
         for connection in self._early:
             connection.early = []
@@ -184,10 +186,10 @@ class State:
             self.report(Severity.WARNING, f"{more} further refusals in this batch")
         self._refusals = 0
         events, self.events = self.events, []
-        return Effects(block, sends, closes, list(with_backlog), early, confirmed, events)
+        return Effects(block, sends, closes, list(with_backlog), early, progress, events)
 
-    def _advance_confirmed(self, block: Block | None) -> int | None:
-        """What the batch means to whoever waits for destinations; the confirmed position if new."""
+    def _advance_confirmed(self, block: Block | None) -> ReplicationProgress | None:
+        """What the batch means to whoever waits for destinations; the progress if it is new."""
         durability, end = self.durability, self.batch.position
         if block is not None:
             for each in self.destinations:
@@ -197,13 +199,10 @@ class State:
                     block.publishers,
                     source=self.source,
                 )
-        elsewhere = bool(self.source) and all(
-            each.instance == self.source for each in self.destinations if each.is_sync
-        )
         durability.written(
             block.first_position if block is not None else end,
             end,
-            {} if block is None or elsewhere else block.publishers,
+            {} if block is None or self.source_is_confirmed else block.publishers,
             last=self.last,
             now=self.now,
         )
@@ -217,10 +216,25 @@ class State:
             self.send(connection, frame)
             self.acks.resume(connection)
         self._watch_age()
-        if not moved:
-            return None
-        self.acks.log_moved()
-        return durability.limit - 1 if self._keeps_confirmed else None
+        if moved:
+            self.acks.log_moved()
+        before = self.progress
+        self.update_progress()
+        return self.progress if self.progress != before else None
+
+    def update_progress(self) -> None:
+        """The batch is complete, or the engine begins: see how far replication is."""
+        known = [each.progress for each in self.destinations]
+        self.progress = ReplicationProgress(
+            self.durable_limit - 1 if self._keeps_confirmed else None,
+            tuple(each for each in known if each is not None),
+        )
+
+    @property
+    def source_is_confirmed(self) -> bool:
+        """Whether every synchronous destination had the records of this batch before this log."""
+        waited_for = {each.instance for each in self.destinations if each.is_sync}
+        return bool(self.source) and waited_for == {self.source}
 
     def _watch_age(self) -> None:
         """The oldest record that is not confirmed may become too old for a destination."""

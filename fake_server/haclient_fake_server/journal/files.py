@@ -16,9 +16,7 @@ they touch only what is no longer, or not only, the loop's: `_unsealed`, `_durab
 
 from __future__ import annotations
 
-import struct
 import threading
-import zlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -56,9 +54,7 @@ from haclient_stores.disk.files import Disk, File
 from haclient_stores.errors import StoreError
 
 __all__ = [
-    "CONFIRMED_NAME",
     "MAX_OPEN_SEGMENTS",
-    "ConfirmedPosition",
     "JournalFiles",
     "JournalStopped",
 ]
@@ -469,67 +465,3 @@ class JournalFiles(JournalReader):
     def _stride(self, segment: Segment, number: int) -> bytes:
         start, end = segment.index.span(number, segment.end)
         return self._file(segment).pread(end - start, start)
-
-
-CONFIRMED_NAME: Final = "replication.confirmed"
-_POSITION: Final = struct.Struct("<Q")
-_CHECKSUM: Final = struct.Struct("<Q")
-_CONFIRMED_BYTES: Final = _POSITION.size + _CHECKSUM.size
-
-
-class ConfirmedPosition:
-    """How far the log is safe on all synchronous destinations, written down.
-
-    One number in a file of 16 bytes, position and checksum, overwritten by one system call before
-    the acks that depend on it are sent. So a killed broker never tells a publisher, in a logon ack,
-    of less than it has acknowledged. A loss of power may tear or lose it; then the number is 0,
-    every destination is asked anew, and publishers are told less until it has answered.
-
-    Args:
-        directory: That of the journal, whose lock protects this file, too.
-        disk: The file system.
-
-    Attributes:
-        position: The number; 0 when the file is damaged, `None` while there never was one.
-
-    Raises:
-        StoreError: The file cannot be opened.
-    """
-
-    def __init__(self, directory: Path, disk: Disk) -> None:
-        self.position: int | None = None
-        self._disk = disk
-        self._file = disk.open(directory / CONFIRMED_NAME, create=True)
-        data = self._file.pread(_CONFIRMED_BYTES, 0)
-        if data:
-            self.position = _decode_position(data)
-
-    def write(self, position: int) -> None:
-        """Overwrite it; when this returns a killed process no longer loses it.
-
-        Raises:
-            StoreError: The disk failed.
-        """
-        if position == self.position:
-            return
-        self._file.pwrite(_encode_position(position), 0)
-        if self.position is None:
-            # A loss of power may take what follows, but must not leave an empty file: it says that
-            # no destination was ever waited for.
-            self._file.fsync()
-            self._disk.fsync_dir(self._file.path.parent)
-        self.position = position
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
-
-
-def _encode_position(position: int) -> bytes:
-    packed = _POSITION.pack(position)
-    return packed + _CHECKSUM.pack(zlib.crc32(packed))
-
-
-def _decode_position(data: bytes) -> int:
-    position = int.from_bytes(data[: _POSITION.size], "little")
-    return position if len(data) == _CONFIRMED_BYTES and _encode_position(position) == data else 0

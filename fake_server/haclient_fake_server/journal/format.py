@@ -135,6 +135,8 @@ class RecordFlag(enum.IntFlag):
     """The message came from another instance."""
     USER_KEY = 4
     """The key was given by the publisher; otherwise it was computed from the message."""
+    CONFIRMED = 8
+    """Every synchronous destination of this instance had the message before this instance."""
 
 
 class JournalFormatError(ValueError):

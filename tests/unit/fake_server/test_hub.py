@@ -13,8 +13,9 @@ from haclient.protocol.codec import encode_frame
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.engine.replication import wire
+from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.hub import Hub, SessionLike
-from haclient_fake_server.journal.files import ConfirmedPosition
+from haclient_fake_server.journal.progress_file import ProgressFile
 from haclient_stores.disk.files import RealDisk
 from haclient_stores.errors import StoreFull
 from support.engine import decode
@@ -186,7 +187,7 @@ async def test_time_reaches_the_engine_when_it_asked_for_it(
         nursery.cancel_scope.cancel()
 
 
-class Notes(ConfirmedPosition):
+class Notes(ProgressFile):
     """The file, in the same diary."""
 
     def __init__(self, directory: Path, diary: list[str]) -> None:
@@ -194,9 +195,9 @@ class Notes(ConfirmedPosition):
         self._diary = diary
 
     @override
-    def write(self, position: int) -> None:
-        self._diary.append(f"confirmed {position}")
-        super().write(position)
+    def write(self, progress: ReplicationProgress) -> None:
+        self._diary.append(f"confirmed {progress.confirmed}")
+        super().write(progress)
 
 
 @pytest.mark.row("OP13", "TL7")
@@ -218,7 +219,7 @@ async def test_how_far_all_is_safe_is_written_down_before_anybody_is_told(
     )
     diary: list[str] = []
     journal = Journal(diary)
-    hub = Hub(config, journal, now_us=1, confirmed_position=Notes(tmp_path, diary))
+    hub = Hub(config, journal, now_us=1, progress_file=Notes(tmp_path, diary))
     link, writer = Session(hub.next_number(), diary), Session(hub.next_number(), diary)
     hub.dialled(link, "tcp://west:1")
     hub.accepted(writer, peer="test")
@@ -231,7 +232,7 @@ async def test_how_far_all_is_safe_is_written_down_before_anybody_is_told(
     hub.received(link, decode(wire.welcome("west", {})))
     assert hub.pump(link)
     hub.received(link, decode(wire.written(1)))
-    assert diary[3:] == ["wake 1", "send 1", "confirmed 1", "send 2"]
+    assert diary[3:] == ["confirmed 0", "wake 1", "send 1", "confirmed 1", "send 2"]
     assert hub.destinations[0].acknowledged == 1
     hub.downgrade("tcp://west:1")
     assert not hub.destinations[0].is_sync
@@ -245,6 +246,7 @@ async def test_how_far_all_is_safe_is_written_down_before_anybody_is_told(
         "east: replication to tcp://west:1: synchronous again",
         "east: replication to tcp://west:1: disconnected",
     ]
-    again = Hub(config, journal, now_us=1, confirmed_position=Notes(tmp_path, diary))
+    again = Hub(config, journal, now_us=1, progress_file=Notes(tmp_path, diary))
     assert diary[-1] == "confirmed 1"
+    assert again.destinations[0].instance == "west", "it is known before it is reached"
     assert again.destinations[0].acknowledged == 0

@@ -11,8 +11,8 @@ What the other side has already is passed over: it is in the vector, or it came 
 That, and the rule that drops duplicates, is all the protection that chains, rings and pairs need:
 every path carries each publisher's messages in their order.
 
-Nothing is remembered across connections but how far the log was acknowledged; the vector says
-what is owed.
+Across connections and restarts a destination keeps its instance name and how far it has
+acknowledged the log; the vector says what it lacks.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from haclient.errors import ProtocolError
 from haclient_fake_server.engine.journal import blocks_of
+from haclient_fake_server.engine.replication.durability import (
+    DestinationProgress,
+    ReplicationProgress,
+)
 from haclient_fake_server.engine.replication.wire import decode_vector, records
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,
@@ -133,9 +137,26 @@ class Destination:
         self.position = self.acked + 1
         self._cursor = None
 
-    def restore(self, position: int) -> None:
-        """It had everything up to a position when an earlier run of this broker ended."""
-        self._verified = position
+    def restore(self, progress: ReplicationProgress, *, end: int) -> None:
+        """Take over what an earlier run of this broker knew of the destination.
+
+        Args:
+            progress: As `progress` of that run returned it.
+            end: The next position of the log, which a loss of power may have cut.
+        """
+        position = progress.confirmed if self.is_sync else None
+        for known in progress.destinations:
+            if known.address == self.address:
+                self.instance, position = known.instance, known.position
+        if position is not None:
+            self._verified = min(position, end - 1)
+
+    @property
+    def progress(self) -> DestinationProgress | None:
+        """What the next start has to know; `None` while the destination was never reached."""
+        if self._verified is None or not self.instance:
+            return None
+        return DestinationProgress(self.address, self.instance, self._verified)
 
     def welcome(self, message: Message, journal: JournalReader, *, end: int, now: float) -> None:
         """The other side has answered the logon: its vector says where to begin.
@@ -147,10 +168,11 @@ class Destination:
         self.instance = message.client_name
         self.position = journal.first_beyond(self._known)
         if self._verified is None:
-            self._verified = end - 1  # what it has acknowledged is not known: believe its vector
+            # The first contact: what it has acknowledged is not known, so its vector is believed.
+            self._verified = end - 1
         else:
-            # What it has not acknowledged on any link is sent even where its vector covers it: a
-            # publisher without a store may have gone on there, and then it lacks some of it.
+            # What it has never acknowledged is sent even where its vector covers it: a publisher
+            # without a store may have gone on there, and then it lacks some of these records.
             self.position = min(self.position, self._verified + 1)
         self.acked = self.position - 1
         self._cursor = None

@@ -10,9 +10,10 @@ block ends), each with the lowest sequence of every publisher in it. When a dest
 gone for long, neighbours are merged: the queue stays short, and confirmation gets coarser. An ack
 that must wait is kept, as the frame that it is, with the last position of its batch.
 
-The confirmed position never goes back, and the shell writes it down before the acks that depend on
-it go out. After a restart it is where it was: a publisher is never told that less is safe than it
-was told before.
+The confirmed position never goes back, and the shell writes it to a file before the acks that
+depend on it go out, with what is known of each destination (`ReplicationProgress`). After a restart
+it is where it was: a publisher is never told that less is safe than it was told before. For the
+same reason the journal marks records that every synchronous destination had before this instance.
 """
 
 from __future__ import annotations
@@ -20,18 +21,50 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from haclient_fake_server.engine.connections import Connection
 
-__all__ = ["MAX_HELD", "Durability", "UnconfirmedRange"]
+__all__ = [
+    "MAX_HELD",
+    "DestinationProgress",
+    "Durability",
+    "ReplicationProgress",
+    "UnconfirmedRange",
+]
 
 MAX_UNCONFIRMED_RANGES: Final = 1024
 """Above this neighbours are merged."""
 
 MAX_HELD: Final = 16
 """Collected acks of one connection that may wait; beyond it they go on being collected."""
+
+
+class DestinationProgress(NamedTuple):
+    """What the next start of the broker has to know of a destination.
+
+    Attributes:
+        address: As configured.
+        instance: Its name.
+        position: Up to this position of the log the destination has said that it has the records.
+    """
+
+    address: str
+    instance: str
+    position: int
+
+
+class ReplicationProgress(NamedTuple):
+    """What the next start of the broker has to know of replication.
+
+    Attributes:
+        confirmed: The last confirmed position, `None` where no destination is synchronous.
+        destinations: Those that have been reached.
+    """
+
+    confirmed: int | None
+    destinations: tuple[DestinationProgress, ...] = ()
 
 
 @dataclass(slots=True)

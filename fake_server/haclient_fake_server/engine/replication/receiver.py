@@ -197,10 +197,10 @@ class Replicas:
                 source.drop(record)
             return
         self._unit = unit
-        own = record._replace(
-            flags=(record.flags & RecordFlag.USER_KEY) | RecordFlag.REPLICATED,
-            timestamp_us=state.now_us,
-        )
+        flags = (record.flags & RecordFlag.USER_KEY) | RecordFlag.REPLICATED
+        if state.source_is_confirmed:
+            flags |= RecordFlag.CONFIRMED
+        own = record._replace(flags=flags, timestamp_us=state.now_us)
         self._applier.apply(route, publisher, own)
 
 

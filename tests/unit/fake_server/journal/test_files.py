@@ -17,9 +17,7 @@ from haclient_fake_server.engine.journal import Block, Cursor, records_of
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.files import (
-    CONFIRMED_NAME,
     MAX_OPEN_SEGMENTS,
-    ConfirmedPosition,
     JournalFiles,
 )
 from haclient_fake_server.journal.format import (
@@ -667,24 +665,3 @@ def test_the_directory_of_a_publish_store_is_refused_and_left_alone(tmp_path: Pa
     with pytest.raises(StoreError, match="a client's publish store: give the broker a directory"):
         JournalFiles(tmp_path, RealDisk(), segment_bytes=SEGMENT_BYTES, instance_id=1)
     assert [file.name for file in tmp_path.iterdir()] == ["control"]
-
-
-def opened(path: Path) -> ConfirmedPosition:
-    return ConfirmedPosition(path, RealDisk())
-
-
-@pytest.mark.row("RE11")
-def test_what_was_written_is_found_again(tmp_path: Path) -> None:
-    file = opened(tmp_path)
-    assert file.position is None
-    for position in (0, 5, 5, 2**40):
-        file.write(position)
-    file.close()
-    assert opened(tmp_path).position == 2**40
-    assert (tmp_path / CONFIRMED_NAME).stat().st_size == 16
-
-
-@pytest.mark.parametrize("damage", [b"\xff", bytes(15), bytes(7) + b"\1" + bytes(8), b"\0" * 16])
-def test_a_damaged_file_promises_nothing(tmp_path: Path, damage: bytes) -> None:
-    (tmp_path / CONFIRMED_NAME).write_bytes(damage)
-    assert opened(tmp_path).position == 0

@@ -118,9 +118,9 @@ def test_a_logon_tells_what_was_seen_and_what_is_safe_everywhere() -> None:
         assert answer.position is not None
         assert (answer.sequence, answer.position.sequence) == (2, 1)
         group.restart("a")
-    group["a"].confirmed = None
+    group["a"].progress = None
     group.restart("a")
-    assert group["a"].engine.confirmed == 2, "what was never waited for is taken as it is"
+    assert group["a"].engine.progress.confirmed == 2, "what was never waited for is taken as it is"
 
 
 @pytest.mark.row("ID8", "PS9")
@@ -506,3 +506,65 @@ def test_what_a_publisher_sent_again_elsewhere_is_no_difference() -> None:
     assert errors(group["a"]) == errors(group["b"]) == []
     assert group.status("a", "b").missing == group["b"].engine.missing == 0
     assert group.messages("a") == group.messages("b")
+
+
+def persisted_at_logon(world: World, name: str) -> int:
+    """The sequence up to which a logon ack says that all is persisted."""
+    peer = world.connect()
+    peer.send(c="logon", client_name=name, a="processed")
+    (answer,) = peer.take()
+    peer.close()
+    assert answer.position is not None
+    return answer.position.sequence
+
+
+@pytest.mark.row("RE4", "RE11", "ID8")
+def test_an_instance_that_starts_again_knows_what_its_destination_has_before_reaching_it() -> None:
+    """Otherwise a publisher that fails over takes the lower number for a publish gap."""
+    group = linked(PAIR)
+    group.cut("b", "a")
+    group.restart("b")
+    group.settle()
+    publisher = group["a"].client("p")
+    publisher.publish(1)
+    group.settle()
+    assert sequences(publisher) == [1], "a has been told that b has it"
+    group.cut("a", "b")
+    assert persisted_at_logon(group["b"], "p") == 1
+    group.restart("b")
+    assert persisted_at_logon(group["b"], "p") == 1
+
+
+@pytest.mark.row("RE4", "RE11", "ID8")
+def test_what_came_from_the_destination_is_still_known_to_be_there_after_a_restart() -> None:
+    group = linked(PAIR)
+    group.cut("b", "a")
+    group["b"].client("q").publish(1)
+    publisher = group["a"].client("p")
+    publisher.publish(1)
+    group.settle()
+    assert sequences(publisher) == [1]
+    group.cut("a", "b")
+    for _ in range(2):
+        assert persisted_at_logon(group["b"], "p") == 1
+        assert persisted_at_logon(group["b"], "q") == 0, "this one waits for a"
+        group.restart("b")
+
+
+@pytest.mark.row("RE4", "RE5")
+@pytest.mark.parametrize("to", ["b", "~b"], ids=["downgraded", "asynchronous"])
+def test_a_difference_is_found_where_nobody_waited_for_the_destination(to: str) -> None:
+    group = linked({"a": (to,), "b": ()})
+    group["a"].client("p").publish(4, b"both")
+    group.settle()
+    group.cut("a", "b")
+    if to == "b":
+        world = group["a"]
+        world.apply(world.engine.downgrade(address("b"), world.now))
+    gone_on(group, "a", "b", numbers=range(5, 9))
+    group.restart("a")
+    group.heal()
+    assert group.status("a", "b").missing == group["b"].engine.missing == 4
+    for name in "ab":
+        (told,) = errors(group[name])
+        assert "with sequences from 5 to 8 " in told
