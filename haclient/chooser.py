@@ -126,8 +126,13 @@ class DefaultServerChooser(ServerChooser):
     @override
     def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
         self._last_error = str(error)
-        if self._servers:
+        if self._servers and self._is_current(info.get("uri", "")):
             self._current = (self._current + 1) % len(self._servers)
+
+    def _is_current(self, tried: str) -> bool:
+        """Whether the current server was tried: that one may have been removed since."""
+        uri, _ = self._servers[self._current]
+        return tried in {"", uri, Uri.parse(uri).safe}
 
     @override
     def error(self) -> str:
@@ -202,7 +207,7 @@ class FailureCountServerChooser(ServerChooser):
         self._ring.report_failure(error, info)
         if any(count <= self._limit for count in self._failures.values()):
             while self._failures[self._ring.current_uri()] > self._limit:
-                self._ring.report_failure(error, info)
+                self._ring.report_failure(error, {})  # skipped, not tried
 
     @override
     def error(self) -> str:

@@ -129,7 +129,10 @@ class MessageStream:
 
     @property
     def caught_up(self) -> bool:
-        """Whether the query or the replay is complete and all of it was delivered."""
+        """Whether the query or the replay is complete and all of it was delivered.
+
+        It is false again from a lost connection to the end of the replay on the next one.
+        """
         return self._delivery.caught_up.is_set()
 
     async def wait_caught_up(self) -> None:

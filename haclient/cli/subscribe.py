@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import signal
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -113,35 +113,44 @@ class SubscribeRun:
     connected_at: float | None = None
     caught_up_at: float | None = None
     last_message_at: float = 0.0
+    resubscribed: trio.Event = field(default_factory=trio.Event)
 
     @property
     def is_complete(self) -> bool:
         """As many messages came as were asked for."""
         return self.request.count is not None and self.printed >= self.request.count
 
-    @property
-    def idle_since(self) -> float | None:
+    def idle_since(self, messages: MessageStream) -> float | None:
         """Since when a live message could have come and did not; `None` while none can come.
 
         None can come without a connection, and during a replay. The client itself gives up on a
         connection that is not found again.
         """
-        if self.connected_at is None or self.caught_up_at is None:
+        if self.connected_at is None or self.caught_up_at is None or self._is_behind(messages):
             return None
         return max(self.connected_at, self.caught_up_at, self.last_message_at)
+
+    def _is_behind(self, messages: MessageStream) -> bool:
+        """Whether a replay is under way; a plain subscription has none."""
+        return self.start is not None and not messages.caught_up
 
     def on_state(self, state: ConnectionState) -> None:
         """Note since when there is a connection that messages can arrive on."""
         if state is ConnectionState.RESUBSCRIBED:
             self.connected_at = trio.current_time()
+            self.resubscribed.set()
         elif state is ConnectionState.DISCONNECTED:
             self.connected_at = None
 
     async def note_caught_up(self, messages: MessageStream) -> None:
-        """Note when the replay is complete; a plain subscription has none."""
-        if self.start is not None:
-            await messages.wait_caught_up()
-        self.caught_up_at = trio.current_time()
+        """Note when a replay is complete: the first one, and that of each later connection."""
+        while True:
+            if self.start is not None:
+                await messages.wait_caught_up()
+            self.caught_up_at = trio.current_time()
+            while not self._is_behind(messages):
+                await self.resubscribed.wait()
+                self.resubscribed = trio.Event()
 
 
 def _bookmark_store(run: SubscribeRun) -> BookmarkStore | None:
@@ -192,7 +201,7 @@ async def _print_until_idle(
                 run.last_message_at = trio.current_time()
                 idle.deadline = run.last_message_at + limit_s
             return
-        now, idle_since = trio.current_time(), run.idle_since
+        now, idle_since = trio.current_time(), run.idle_since(messages)
         if idle_since is None:
             _check_replay(run, now)
             deadline = now + limit_s

@@ -152,12 +152,14 @@ class StoreSubscription(Resumption):
         super().__init__()  # for as long as this object lives; the store knows only messages
         self._nothing_came = True
         self._seen: dict[int, int] = {}
+        self._conflated = False
         self.paused = False
 
     @override
     def begin(
         self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
     ) -> None:
+        self._conflated = conflated
         if start is not None:
             self._store.purge(self._sub_id)
             self.begin_anew()
@@ -192,7 +194,8 @@ class StoreSubscription(Resumption):
 
     @override
     def persisted(self, bookmark: str) -> None:
-        if not self.paused:  # the store would take it for a recovery point
+        # The store would take it for a recovery point, although messages are held back.
+        if not self.paused and not self._conflated:
             self._store.persisted(self._sub_id, bookmark)
 
     @override

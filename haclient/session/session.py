@@ -39,7 +39,8 @@ class Received:
         duplicates: Messages that the bookmark stores have seen before.
         unrouted: Messages for nobody.
         heartbeat: Whether the server has sent a heartbeat.
-        disconnect_reason: Why the server is about to close the connection, or empty.
+        disconnect_reason: Why the server is about to close the connection; empty unless the last
+            message says so.
         log_reached: A position that the server's log has reached, in wire form; empty if none.
         fault: What cannot be read, after all that stood before it; the connection has to end.
     """
@@ -100,6 +101,8 @@ class Session:
             self._sort(messages, out)
         except ProtocolError as error:
             out.fault = error
+        if messages and _is_disconnect(messages[-1]):
+            out.disconnect_reason = messages[-1].reason
         return out
 
     def _sort(self, messages: Sequence[Message], out: Received) -> None:
@@ -196,10 +199,8 @@ class Session:
     def _ack(self, ack: Message, out: Received) -> None:
         if ack.log_starts and ack.ack_type == "persisted":
             out.log_reached = ack.log_starts  # a logon ack names positions that were not reached
-        if ack.ack_type == "persisted" and ack.sequence is not None:
+        if ack.ack_type == "persisted" and (ack.sequence is not None or _is_refusal(ack)):
             self._publish_ack(ack, out)
-        elif ack.status == "failure" and not (ack.command_id or ack.sub_id or ack.query_id):
-            out.disconnect_reason = ack.reason  # its last frame, before it closes
         subscription = self.router.of_ack(ack.command_id, ack.query_id, ack.sub_id)
         if subscription is not None:
             own = ack.command_id in {"", subscription.command_id}
@@ -271,3 +272,16 @@ class Session:
         for subscription in ended:
             self.router.remove(subscription)
         return ended
+
+
+def _is_refusal(ack: Message) -> bool:
+    """Whether it is a failure ack that names no command and no subscription."""
+    return ack.status == "failure" and not (ack.command_id or ack.sub_id or ack.query_id)
+
+
+def _is_disconnect(message: Message) -> bool:
+    """Whether it says why the server closes the connection; a server sends nothing after it.
+
+    A `persisted` ack is about a publish, even where it does not say which.
+    """
+    return message.kind == "ack" and message.ack_type != "persisted" and _is_refusal(message)

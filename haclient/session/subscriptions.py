@@ -39,6 +39,7 @@ class Marker(enum.Enum):
 
     CAUGHT_UP = enum.auto()  # the query or the replay is complete: what follows is live
     GAP = enum.auto()  # the connection was lost here: messages may be missing
+    REPLAY = enum.auto()  # the connection was lost here: what is missing comes again
     ENDED = enum.auto()  # nothing follows
 
 

@@ -268,8 +268,8 @@ class Connection:
     def _handle(self, received: Received, size: int, count: int) -> None:
         """Act on one chunk of `count` messages; the order is the session's contract."""
         self._on_received(received)
-        if received.disconnect_reason:
-            self._disconnect_reason = received.disconnect_reason
+        # A server closes behind its reason. When more follows, it was about something else.
+        self._disconnect_reason = received.disconnect_reason
         if received.heartbeat and self._heartbeat is None:
             self._answer_heartbeat()
         for subscription, batch in received.deliveries:

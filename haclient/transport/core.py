@@ -379,7 +379,7 @@ class Core:
         elif keeps and self.lasting.get(subscription.sub_id) is subscription:
             if subscription.log is not None or subscription.query_id:
                 drop_queued(subscription)  # of a plain subscription nothing is redelivered
-            subscription.sink.mark(Marker.GAP)
+            subscription.sink.mark(Marker.GAP if subscription.log is None else Marker.REPLAY)
         elif keeps and not subscription.finite:
             fail(subscription, _plain_stream_lost(subscription, reason))
         else:
@@ -578,7 +578,8 @@ class Core:
     def _received(self, received: Received) -> None:
         for ack in received.failed:
             message = self.publisher.refused(ack)
-            _logger.warning("publish %d was refused: %s", message.sequence, ack.reason)
+            which = message.sequence or "without a sequence number"
+            _logger.warning("publish %s was refused: %s", which, ack.reason)
             self.events.tell("failed_write", message, ack.reason)
         for subscription, error in received.ended:
             _logger.error("client %s: the server has ended %s", self.name, error)

@@ -174,6 +174,9 @@ class Delivery(Sink):
                     self.caught_up.set()
                 case Marker.GAP:
                     self.gaps += 1
+                    self._lag()
+                case Marker.REPLAY:
+                    self._lag()
                 case Marker.ENDED:
                     self._end()
                     return None
@@ -181,6 +184,11 @@ class Delivery(Sink):
                     self._took(size)
                     return batch
         return None
+
+    def _lag(self) -> None:
+        """A query or replay begins again; who waits for the end of the first one still waits."""
+        if self.caught_up.is_set():
+            self.caught_up = trio.Event()
 
     def _end(self) -> None:
         self.ended = True

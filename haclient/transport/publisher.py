@@ -220,7 +220,9 @@ class Publisher:
 
         It leaves the store when all before it has: an ack for those may still be on its way.
         """
-        sequence, log = ack.sequence or 0, self.log
+        sequence, log = ack.sequence, self.log
+        if sequence is None:  # nothing says which one it is
+            return Message(kind="p", reason=ack.reason)
         frame = None if log is None else log.replay_single(sequence)
         message = Message(kind="p", sequence=sequence) if frame is None else _read_frame(frame)
         message.reason = ack.reason

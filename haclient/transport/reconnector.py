@@ -9,7 +9,6 @@ messages.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import trio
@@ -66,7 +65,7 @@ class Reconnector:
         self._uri = ""  # of this attempt
         self._authenticator: Authenticator = DefaultAuthenticator()
         self._sweep: dict[str, HAClientError] = {}  # what each server said, before any logon
-        self._abandoned: Counter[str] = Counter()  # logons without an answer, by server address
+        self._abandoned: set[str] = set()  # server addresses with a logon that was not answered
         self._scope = trio.CancelScope()
         self._steps: dict[Recovery, Callable[[], Awaitable[None]]] = {
             Recovery.CHOOSING: self._choose,
@@ -138,9 +137,9 @@ class Reconnector:
     def _is_final(self, error: HAClientError) -> bool:
         """Whether the client ends with this error.
 
-        A name that somebody else has taken is not fought for. But a logon that this client has
-        given up waiting for may reach its server late, and displaces the connection that was made
-        since: each such logon excuses one displacement.
+        A client does not fight for a name that somebody else has taken. But a logon that it gave
+        up waiting for may reach its server late and displace the connection that was made since:
+        then the client reconnects once, however many logons it has abandoned there.
         """
         if error is self._fatal or isinstance(error, ReconnectGaveUp):
             return True
@@ -148,11 +147,11 @@ class Reconnector:
             return self._settings.on_publish_gap == "raise"
         address, logging_on = self._core.status.address, self._plan.state is Recovery.LOGGING_ON
         if isinstance(error, NameInUse):
-            if logging_on or not self._abandoned[address]:
+            if logging_on or address not in self._abandoned:
                 return True
-            self._abandoned[address] -= 1
+            self._abandoned.remove(address)
         elif logging_on and not _is_answer(error):
-            self._abandoned[address] += 1
+            self._abandoned.add(address)
         return False
 
     def _warn(self, error: HAClientError) -> None:

@@ -213,8 +213,9 @@ async def test_without_a_store_a_refusal_has_only_the_facts_of_its_ack() -> None
     ):
         peer = await server.log_on(client)
         await peer.ack(None, "persisted", status="failure", reason="bad", s=3)
+        await peer.ack(None, "persisted", status="failure", reason="worse")
         await wait_all_tasks_blocked()
-        assert failed == [(3, "bad")]
+        assert failed == [(3, "bad"), (None, "worse")]
 
 
 # -- waiting for the server ---------------------------------------------------------------

@@ -27,7 +27,7 @@ from haclient_stores.bookmark_stores.subscription import Journal, Subscription
 from haclient_stores.tracker.tracker import SubscriptionTracker
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering
-from support.recovery import entered, live, lose
+from support.recovery import drop, entered, live, lose, until_stable
 
 pytestmark = in_virtual_time
 
@@ -129,8 +129,9 @@ async def test_the_application_hears_why_it_was_cut(
     told: list[HAClientError] = []
     client = HAClient("ha", servers=[server.uri], heartbeat=None, on_disconnect=told.append)
     async with entered(client, partial(live, server)) as peer:
+        await until_stable(peer)
         await peer.ack(None, status="failure", reason=reason)
-        await lose(peer)
+        await drop(peer)
         assert [type(error) for error in told] == [kind]
         assert reason in str(told[0])
         again = await live(server)
@@ -144,8 +145,9 @@ async def test_a_name_that_was_taken_is_told_and_ends_it(server: Server) -> None
     client = HAClient("ha", servers=[server.uri], heartbeat=None, on_disconnect=told.append)
     with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
         async with entered(client, partial(live, server)) as peer:
+            await until_stable(peer)
             await peer.ack(None, status="failure", reason="name in use")
-            await lose(peer)
+            await drop(peer)
             await trio.sleep_forever()
 
 

@@ -151,8 +151,9 @@ async def test_a_name_that_somebody_else_has_is_not_fought_for(server: Server) -
     client = HAClient("ha", servers=[server.uri], heartbeat=None)
     with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
         async with entered(client, partial(live, server)) as peer:
+            await until_stable(peer)
             await peer.ack(None, status="failure", reason="name in use")
-            await lose(peer)
+            await drop(peer)
             await trio.sleep_forever()
 
 
@@ -282,6 +283,7 @@ async def test_a_bookmark_stream_continues_and_shows_nothing_twice(server: Serve
             await wait_all_tasks_blocked()
             await again.publish("s", b"2", b"3", b"4", bm="7|2|")
             assert [(await anext(stream)).data for _ in range(2)] == [b"3", b"4"]
+            assert stream.gaps == 0
             in_hand.discard()
             await stream.aclose()
             await client.flush(timeout=1)

@@ -74,6 +74,22 @@ def test_a_removed_server_leaves_the_order_of_the_others(
     assert chooser.current_uri() == current
 
 
+@pytest.mark.row("SC6")
+def test_the_failure_of_a_server_that_was_removed_meanwhile_skips_none_of_the_others() -> None:
+    chooser = DefaultServerChooser([A, B, C])
+    tried_uri = chooser.current_uri()
+    chooser.remove(A)
+    chooser.report_failure(ERROR, {"uri": tried_uri})
+    assert chooser.current_uri() == B
+    assert chooser.error() == "connection refused"
+
+
+def test_a_password_in_a_uri_does_not_keep_a_failure_from_moving_on() -> None:
+    chooser = DefaultServerChooser(["tcp://user:secret@a:9007/amps/json", B])
+    chooser.report_failure(ERROR, {"uri": "tcp://user@a:9007/amps/json"})
+    assert chooser.current_uri() == B
+
+
 def test_the_last_server_can_be_removed() -> None:
     chooser = DefaultServerChooser([A])
     chooser.remove(A)

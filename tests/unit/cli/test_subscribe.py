@@ -301,6 +301,29 @@ async def test_the_time_without_a_connection_is_no_idle_time(output: int) -> Non
     assert subscription.printed == b"missed\n"
 
 
+@pytest.mark.usefixtures("autojump_clock")
+async def test_after_a_reconnect_the_idle_clock_starts_at_the_end_of_the_replay(
+    output: int,
+) -> None:
+    subscription = Subscription(output)
+    subscription.catch_up()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(subscription.print)
+        await trio.sleep(0.1)
+        subscription.delivery.mark(Marker.REPLAY)
+        subscription.run.on_state(ConnectionState.DISCONNECTED)
+        await trio.sleep(5)
+        subscription.run.on_state(ConnectionState.RESUBSCRIBED)
+        await trio.sleep(2)  # the server has yet to find the place in its log
+        subscription.deliver(b"missed")
+        await trio.sleep(2)
+        subscription.catch_up()
+        await trio.sleep(0.25)
+        subscription.deliver(b"live")
+    assert subscription.printed == b"missed\nlive\n"
+    assert subscription.run.last_message_at + 0.3 == pytest.approx(trio.current_time())
+
+
 @pytest.mark.row("CLI9")
 def test_a_reader_that_is_slower_than_the_idle_limit_gets_everything(
     broker: BrokerProcess, haclient: CommandLine, tmp_path: Path

@@ -125,6 +125,17 @@ def test_a_custom_bookmark_store_gets_the_subscribers_persisted_acks() -> None:
     assert store.acks == [("s", "1|9|")]
 
 
+def test_an_ack_of_a_conflated_subscription_is_no_recovery_point_of_a_custom_store() -> None:
+    store = DictBookmarkStore()
+    log = StoreSubscription(store, "s")
+    log.begin(acked=True, start=None, conflated=True)
+    log.persisted("1|9|")
+    assert store.acks == []
+    log.begin(acked=True, start=None)
+    log.persisted("1|9|")
+    assert store.acks == [("s", "1|9|")]
+
+
 @pytest.mark.row("BS7")
 def test_an_explicit_start_forgets_the_subscription_and_a_resume_does_not() -> None:
     store = DictBookmarkStore()

@@ -407,6 +407,24 @@ def test_a_failure_for_no_command_is_a_farewell(session: Session) -> None:
     assert not session.receive([late]).disconnect_reason
 
 
+@pytest.mark.row("ID7")
+def test_a_refused_publish_without_sequence_and_ids_is_no_disconnect_reason(
+    session: Session,
+) -> None:
+    refused = ack("persisted", status="failure", reason="not entitled")
+    received = session.receive([refused])
+    assert not received.disconnect_reason
+    assert received.failed == [refused]
+
+
+@pytest.mark.row("ID7")
+def test_a_failure_for_no_command_that_more_follows_is_no_disconnect_reason(
+    session: Session,
+) -> None:
+    refused = ack("processed", status="failure", reason="not entitled")
+    assert not session.receive([refused, Message(kind="heartbeat")]).disconnect_reason
+
+
 # -- the end ------------------------------------------------------------------------------
 
 

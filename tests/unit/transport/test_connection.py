@@ -221,6 +221,21 @@ async def test_a_farewell_says_why() -> None:
         )
 
 
+@pytest.mark.row("ID7")
+@pytest.mark.parametrize("kind", ["processed", "persisted"])
+async def test_a_failure_ack_that_more_follows_is_not_the_reason_of_a_later_loss(
+    kind: str,
+) -> None:
+    bench = Bench()
+    async with bench.running():
+        await bench.peer.ack(None, kind, status="failure", reason="not entitled")
+        await wait_all_tasks_blocked()
+        await bench.peer.publish("1", b"a")
+        await wait_all_tasks_blocked()
+        bench.far.close()
+        assert "not entitled" not in await bench.ended()
+
+
 @pytest.mark.row("ID5", "CC37")
 async def test_a_name_that_someone_else_took_is_an_error_of_its_own() -> None:
     bench = Bench()

@@ -94,6 +94,23 @@ async def test_caught_up_is_true_once_everything_before_it_was_taken() -> None:
     assert delivery.caught_up.is_set()
 
 
+@pytest.mark.row("MS7")
+@pytest.mark.parametrize(("marker", "gaps"), [(Marker.GAP, 1), (Marker.REPLAY, 0)])
+async def test_caught_up_is_false_again_during_the_replay_on_the_next_connection(
+    marker: Marker, gaps: int
+) -> None:
+    delivery = Delivery()
+    for each in (Marker.CAUGHT_UP, marker):
+        delivery.mark(each)
+    delivery.put(batch(b"replayed"), 1)
+    await delivery.next_batch()
+    assert (delivery.caught_up.is_set(), delivery.gaps) == (False, gaps)
+    delivery.mark(Marker.CAUGHT_UP)
+    delivery.put(batch(b"live"), 1)
+    await delivery.next_batch()
+    assert delivery.caught_up.is_set()
+
+
 @pytest.mark.row("MS1")
 async def test_an_end_by_error_is_raised_only_where_the_result_is_incomplete() -> None:
     query, subscription = Delivery(), Delivery()
