@@ -11,6 +11,7 @@ wait for the other.
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -93,7 +94,8 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         self._on_error = on_error or _warn
         self._tracked = ""
         self._known: set[str] = set()
-        self._pending: dict[str, RecoveryPoint] = {}
+        # A plain dict visits all entries deleted from its front to find the first one left.
+        self._pending = OrderedDict[str, RecoveryPoint]()
         self._failing = False
 
     # -- records: override these two for another message type ---------------------------------
@@ -178,9 +180,7 @@ class SOWRecoveryPointAdapter(TimedAdapter):
                 if not self._failing:  # once, not ten times a second
                     self._on_error(error)
                 self._failing = True
-                self._pending[sub_id] = self._pending.pop(
-                    sub_id
-                )  # the others are not to wait for it
+                self._pending.move_to_end(sub_id)  # the others are not to wait for it
                 return
             del self._pending[sub_id]
         self._failing = False

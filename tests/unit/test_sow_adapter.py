@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -229,9 +230,12 @@ class NvfixTopic:
 
     def __init__(self) -> None:
         self.records: dict[bytes, bytes] = {}
+        self.refuses = False
 
     def publish_nowait(self, topic: str, data: bytes) -> None:
         assert topic == "points"
+        if self.refuses:
+            raise StoreFull("no room")
         self.records[data.rpartition(b"\x01")[0]] = data
 
     async def publish_flush(self) -> None:
@@ -286,3 +290,25 @@ async def test_the_records_can_be_of_another_message_type() -> None:
     assert len(topic.records) == 2
     await second.prune()
     assert len(topic.records) == 1
+
+
+async def seconds_to_publish(count: int) -> float:
+    """Points that were refused at first, each of another subscription."""
+    topic = NvfixTopic()
+    topic.refuses = True
+    adapter = NvfixAdapter(
+        cast("HAClient", topic), topic="points", client_name_field="who", on_error=lambda _: None
+    )
+    await adapter.recover("me")
+    start = time.process_time()
+    for index in range(count):
+        adapter.update(RecoveryPoint(f"s{index}", "7|1|"))
+    topic.refuses = False
+    adapter.poll(0.0)
+    assert len(topic.records) == count
+    return time.process_time() - start
+
+
+async def test_a_point_costs_no_more_when_a_hundred_thousand_were_refused() -> None:
+    few = sum([await seconds_to_publish(10_000) for _ in range(10)])
+    assert await seconds_to_publish(100_000) < 3 * few

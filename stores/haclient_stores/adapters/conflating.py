@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -41,7 +42,8 @@ class ConflatingRecoveryPointAdapter(TimedAdapter):
         self._inner = inner
         self._max_updates = max_updates
         self._max_age_s = max_age_s
-        self._pending: dict[str, RecoveryPoint] = {}
+        # A plain dict visits all entries deleted from its front to find the first one left.
+        self._pending = OrderedDict[str, RecoveryPoint]()
         self._updates = 0
         self._since: float | None = None
 

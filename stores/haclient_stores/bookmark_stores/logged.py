@@ -24,6 +24,7 @@ from haclient_stores.bookmark_stores import record_file
 from haclient_stores.bookmark_stores.prune_policy import LogUsage, PrunePolicy, PruneSchedule
 from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES
 from haclient_stores.bookmark_stores.records import (
+    BadRecord,
     Kind,
     LogReader,
     frozen,
@@ -314,10 +315,11 @@ class LoggedBookmarkStore(BookmarkFileStore):
         reader = LogReader(self._publishers)
         done = PAGE_BYTES
 
-        def take(words: array[int]) -> None:
-            reader.read(words)
-            if reader.unknown is not None:
-                raise StoreCorrupt(self._path, 0, f"a record of unknown kind {reader.unknown}")
+        def take(words: array[int], is_sealed: bool) -> None:  # noqa: FBT001  # a callback
+            try:
+                reader.read(words, is_sealed=is_sealed)
+            except BadRecord as error:
+                raise StoreCorrupt(self._path, 0, str(error)) from error
             if on_progress is not None:
                 nonlocal done
                 done += 8 * len(words)

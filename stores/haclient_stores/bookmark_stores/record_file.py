@@ -219,10 +219,13 @@ class _Reading:
     Args:
         file: The file.
         history: How the log was left.
-        take: Gets the records of each block as words, in order, seals among them.
+        take: Gets the records of each block as words, in order, seals among them, and whether a
+            seal protects all of them.
     """
 
-    def __init__(self, file: File, history: LogHistory, take: Callable[[array[int]], None]) -> None:
+    def __init__(
+        self, file: File, history: LogHistory, take: Callable[[array[int], bool], None]
+    ) -> None:
         self._file = file
         self._same_boot = history.same_boot
         self._take = take
@@ -240,7 +243,7 @@ class _Reading:
         words = array("Q", self._file.pread(min(BLOCK_BYTES, whole), offset))
         sealed, damaged = self._sealed(words, offset)
         if sealed == _BLOCK_WORDS - 2:
-            self._take(words[:sealed])
+            self._take(words[:sealed], True)
             return offset + BLOCK_BYTES
         self._is_over = True
         if damaged:
@@ -251,7 +254,7 @@ class _Reading:
             self._check_end(offset + BLOCK_BYTES)
         if not count:
             return self.next_block(offset)
-        self._take(words[:count])
+        self._take(words[:count], False)
         return offset + count * 8
 
     @staticmethod
@@ -308,13 +311,14 @@ class _Reading:
             raise StoreCorrupt(self._file.path, at, "a block before the end has no seal")
 
 
-def recover(file: File, boot_id: bytes, take: Callable[[array[int]], None]) -> RecordFile:
+def recover(file: File, boot_id: bytes, take: Callable[[array[int], bool], None]) -> RecordFile:
     """Read a log and open its end.
 
     Args:
         file: The file; it has a header.
         boot_id: That of the machine as it runs now.
-        take: Gets the records as words, in order, seals among them.
+        take: Gets the records as words, in order, seals among them, and whether a seal protects
+            all of them.
 
     Raises:
         StoreCorrupt: What was sealed is damaged, or what was synced is missing.

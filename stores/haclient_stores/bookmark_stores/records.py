@@ -24,17 +24,16 @@ from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
-from haclient_stores.bookmark import Bookmark, Timestamp
-from haclient_stores.tracker.entries import MIXED
+from haclient_stores.bookmark import LAST_MICROSECOND, Bookmark, Timestamp
+from haclient_stores.tracker.entries import MIXED, Publishers
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Iterator
-
-    from haclient_stores.tracker.entries import Publishers
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
+    "BadRecord",
     "Kind",
     "LogReader",
     "begun_flags",
@@ -92,6 +91,19 @@ class Kind(enum.IntEnum):
     SETTLED = 29  # microseconds
     PARTIAL_SEAL = 254  # see record_file
     SEAL = 255
+
+
+_NAMING_A_PUBLISHER: Final = {
+    Kind.PERSISTED,
+    Kind.PERSISTED_WHILE_PAUSED,
+    Kind.COMPLETED,
+    Kind.START_BOOKMARK,
+    Kind.SEEN,
+    Kind.RECOVERED,
+    Kind.COVERED,
+    Kind.BEFORE,
+}
+_NAMING_A_TIME: Final = {Kind.START_TIME, Kind.ENTERED, Kind.CAUGHT_UP, Kind.SETTLED}
 
 
 def word(kind: Kind, subscription: int = 0, publisher: int = 0) -> int:
@@ -242,10 +254,11 @@ def _condensed(tracker: SubscriptionTracker) -> Iterator[tuple[int, int, int, bo
 class _Gathered:
     """Arrivals and discards of one subscription that are not applied yet."""
 
-    __slots__ = ("discarded", "logged", "tracker")
+    __slots__ = ("_reader", "discarded", "logged", "tracker")
 
-    def __init__(self, tracker: SubscriptionTracker) -> None:
+    def __init__(self, tracker: SubscriptionTracker, reader: LogReader) -> None:
         self.tracker = tracker
+        self._reader = reader
         self.logged: list[tuple[int, int]] = []
         self.discarded: list[tuple[int, int]] = []
 
@@ -254,10 +267,10 @@ class _Gathered:
             words, sequences = zip(*self.logged, strict=True)
             first = words[0]
             if words.count(first) == len(words):
-                self.tracker.append(first & _PUBLISHER_MASK, list(sequences))
+                self._reader.append(self.tracker, first & _PUBLISHER_MASK, sequences)
             else:
                 publishers = [each & _PUBLISHER_MASK for each in words]
-                self.tracker.append(MIXED, list(sequences), publishers)
+                self._reader.append(self.tracker, MIXED, sequences, publishers)
             self.logged.clear()
         if self.discarded:
             discard = self.tracker.discard
@@ -288,30 +301,45 @@ class _Targets(defaultdict[int, "list[tuple[int, int]] | _Barrier"]):
         return found
 
 
+class BadRecord(Exception):
+    """A record means nothing: it is damaged, or of a kind that this version does not know."""
+
+
 class LogReader:
     """Makes the moves of a log again.
+
+    Whole blocks are checked against their seal before they come here. Records behind the last seal
+    of a killed process have none, so each number that something else is looked up by is checked.
 
     Attributes:
         names: The subscription ids by number; "" for one whose name was cut off.
         trackers: Their trackers, by number.
         publishers: What publisher numbers mean.
         alias_number: The number of the next `ALIAS_OF`.
-        unknown: The first record of a kind that this version does not know; else None.
     """
 
     def __init__(self, publishers: Publishers) -> None:
         self.publishers = publishers
         self.names: dict[int, str] = {}
         self.trackers: dict[int, SubscriptionTracker] = {}
-        self.unknown: tuple[int, int] | None = None
         self._parts: dict[tuple[int, int], bytes] = {}
         self._gathered: dict[int, _Gathered] = {}
         self.alias_number = 0
+        self._is_sealed = True
         self._barrier = _Barrier(self._apply)
         self._targets = _Targets(self._target)
 
-    def read(self, words: array[int]) -> None:
-        """Take records in the order of the log: first word, value, first word, value ..."""
+    def read(self, words: array[int], *, is_sealed: bool) -> None:
+        """Make the moves of some records.
+
+        Args:
+            words: The records in the order of the log: first word, value, first word, value ...
+            is_sealed: Whether a checksum protects all of them.
+
+        Raises:
+            BadRecord: One of them means nothing.
+        """
+        self._is_sealed = is_sealed
         firsts, values = words[0::2], words[1::2]
         count = len(firsts)
         cuts = list(compress(range(1, count), map(ne, firsts, islice(firsts, 1, None))))
@@ -335,10 +363,27 @@ class LogReader:
         tracker = self.tracker(subscription)
         self._gathered[subscription].apply()
         if kind == Kind.LOGGED:
-            tracker.append(first & _PUBLISHER_MASK, values)
+            self.append(tracker, self._known_publisher(first), values)
         elif len(values) < _SHORT_RUN or not tracker.discard_run(values):
             for number in values:
                 tracker.discard(number)
+
+    def append(
+        self,
+        tracker: SubscriptionTracker,
+        publisher: int,
+        sequences: Sequence[int],
+        publishers: Sequence[int] = (),
+    ) -> None:
+        """Add arrivals. Only new ones are written down, so without a seal others mean damage.
+
+        Raises:
+            BadRecord: One of them is not new.
+        """
+        seen = tracker.seen
+        if not (self._is_sealed or Publishers.all_new(seen, publisher, sequences, publishers)):
+            raise BadRecord(f"arrivals from sequence {sequences[0]} on that are not new")
+        tracker.append(publisher, sequences, publishers)
 
     def finish(self) -> None:
         """Apply what is gathered."""
@@ -350,7 +395,7 @@ class LogReader:
         found = self.trackers.get(subscription)
         if found is None:
             found = self.trackers[subscription] = SubscriptionTracker(self.publishers)
-            self._gathered[subscription] = _Gathered(found)
+            self._gathered[subscription] = _Gathered(found, self)
         return found
 
     def _target(self, first: int) -> list[tuple[int, int]] | _Barrier:
@@ -360,7 +405,17 @@ class LogReader:
         subscription = first >> _SUBSCRIPTION_SHIFT & _SUBSCRIPTION_MASK
         self.tracker(subscription)
         gathered = self._gathered[subscription]
-        return gathered.logged if kind == Kind.LOGGED else gathered.discarded
+        if kind == Kind.DISCARDED:
+            return gathered.discarded
+        self._known_publisher(first)  # once for each first word, not for each record
+        return gathered.logged
+
+    def _known_publisher(self, first: int) -> int:
+        """The publisher's index in the first word of a record, which an earlier one introduced."""
+        publisher = first & _PUBLISHER_MASK
+        if publisher >= len(self.publishers.ids):
+            raise BadRecord(f"a record {first:#018x} of an unknown publisher")
+        return publisher
 
     def _apply(self, pair: tuple[int, int]) -> None:
         first, value = pair
@@ -370,7 +425,8 @@ class LogReader:
         if kind in {Kind.PARTIAL_SEAL, Kind.SEAL}:
             return
         if kind == Kind.PUBLISHER:
-            self.publishers.index(value)
+            if self.publishers.index(value) != publisher:
+                raise BadRecord(f"publisher {value} has another number than {publisher}")
         elif kind in {Kind.NAME, Kind.NAME_END}:
             if (name := self._text(subscription, Kind.NAME_END, kind, value)) is not None:
                 self.names[subscription] = name
@@ -384,10 +440,16 @@ class LogReader:
             tracker = self.tracker(subscription)
             self._gathered[subscription].apply()
             move = _MOVES.get(kind)
-            if move is not None:
-                move(self, tracker, publisher, value)
-            elif self.unknown is None:
-                self.unknown = pair
+            if move is None:
+                raise BadRecord(f"a record of unknown kind {pair}")
+            self._check(kind, first, value)
+            move(self, tracker, publisher, value)
+
+    def _check(self, kind: int, first: int, value: int) -> None:
+        if kind in _NAMING_A_PUBLISHER:
+            self._known_publisher(first)
+        elif kind in _NAMING_A_TIME and value > LAST_MICROSECOND:
+            raise BadRecord(f"a time of {value} microseconds")
 
     def _text(self, subscription: int, last: Kind, kind: int, value: int) -> str | None:
         """One more part of a text; the text once it is whole.

@@ -123,7 +123,10 @@ class Publishers:
 
     @staticmethod
     def all_new(
-        seen: dict[int, int], publisher: int, sequences: list[int], publishers: list[int]
+        seen: dict[int, int],
+        publisher: int,
+        sequences: Sequence[int],
+        publishers: Sequence[int],
     ) -> bool:
         """Whether each message is above the highest seen of its publisher, and those before it."""
         if not publishers:
@@ -192,6 +195,12 @@ class Chunk:
         if self.publisher >= 0:
             return {self.publisher: self.sequences[-1]}
         return dict(zip(self.publishers, self.sequences, strict=True))
+
+    def oldest(self) -> dict[int, int]:
+        """The lowest sequence of each publisher: the first one, since they rise."""
+        if self.publisher >= 0:
+            return {self.publisher: self.sequences[0]}
+        return dict(zip(reversed(self.publishers), reversed(self.sequences), strict=True))
 
     def last_of(self, publisher: int, sequence: int) -> int:
         """The number of the last entry of a publisher up to a sequence; 0 when there is none."""

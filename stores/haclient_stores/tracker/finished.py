@@ -18,8 +18,9 @@ everything that had arrived before it is discarded. Pure.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from copy import copy
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from haclient_stores.tracker.entries import Chunk
@@ -30,6 +31,48 @@ if TYPE_CHECKING:
 __all__ = ["Finished"]
 
 _WAITING_CHUNKS: Final = 64  # so many are kept exactly
+
+
+class _AckIndex:
+    """Finds the place of an ack: the last entry of its publisher up to its sequence, on this link.
+
+    A chunk is indexed once, by the first ack after its arrival, and leaves when an ack of its
+    publisher passes it. So an ack costs the same however many chunks are open. Chunks of publishers
+    that no ack names stay until `clear`.
+    """
+
+    __slots__ = ("_chunks", "_end")
+
+    def __init__(self, link_first: int) -> None:
+        self.clear(link_first)
+
+    def clear(self, link_first: int) -> None:
+        """Forget all chunks; `link_first` is the first number of this link."""
+        # By publisher, oldest first: the publisher's first sequence in a chunk, and the chunk.
+        self._chunks = defaultdict[int, deque[tuple[int, Chunk]]](deque)
+        self._end = link_first  # chunks that end below it are indexed, or of an earlier link
+
+    def extend(self, newest_first: Iterable[Chunk]) -> None:
+        """Index the chunks that arrived since the last call, of all chunks."""
+        arrived: list[Chunk] = []
+        for chunk in newest_first:
+            if chunk.numbers[-1] < self._end:
+                break
+            arrived.append(chunk)
+        for chunk in reversed(arrived):
+            for publisher, sequence in chunk.oldest().items():
+                self._chunks[publisher].append((sequence, chunk))
+        if arrived:
+            self._end = arrived[0].numbers[-1] + 1
+
+    def place(self, publisher: int, sequence: int) -> int:
+        """The number of that entry; 0 when there is none. Sequences of one publisher rise."""
+        chunks = self._chunks.get(publisher)
+        if not chunks or chunks[0][0] > sequence:
+            return 0
+        while len(chunks) > 1 and chunks[1][0] <= sequence:
+            chunks.popleft()
+        return chunks[0][1].last_of(publisher, sequence)
 
 
 class Finished:
@@ -45,6 +88,7 @@ class Finished:
     """
 
     __slots__ = (
+        "_ack_index",
         "_covered_to",
         "_from",
         "_grain",
@@ -65,6 +109,7 @@ class Finished:
         self.waiting: deque[Chunk] = deque()
         self.link_first = link_first
         self._covered_to = 0  # by place, on this link
+        self._ack_index = _AckIndex(link_first)
         self._grain = 1  # so many numbers make a group when chunks are joined
         self._from = 0  # the number behind which those that wait begin
         self._pending: tuple[int, int, int] | None = None  # an ack, and what came before it
@@ -74,7 +119,12 @@ class Finished:
         self.acked = acked
         self.link_first = link_first
         self._covered_to = 0
+        self._ack_index.clear(link_first)
         self._release()
+
+    def drop_ack_index(self) -> None:
+        """Let go of chunks that only the index of acks still has; the next ack builds it anew."""
+        self._ack_index.clear(self.link_first)
 
     def take(self, chunk: Chunk) -> None:
         """All entries of the chunk are discarded, and all before it."""
@@ -109,19 +159,11 @@ class Finished:
     def covered(self, publisher: int, sequence: int, *, open_chunks: Iterable[Chunk]) -> None:
         """An ack; `open_chunks` are those not taken yet, newest first."""
         self.cover[publisher] = max(sequence, self.cover.get(publisher, 0))
-        place = self._place(publisher, sequence, open_chunks)
+        # Discarded chunks are older than all open ones.
+        self._ack_index.extend(chain(open_chunks, reversed(self.waiting)))
+        place = self._ack_index.place(publisher, sequence)
         self._covered_to = max(self._covered_to, place)
         self._release()
-
-    def _place(self, publisher: int, sequence: int, open_chunks: Iterable[Chunk]) -> int:
-        for chunks in (open_chunks, reversed(self.waiting)):
-            for chunk in chunks:
-                if chunk.numbers[-1] < self.link_first:
-                    return 0
-                found = chunk.last_of(publisher, sequence)
-                if found:
-                    return found
-        return 0
 
     def offer(self, publisher: int, sequence: int, *, before: int) -> None:
         """A position that is a recovery point once the numbers below `before` are discarded."""

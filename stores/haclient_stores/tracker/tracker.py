@@ -345,6 +345,7 @@ class SubscriptionTracker(Resumption):
                 self.finished.take(chunk.part(0, count))
                 self.chunks[0] = chunk.part(count, len(chunk.numbers))
             self.chunks = condensed(self.chunks, self.ahead.ranges(), self.finished.link_first)
+        self.finished.drop_ack_index()
         kept = sum(len(chunk.numbers) for chunk in self.chunks)
         self._look_at = self.next_number + max(_MANY, kept)
 

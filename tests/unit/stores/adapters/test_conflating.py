@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -103,6 +104,20 @@ async def test_what_the_inner_adapter_refuses_is_kept() -> None:
     inner.refuses = False
     await adapter.close()
     assert inner.told == ["a 1|1|", "b 1|1|", "close"]
+
+
+def seconds_to_pass_on(count: int) -> float:
+    adapter = ConflatingRecoveryPointAdapter(Inner(), max_updates=count)
+    for index in range(count - 1):
+        adapter.update(RecoveryPoint(f"s{index}", "1|1|"))
+    start = time.process_time()
+    adapter.update(RecoveryPoint("last", "1|1|"))
+    return time.process_time() - start
+
+
+def test_a_point_costs_no_more_when_a_hundred_thousand_are_passed_on() -> None:
+    few = min(sum(seconds_to_pass_on(10_000) for _ in range(10)) for _ in range(3))
+    assert seconds_to_pass_on(100_000) < 4 * few
 
 
 def test_limits_that_cannot_be_are_refused() -> None:

@@ -15,6 +15,7 @@ from haclient_stores.bookmark_stores import record_file
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
 from haclient_stores.bookmark_stores.record_file import GROW_BYTES
+from haclient_stores.bookmark_stores.records import Kind, word
 from haclient_stores.disk.files import PAGE_BYTES, RealDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked, UsageError
 from simulation.disk import SimulatedDisk
@@ -267,6 +268,20 @@ def test_a_record_of_an_unknown_kind_is_corrupt(path: Path) -> None:
     store.close()
     with pytest.raises(StoreCorrupt, match="unknown kind"):
         LoggedBookmarkStore(path)
+
+
+@pytest.mark.row("PS21")
+@pytest.mark.parametrize("kind", [Kind.LOGGED, Kind.SEEN, Kind.START_BOOKMARK])
+def test_a_damaged_record_behind_the_last_seal_is_corrupt(path: Path, kind: Kind) -> None:
+    """The publisher that it names was never introduced."""
+    store = LoggedBookmarkStore(path)
+    store.subscription("s")
+    store._log.file.put(word(kind, 0, 1), 1)
+    left = path.with_name("left")  # as a killed process leaves it
+    left.write_bytes(path.read_bytes())
+    store.close()
+    with pytest.raises(StoreCorrupt, match="an unknown publisher"):
+        LoggedBookmarkStore(left)
 
 
 def test_a_full_disk_stops_no_discard_after_a_prune_either(

@@ -22,7 +22,7 @@ def made(path: Path) -> tuple[File, RecordFile]:
 def reopened(file: File) -> tuple[list[tuple[int, int]], RecordFile]:
     found: list[tuple[int, int]] = []
 
-    def take(words: array[int]) -> None:
+    def take(words: array[int], _: bool) -> None:  # noqa: FBT001  # a callback
         found.extend(zip(words[0::2], words[1::2], strict=True))
 
     opened = record_file.recover(file, BOOT, take)

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+from typing_extensions import override
 
 from haclient_stores.tracker.entries import MIXED, Chunk
 from haclient_stores.tracker.finished import Finished
+from haclient_stores.tracker.tracker import SubscriptionTracker
 
 
 @pytest.mark.row("BS10")
@@ -29,6 +33,55 @@ def test_an_ack_covers_by_place_on_this_link_only() -> None:
     assert finished.recovered == {}  # entry 1 came on another link
     finished.covered(0, 5, open_chunks=())
     assert finished.recovered == {0: 5, 1: 7}
+
+
+@pytest.mark.parametrize("publishers", [1, 3])
+def test_an_ack_costs_the_same_however_many_chunks_are_open(publishers: int) -> None:
+    visited = searched = 0
+
+    class Counted(Chunk):
+        @override
+        def last_of(self, publisher: int, sequence: int) -> int:
+            nonlocal searched
+            searched += 1
+            return super().last_of(publisher, sequence)
+
+    def newest_first(chunks: list[Chunk]) -> Iterator[Chunk]:
+        nonlocal visited
+        for chunk in reversed(chunks):
+            visited += 1
+            yield chunk
+
+    chunks: list[Chunk] = [
+        Counted(range(10 * n + 1, 10 * n + 11), n % publishers, range(10 * n + 1, 10 * n + 11))
+        for n in range(1000)
+    ]
+    finished = Finished(1, acked=True)
+    for n in range(1000):  # first those that lag behind, then one at the end, by turns
+        publisher = n % publishers
+        finished.covered(publisher, 10 * n + 5, open_chunks=newest_first(chunks))
+    finished.covered(7, 1, open_chunks=newest_first(chunks))  # of which nothing has arrived
+    for chunk in chunks:
+        finished.take(chunk)
+    assert visited <= len(chunks) + 1001
+    assert searched == 1000
+    assert finished.recovered[(len(chunks) - 1) % publishers] == 9995
+
+
+def test_an_ack_is_placed_among_chunks_that_were_condensed_and_reused() -> None:
+    tracker = SubscriptionTracker()
+    tracker.begin(acked=True, start=None)
+    tracker.log("7|1|")
+    for sequence in range(1, 40_001):
+        number = tracker.log(f"{8 + sequence % 2}|{sequence}|")
+        tracker.discard(number)
+        if sequence % 1000 == 0:
+            tracker.persisted(f"{8 + sequence % 2}|{sequence}|")
+    assert tracker.undiscarded_count == 1
+    tracker.discard(1)
+    assert str(tracker.recovery_point()) == "7|1|,9|39999|,8|40000|"
+    held = sum(len(chunks) for chunks in tracker.finished._ack_index._chunks.values())
+    assert held < 20_000  # publisher 9 is never acknowledged by name
 
 
 def test_without_acks_everything_is_finished_at_once() -> None:
