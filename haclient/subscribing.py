@@ -150,9 +150,11 @@ class Subscriber:
                 "ack_type does not ask for; persisted acks do not name a command: use "
                 "publish and wait_persisted"
             )
-        # A stored publish may be sent again by a later process: no later id may equal its own.
-        log = publisher.log
-        own_id = session.next_command_id() if log is None else f"publish-{log.last_sequence + 1}"
+        log, own_id = publisher.log, session.next_command_id()
+        if log is not None:
+            # A later process may send a stored publish again: it draws from a higher sequence, so
+            # no id of its own equals this one. Two tasks that publish now differ in `own_id`.
+            own_id = f"publish-{log.last_sequence + 1}-{own_id}"
         command_id = command.command_id or own_id
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
         subscription = Subscription(

@@ -117,6 +117,23 @@ class ConnectionStatus:
         """No other connection follows; the first reason counts."""
         self.stop_reason = self.stop_reason or reason
 
+    def check_expects_connection(self, what: str, lost_reason: HAClientError) -> None:
+        """Look whether waiting for another connection makes sense, after one was lost.
+
+        Args:
+            what: What is waited for, for the error message.
+            lost_reason: Why the connection was lost.
+
+        Raises:
+            HAClientError: No other connection follows.
+        """
+        if self.stop_reason is not None:
+            raise DisconnectedError(f"{what}: not confirmed: {self.stop_reason}") from (
+                self.stop_reason
+            )
+        if not self.reconnects:
+            raise lost_reason
+
     def why_not_connected(self) -> HAClientError:
         """The error for who needs a connection and finds none."""
         return self.lost_reason or DisconnectedError("not connected: call connect first")

@@ -25,6 +25,7 @@ from haclient_stores.bookmark import EPOCH, Bookmark, parse_bookmark
 
 __all__ = [
     "MAX_ROUNDS",
+    "MAX_SEEN_SEQUENCE",
     "MAX_SEQUENCE",
     "LogStart",
     "LoggedOn",
@@ -38,7 +39,10 @@ MAX_ROUNDS: Final = 4
 """Logon frames on one connection: the first and three retries."""
 
 MAX_SEQUENCE: Final = 2**63 - 1
-"""Highest sequence that a server may name: there has to be room to number above it."""
+"""Highest sequence that a publish can have, and that a server may acknowledge."""
+
+MAX_SEEN_SEQUENCE: Final = 2**62 - 1
+"""Highest sequence that a logon ack may name: there has to be room to number above it."""
 
 CLIENT_VERSION: Final = "haclient:python"
 
@@ -117,10 +121,10 @@ def read_logon_ack(ack: Message) -> LoggedOn:
     seen = ack.sequence
     persisted = None if seen is None else _persisted(ack.bookmark, seen)
     for number in (seen, persisted):
-        if number is not None and number > MAX_SEQUENCE:
+        if number is not None and number > MAX_SEEN_SEQUENCE:
             raise ProtocolError(
                 f"the server's logon ack names sequence {number}, which leaves no room to number "
-                f"above it: at most {MAX_SEQUENCE} can be meant"
+                f"above it: at most {MAX_SEEN_SEQUENCE} can be meant"
             )
     return LoggedOn(
         seen=seen,

@@ -601,7 +601,7 @@ async def delete_stored(
             f"the publish store numbers a sow_delete like a publish, found the sequence "
             f"{fields['s']}: leave it out"
         )
-    if not publisher.lasting:
+    if not commander.status.expects_connection:
         commander.connected()
     with trio.move_on_after(timeout):
         await publisher.make_room()
@@ -636,7 +636,7 @@ async def _store_and_wait(
                 raise lost
             if log.last_persisted >= sequence:
                 return Message(kind="ack", ack_type="stats", status="success", sequence=sequence)
-            publisher.check_lasting(_WHAT, lost)
+            commander.status.check_expects_connection(_WHAT, lost)
             # The next connection repeats it, unless that server has it already. A server answers
             # before it says "persisted": after that no answer comes.
             pending, answered = _pending(command_id)

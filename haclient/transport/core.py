@@ -99,7 +99,7 @@ class Core:
             settings.publish_store,
             max_unpersisted_bytes=settings.max_unpersisted_bytes,
             would_deadlock=self._refuse_deadlock,
-            lasting=self.status.reconnects,
+            status=self.status,
             thread=self.thread,
         )
         self.events = Events(
@@ -184,7 +184,7 @@ class Core:
     def stop(self, reason: HAClientError) -> None:
         """No other connection follows: whoever waits for one is told why."""
         self.status.stop(reason)
-        self.publisher.stop(self.status.stop_reason or reason)
+        self.publisher.persisted.release()  # no ack will come: each waiter looks at the status
         self._live.set()
         if self.status.state is ConnectionState.RECONNECTING:
             self.tell(ConnectionState.DISCONNECTED)

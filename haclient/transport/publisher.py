@@ -27,7 +27,6 @@ import trio
 
 from haclient.errors import (
     DisconnectedError,
-    HAClientError,
     StoreError,
     StoreFull,
     UsageError,
@@ -47,6 +46,7 @@ from haclient.protocol.codec import (
 from haclient.protocol.commands import AckType, Command, format_acks, parse_acks
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
+from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
 from haclient.transport.client_thread import ClientThread
@@ -118,11 +118,8 @@ class Publisher:
         store: Where publishes are kept until they are persisted, or `None`.
         max_unpersisted_bytes: See `DEFAULT_MAX_UNPERSISTED_BYTES`.
         would_deadlock: Called before a wait for acks; raises when it could never end.
-        lasting: Whether waits outlive a lost connection because another one will come.
+        status: The client's; waits outlive a lost connection while it expects another one.
         thread: The client's; without one every thread may publish.
-
-    Attributes:
-        lasting: As above; no longer once `stop` was called.
     """
 
     def __init__(
@@ -131,7 +128,7 @@ class Publisher:
         *,
         max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
         would_deadlock: Callable[[str], None],
-        lasting: bool = False,
+        status: ConnectionStatus | None = None,
         thread: ClientThread | None = None,
     ) -> None:
         self._thread = thread or ClientThread()
@@ -142,8 +139,7 @@ class Publisher:
         self._synced = getattr(store, "durability", "process") == "fsync"
         self.gate = SendGate(max_unpersisted_bytes)
         self._would_deadlock = would_deadlock
-        self.lasting = lasting
-        self._stopped: HAClientError | None = None
+        self._status = status or ConnectionStatus()
         self.wait_for_connection: Callable[[], Awaitable[None]] | None = None
         self.refusals: dict[int, str] = {}
         self._heads: dict[str, bytes] = {}
@@ -186,25 +182,8 @@ class Publisher:
         self._note_time()
         if self.log is not None:
             self._look_again_later(self.log)
-        if not self.lasting:
+        if not self._status.expects_connection:
             self.persisted.release()
-
-    def stop(self, reason: HAClientError) -> None:
-        """No other connection will come: nobody waits for acks any more."""
-        self.lasting = False
-        self._stopped = reason
-        self.persisted.release()
-
-    def check_lasting(self, what: str, reason: HAClientError) -> None:
-        """Look whether waiting for another connection makes sense, after one was lost.
-
-        Raises:
-            DisconnectedError: It does not.
-        """
-        if self._stopped is not None:
-            raise DisconnectedError(f"{what}: not confirmed: {self._stopped}") from self._stopped
-        if not self.lasting:
-            raise reason
 
     def acknowledged(self, sequence: int) -> None:
         """Everything up to `sequence` is persisted."""
@@ -520,10 +499,23 @@ class Publisher:
 
     async def _until_acknowledged(self, log: FrameLog, what: str) -> None:
         self._would_deadlock(what)
-        if self.writer is None and not self.lasting:
-            why = self._stopped or "the connection is lost: connect again"
-            raise DisconnectedError(f"{what} waits for acks, but {why}") from self._stopped
+        self._check_acks_may_come(f"{what} waits for acks, but ")
         await self.persisted.reached(log.last_persisted + 1)
+
+    def _check_acks_may_come(self, before: str, after: str = "") -> None:
+        """Look whether there is a connection, or another one will follow.
+
+        Args:
+            before: Starts the error message; the reason follows.
+            after: Ends it.
+
+        Raises:
+            DisconnectedError: No ack can come.
+        """
+        if self.writer is None and not self._status.expects_connection:
+            stop_reason = self._status.stop_reason
+            why = stop_reason or "the connection is lost: connect again"
+            raise DisconnectedError(f"{before}{why}{after}") from stop_reason
 
     async def room_after(self, full: StoreFull, what: str) -> None:
         """The store was full: wait for the next ack, if it wants to be asked again then.
@@ -553,12 +545,10 @@ class Publisher:
         log = self.log
         while log is not None and log.unpersisted_count and log.last_persisted < sequence:
             self._would_deadlock(what)
-            if self.writer is None and not self.lasting:
-                why = self._stopped or "the connection is lost: connect again"
-                raise DisconnectedError(
-                    f"{what}: {log.unpersisted_count} publishes are not persisted and {why}; "
-                    f"{what_remains(log)}"
-                ) from self._stopped
+            self._check_acks_may_come(
+                f"{what}: {log.unpersisted_count} publishes are not persisted and ",
+                f"; {what_remains(log)}",
+            )
             if self.writer is not None:
                 self.writer.flush()  # who waits has nothing to gather: one task switch less
             await self.persisted.reached(sequence)

@@ -122,6 +122,9 @@ class Reconnector:
         core, state = self._core, self._plan.state
         if core.status.stop_reason is not None:  # stopped on purpose, which is what made it fail
             return
+        lost_reason = core.status.lost_reason
+        if lost_reason is not None and error.__cause__ is lost_reason:
+            error = lost_reason  # a command failed for no other reason than the lost connection
         final = self._is_final(error)
         self._warn(error)
         if self._plan.lost():
@@ -145,13 +148,13 @@ class Reconnector:
             return True
         if isinstance(error, PublishGap):
             return self._settings.on_publish_gap == "raise"
-        address, logging_on = self._core.status.address, self._plan.state is Recovery.LOGGING_ON
+        address = self._core.status.address
         if isinstance(error, NameInUse):
-            if logging_on or address not in self._abandoned:
+            if _is_refusal(error) or address not in self._abandoned:
                 return True
             self._abandoned.remove(address)
-        elif logging_on and not _is_answer(error):
-            self._abandoned.add(address)
+        elif isinstance(error, TimedOut) and self._plan.state is Recovery.LOGGING_ON:
+            self._abandoned.add(address)  # nobody but this client has ended that logon
         return False
 
     def _warn(self, error: HAClientError) -> None:
@@ -347,6 +350,6 @@ class Reconnector:
         return self._decide(sub_id, error) == "drop"
 
 
-def _is_answer(error: HAClientError) -> bool:
-    """Whether a server has refused the logon: then it cannot accept it later."""
-    return isinstance(error, AuthenticationError) or isinstance(error.__cause__, CommandError)
+def _is_refusal(error: HAClientError) -> bool:
+    """Whether a server has refused the logon; else it had accepted it, and cut the connection."""
+    return isinstance(error.__cause__, CommandError)

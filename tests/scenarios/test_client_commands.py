@@ -236,6 +236,26 @@ async def test_the_acks_of_a_publish_command_go_to_its_handler(
             await client.execute_async(command.set_ack_type("persisted"), print)
 
 
+@pytest.mark.row("CC18")
+async def test_two_tasks_may_publish_commands_with_handlers_at_the_same_time(
+    server: Server,
+) -> None:
+    got: list[str] = []
+    async with Client("c", publish_store=MemoryPublishStore(), exit_timeout=0) as client:
+        peer = await server.log_on(client)
+
+        async def publish() -> None:
+            command = Command("publish", topic="orders", data="a", ack_type="processed")
+            await client.execute_async(command, lambda ack: got.append(ack.command_id))
+
+        await together(publish, publish)
+        heard = [await peer.expect("publish") for _ in range(2)]
+        for each in heard:
+            await peer.ack(each)
+        await wait_all_tasks_blocked()
+        assert sorted(got) == sorted({each.command_id for each in heard})
+
+
 @pytest.mark.row("CC18", "PS6")
 @pytest.mark.parametrize("stored", [True, False])
 async def test_a_refused_publish_is_told_to_its_handler_and_the_client_goes_on(

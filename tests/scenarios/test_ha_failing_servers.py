@@ -183,6 +183,39 @@ async def test_a_logon_that_was_answered_excuses_no_displacement(server: Server)
             await trio.sleep_forever()
 
 
+@pytest.mark.row("HA27")
+async def test_a_logon_that_the_server_has_ended_excuses_no_displacement(server: Server) -> None:
+    client = HAClient(
+        "ha", servers=[server.uri], delay_strategy=FixedDelayStrategy(0.1), heartbeat=None
+    )
+
+    async def serve() -> Peer:
+        for _ in range(5):
+            restarting = await server.accept()
+            await restarting.expect("logon")
+            restarting.link.close()
+        return await live(server)
+
+    with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
+        async with entered(client, serve) as peer:
+            await displace(peer)
+            await trio.sleep_forever()
+
+
+@pytest.mark.row("HA27")
+async def test_a_displacement_during_the_recovery_ends_the_client_too(server: Server) -> None:
+    client = HAClient("ha", servers=[server.uri], heartbeat=None)
+    with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
+        async with entered(client, partial(live, server)) as peer:
+            async with answering(peer):
+                await client.subscribe("orders", handler=lambda _: None)
+            await lose(peer)
+            again = await live(server)
+            await again.expect("subscribe")
+            await displace(again)
+            await trio.sleep_forever()
+
+
 @pytest.mark.row("ID7", "HA27")
 async def test_a_displaced_client_and_a_refused_newcomer_log_that_the_name_is_in_use(
     server: Server, caplog: pytest.LogCaptureFixture

@@ -55,3 +55,14 @@ def test_another_connection_is_expected_until_the_client_is_stopped() -> None:
     status.stop(DisconnectedError("second"))
     assert not status.expects_connection
     assert status.stop_reason is first
+
+
+def test_a_wait_outlives_a_lost_connection_only_where_another_one_follows() -> None:
+    lost = DisconnectedError("lost")
+    with pytest.raises(DisconnectedError, match="lost"):
+        ConnectionStatus().check_expects_connection("delete", lost)
+    status = ConnectionStatus(reconnects=True)
+    status.check_expects_connection("delete", lost)
+    status.stop(DisconnectedError("no more"))
+    with pytest.raises(DisconnectedError, match="delete: not confirmed: no more"):
+        status.check_expects_connection("delete", lost)

@@ -64,7 +64,7 @@ def accepted(sequence: int | None, bookmark: str) -> Message:
         (None, "17|7|", None, None),
         (0, "17|0|", 0, 0),
         (9, "0", 9, 0),
-        (2**63 - 1, "", 2**63 - 1, 2**63 - 1),
+        (2**62 - 1, "", 2**62 - 1, 2**62 - 1),
     ],
 )
 def test_the_answer_tells_what_was_seen_and_what_is_persisted(
@@ -84,7 +84,14 @@ def test_a_bookmark_that_says_nothing_of_us_is_unknown(bookmark: str) -> None:
 @pytest.mark.row("AT14", "PS8")
 @pytest.mark.parametrize(
     ("sequence", "bookmark"),
-    [(2**63, ""), (2**64 - 1, ""), (2**64 - 1, "17|7|"), (9, f"17|{2**63}|")],
+    [
+        (2**62, ""),
+        (2**63 - 1, ""),
+        (2**63, ""),
+        (2**64 - 1, ""),
+        (2**64 - 1, "17|7|"),
+        (9, f"17|{2**63}|"),
+    ],
 )
 def test_a_number_that_leaves_no_room_above_it_is_a_fault_of_the_server(
     sequence: int, bookmark: str

@@ -400,8 +400,9 @@ async def test_durability_fsync_holds_for_it_too() -> None:
         durability = "fsync"
 
     store = Synced()
-    publisher = Publisher(store, would_deadlock=lambda _: None, lasting=True)
-    commander = Commander(Session(), None, lambda: 0, ConnectionStatus())
+    status = ConnectionStatus(reconnects=True)
+    publisher = Publisher(store, would_deadlock=lambda _: None, status=status)
+    commander = Commander(Session(), None, lambda: 0, status)
     with pytest.raises(TimedOut):
         await delete_stored(commander, publisher, {"c": "sow_delete", "t": "t"}, b"", timeout=1)
     assert store.synced == 1

@@ -14,6 +14,7 @@ from haclient.errors import (
     WouldBlock,
 )
 from haclient.protocol.messages import Message
+from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
 from haclient.transport.memory_network import link_pair
@@ -31,10 +32,14 @@ pytestmark = in_virtual_time
 class Bench:
     """A publisher and, when it is connected, its writer over a link in memory."""
 
-    def __init__(self, store: PublishStore | None = None, *, lasting: bool = False) -> None:
+    def __init__(self, store: PublishStore | None = None, *, reconnects: bool = False) -> None:
         self.asked: list[str] = []
+        self.status = ConnectionStatus(reconnects=reconnects)
         self.publisher = Publisher(
-            store, max_unpersisted_bytes=1 << 20, would_deadlock=self.asked.append, lasting=lasting
+            store,
+            max_unpersisted_bytes=1 << 20,
+            would_deadlock=self.asked.append,
+            status=self.status,
         )
 
     def log_on(self, seen: int = 0, persisted: int = 0) -> Peer:
@@ -131,8 +136,10 @@ async def test_waits_end_with_the_link_unless_another_will_come(store: PublishSt
         bench.publisher.lost()
 
 
-async def test_a_lasting_publisher_waits_through_a_lost_link(store: PublishStore) -> None:
-    bench = Bench(store, lasting=True)
+async def test_a_publisher_waits_through_a_lost_link_when_another_one_will_come(
+    store: PublishStore,
+) -> None:
+    bench = Bench(store, reconnects=True)
     bench.log_on()
     await bench.publisher.publish("t", b"x")
     async with trio.open_nursery() as nursery:
@@ -144,10 +151,10 @@ async def test_a_lasting_publisher_waits_through_a_lost_link(store: PublishStore
 
 
 @pytest.mark.row("HA8")
-async def test_a_lasting_publisher_waits_no_more_when_no_other_link_will_come(
+async def test_a_publisher_waits_no_more_when_no_other_link_will_come(
     store: PublishStore,
 ) -> None:
-    bench = Bench(store, lasting=True)
+    bench = Bench(store, reconnects=True)
     sequence = await bench.publisher.publish("t", b"x") or 0
     async with trio.open_nursery() as nursery:
 
@@ -157,7 +164,8 @@ async def test_a_lasting_publisher_waits_no_more_when_no_other_link_will_come(
 
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
-        bench.publisher.stop(DisconnectedError("no more"))
+        bench.status.stop(DisconnectedError("no more"))
+        bench.publisher.persisted.release()
 
 
 @pytest.mark.row("HA18")
@@ -166,7 +174,10 @@ async def test_the_limit_is_kept_while_there_is_no_link(
     store: PublishStore, *, was_connected: bool
 ) -> None:
     publisher = Publisher(
-        store, max_unpersisted_bytes=2000, would_deadlock=lambda _: None, lasting=True
+        store,
+        max_unpersisted_bytes=2000,
+        would_deadlock=lambda _: None,
+        status=ConnectionStatus(reconnects=True),
     )
     if was_connected:
         writer = Writer(link_pair()[0], publisher.log, publisher.gate)
