@@ -92,11 +92,16 @@ class Peer:
 
 
 class World:
-    """A broker and its clients."""
+    """A broker and its clients.
 
-    def __init__(self, **settings: object) -> None:
+    Args:
+        start_id: Which start of a log it is.
+        settings: Of `EngineSettings`.
+    """
+
+    def __init__(self, *, start_id: int = 0, **settings: object) -> None:
         self.settings = EngineSettings(**settings)  # type: ignore[arg-type]  # checked by its users
-        self.journal = MemoryJournal()
+        self.journal = MemoryJournal(start_id)
         self.now = 100.0
         self.peers: dict[int, Peer] = {}
         self.events: list[str] = []

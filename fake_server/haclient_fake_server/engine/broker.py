@@ -281,7 +281,7 @@ class Engine:
         state = self._state
         wanted = requested(message.ack_type)
         if "persisted" in wanted:
-            state.acks.flush(connection)
+            state.acks.flush(connection, always=True)
         for kind in ("received", "processed", "completed"):
             if kind in wanted:
                 state.send(connection, ack(kind, message.command_id))

@@ -54,7 +54,7 @@ def log_on(state: State, connection: Connection, message: Message) -> None:
     except Refused as error:
         _refuse(state, connection, message, error.reason, "auth", error.detail)
         return
-    name = message.client_name or f"unnamed-{connection.id}"
+    name = message.client_name or _unused_name(state, connection)
     holder = state.names.get(name) if state.logging else None
     if holder is not None and holder.user != message.user_id:
         detail = f"{name!r} belongs to user {holder.user!r}, refused to {message.user_id!r}"
@@ -104,6 +104,14 @@ def _confirm(state: State, connection: Connection, message: Message) -> None:
     }
     reason = "authentication disabled" if state.settings.users is None else ""
     state.send(connection, ack("processed", message.command_id, reason=reason, more=more))
+
+
+def _unused_name(state: State, connection: Connection) -> str:
+    """A name for a client without one that no other has, on no instance and after no restart.
+
+    A publisher is its name: with the same name its messages would count as duplicates.
+    """
+    return f"unnamed-{state.journal.log_starts[-1].id:016x}-{connection.id}"
 
 
 def _log_starts(state: State) -> str:

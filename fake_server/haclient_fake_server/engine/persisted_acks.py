@@ -69,13 +69,15 @@ class PersistedAcks:
                 lambda: self._on_time(connection),
             )
 
-    def flush(self, connection: Connection) -> None:
+    def flush(self, connection: Connection, *, always: bool = False) -> None:
         """Send the conflated ack now: all up to `s` is safe or was refused.
 
-        While too many of its acks wait for destinations the next one goes on collecting: it will
-        cover this one.
+        Args:
+            connection: The publisher's.
+            always: Also while so many acks of the connection wait for destinations that otherwise
+                this one would go on collecting: a refusal follows it, and keeps its place.
         """
-        if not connection.ack_is_scheduled or connection.held >= MAX_HELD:
+        if not connection.ack_is_scheduled or (connection.held >= MAX_HELD and not always):
             return
         connection.ack_is_scheduled = False
         self._state.timers.cancel(("publisher's ack", connection.id))

@@ -96,9 +96,6 @@ class Publishing:
             detail = f"a new topic, and the names of all come to {MAX_TOPIC_CHARACTERS} characters"
             self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
             return
-        if message.sequence and message.sequence <= connection.publisher.seen:
-            self.acknowledge_duplicate(connection, message)
-            return
         route = state.table(connection.message_type).route(message.topic)
         document = Document(message.data, route.message_type)
         key = message.sow_key
@@ -108,6 +105,11 @@ class Publishing:
             except SowError as error:
                 self.refuse(connection, message, error.reason, str(error))
                 return
+        # After all reasons to refuse it: a publisher that has not read the failure ack sends the
+        # message again, and must not be told that it is persisted.
+        if message.sequence and message.sequence <= connection.publisher.seen:
+            self.acknowledge_duplicate(connection, message)
+            return
         if message.kind == "delta_publish" and _complete(message, route, key):
             document = Document(message.data, route.message_type)
         sequence = message.sequence
@@ -138,7 +140,7 @@ class Publishing:
         sequence = message.sequence or 0
         wanted = requested(message.ack_type)
         if "persisted" in wanted:
-            state.acks.flush(connection)
+            state.acks.flush(connection, always=True)
         if sequence > connection.publisher.seen:
             connection.publisher.seen = sequence
             state.unnoted[connection.publisher.id] = connection.publisher

@@ -158,10 +158,14 @@ class Replicas:
         self._state.source = connection.name
         self._unit = (0, 0)
         try:
-            for record in read_records(message.data, 0, len(message.data)):
+            found = list(read_records(message.data, 0, len(message.data)))
+            # All topics first: one that is refused after a part of a delete over several topics
+            # was taken would have the rest of the delete dropped as a duplicate later.
+            for record in found:
                 if record.command == RecordCommand.TOPIC:
                     self._define(source, record)
-                else:
+            for record in found:
+                if record.command != RecordCommand.TOPIC:
                     self._record(source, source.topics[record.topic_id], record)
         except (JournalFormatError, KeyError) as error:
             self._refuse(connection, f"malformed records: {error}")

@@ -107,16 +107,17 @@ class Queries:
         request = read_request(message, read_options(message))
         if message.bookmark:
             raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} is no queue")
+        topics = self._topics(connection, request)
+        if not topics:
+            raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} has no state of the world")
+        # A topic for which the body has no key refuses the whole delete, however often it is sent.
+        queries = [(topic, _query_of_delete(topic, request)) for topic in topics]
         sequence = message.sequence
         if sequence and sequence <= connection.publisher.seen:
             self._publishing.acknowledge_duplicate(connection, message)
             self._stats(connection, message, [])
             return
-        topics = self._topics(connection, request)
-        if not topics:
-            raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} has no state of the world")
-        # First all is found: a topic for which the body has no key refuses the whole delete.
-        found = [(topic, topic.query(_query_of_delete(topic, request))) for topic in topics]
+        found = [(topic, topic.query(query)) for topic, query in queries]
         if sequence:
             connection.publisher.seen = sequence
             self._state.unnoted[connection.publisher.id] = connection.publisher

@@ -52,7 +52,25 @@ def test_a_client_without_a_name_gets_one() -> None:
     peer = World().connect()
     peer.send(c="logon", a="processed")
     (ack,) = peer.take()
-    assert ack.client_name == "unnamed-1"
+    assert ack.client_name == "unnamed-0000000000000000-1"
+
+
+@pytest.mark.row("ID2")
+def test_clients_without_names_are_other_publishers_after_each_start_and_on_each_instance() -> None:
+    """Otherwise the messages of one would be dropped as duplicates of another one's."""
+    names: list[str] = []
+    for start_id in (7, 2**63):
+        world = World(start_id=start_id)
+        for _ in range(2):
+            peer = world.connect()
+            peer.send(c="logon", a="processed")
+            names.append(peer.take()[0].client_name)
+    assert names == [
+        "unnamed-0000000000000007-1",
+        "unnamed-0000000000000007-2",
+        "unnamed-8000000000000000-1",
+        "unnamed-8000000000000000-2",
+    ]
 
 
 def test_another_command_before_the_logon_is_refused_and_ends_the_connection() -> None:

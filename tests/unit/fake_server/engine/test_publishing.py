@@ -7,7 +7,7 @@ import pytest
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.journal import Cursor, records_of
 from haclient_fake_server.engine.publishing import MAX_TOPIC_CHARACTERS
-from haclient_fake_server.engine.settings import LogTopic
+from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
 from support.engine import World
 
@@ -315,3 +315,20 @@ def test_a_connection_that_is_being_closed_gets_nothing_more() -> None:
     world.client("reader")
     world.client("other").publish(1)
     assert [message.kind for message in reader.take()] == ["ack"]
+
+
+@pytest.mark.row("AK3", "ID2")
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("kind", ["p", "delta_publish", "sow_delete"])
+def test_what_was_refused_for_its_key_is_refused_again_when_it_is_sent_again(
+    kind: str, *, restarted: bool
+) -> None:
+    """Its publisher has not read the first answer, and must not take it for persisted."""
+    world = World(sow_topics=(SowTopic("orders", ("/id",)),))
+    for _ in range(2):
+        peer = world.client()
+        peer.publish(1, b"no json", c=kind)
+        (ack,) = peer.acks()
+        assert (ack.sequence, ack.status, ack.reason) == (1, "failure", "bad message")
+        if restarted:
+            world.restart()

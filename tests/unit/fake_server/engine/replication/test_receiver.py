@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from haclient.protocol.codec import encode_frame
@@ -200,3 +202,26 @@ def test_neither_can_be_mistaken_for_the_other() -> None:
     stranger.send_all([wire.records([TOPIC, record(1)], 1)])
     assert stranger.closed
     assert log(world) == []
+
+
+@pytest.mark.row("RE2", "RE7")
+def test_a_delete_over_several_topics_is_taken_whole_or_not_at_all() -> None:
+    """Half of it would be a duplicate when the topic is logged at last, and be dropped."""
+    world = World(log_topics=(LogTopic("^orders"),))
+    more = encode_record(Record(0, 0, 0, 0, 8, RecordCommand.TOPIC, key=b"json", payload=b"more"))
+    parts = [
+        TOPIC,
+        record(5, command=RecordCommand.SOW_DELETE),
+        more,
+        encode_record(Record(2, 77, 5, 5, 8, RecordCommand.SOW_DELETE)),
+    ]
+    peer = source(world)
+    peer.send_all([wire.records(parts, 2)])
+    assert "'more' is not in the log" in peer.take()[-1].reason
+    assert log(world) == []
+    world.settings = replace(world.settings, log_topics=(LogTopic(".*"),))
+    world.restart()
+    peer = source(world)
+    peer.send_all([wire.records(parts, 2)])
+    assert [ack.sequence for ack in peer.take()] == [2]
+    assert [each.sequence for each in log(world)] == [5, 5]

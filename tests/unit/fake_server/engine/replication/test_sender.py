@@ -359,6 +359,26 @@ def test_collected_acks_that_cannot_be_sent_do_not_pile_up() -> None:
     assert acks[-1] == 99
 
 
+@pytest.mark.row("RE4", "AK6")
+def test_a_refusal_follows_its_predecessors_however_many_acks_wait() -> None:
+    group = linked(ONE_WAY)
+    group.cut("a", "b")
+    publisher = group["a"].client("p")
+    for number in range(1, MAX_HELD + 5):
+        publisher.publish(number)
+    publisher.publish(MAX_HELD + 5, t="")
+    publisher.publish(MAX_HELD + 6)
+    publisher.send(c="flush", cid="f", a="persisted")
+    group.heal()
+    acks = [(ack.sequence, ack.status) for ack in publisher.acks()]
+    assert acks[MAX_HELD:] == [
+        (MAX_HELD + 4, "success"),
+        (MAX_HELD + 5, "failure"),
+        (MAX_HELD + 6, "success"),
+        (None, "success"),
+    ]
+
+
 @pytest.mark.row("RE1")
 def test_topics_that_are_not_logged_stay_here() -> None:
     group = Group(ONE_WAY, log_topics=(LogTopic("^orders"),))
