@@ -6,7 +6,9 @@ to the same state into a new file and puts that in place of the old one.
 
 Order: a message is in the log before anybody sees it, and a discard before `discard` returns, both
 by a store into mapped memory. Room for the discards of everything logged is reserved when it is
-logged, so a full disk stops new messages and never a discard.
+logged, so a full disk stops new messages and never a discard. No other record may use that room.
+Without room a record is left out if more comes again without it and nothing is skipped: persisted
+acks and caught-up times (`_OPTIONAL`). Any other record, such as a new link's, raises `StoreFull`.
 """
 
 from __future__ import annotations
@@ -64,6 +66,15 @@ __all__ = ["LoggedBookmarkStore"]
 
 _ROOM: Final = 64  # records kept free for moves that are not counted
 _RECORDS_PER_MESSAGE: Final = 3  # its arrival, its discard, and a new publisher
+_OPTIONAL: Final = {
+    Kind.PERSISTED,
+    Kind.PERSISTED_WHILE_PAUSED,
+    Kind.COMPLETED,
+    Kind.COMPLETED_SOMEWHERE,
+    Kind.CAUGHT_UP,
+    Kind.SETTLED,
+}
+_DISCARDS: Final = {Kind.DISCARDED, Kind.DISCARDED_UP_TO}  # their room is reserved already
 _NAME_RECORDS: Final = 64  # more than any sub id of a sensible length takes
 _CATCH_UP_ROUNDS: Final = 64  # each is shorter than the one before, unless the disk is very slow
 
@@ -81,16 +92,35 @@ class OpenLog:
         publishers: All publishers; `introduced` of them are in the log.
         trackers: All trackers.
         resize: Asked with the new size in bytes before messages make the file larger.
+
+    Args:
+        file: Where records go.
+        publishers: All publishers; those that are there are in the log already.
+        resize: See above.
+        syncs: Whether each record may be followed by a sync, which adds a seal.
     """
 
-    __slots__ = ("_promised", "file", "gate", "introduced", "publishers", "resize", "trackers")
+    __slots__ = (
+        "_promised",
+        "_seals",
+        "_skips",
+        "file",
+        "gate",
+        "introduced",
+        "publishers",
+        "resize",
+        "trackers",
+    )
 
     def __init__(
         self,
         file: RecordFile,
         publishers: Publishers,
         resize: Callable[[int], bool] | None = None,
+        *,
+        syncs: bool = False,
     ) -> None:
+        self._seals = 2 if syncs else 1  # so many records for each that is written
         self.file = file
         self.resize = resize
         self.gate = Gate()
@@ -98,6 +128,7 @@ class OpenLog:
         self.introduced = len(publishers.ids)
         self.trackers: list[SubscriptionTracker] = []
         self._promised = 0  # at most so many entries are undiscarded
+        self._skips = False  # an optional record had no room, and the file has not grown since
 
     def reserve(self, messages: int) -> None:
         """Room for so many arrivals, and for the discards of all that is logged.
@@ -107,9 +138,34 @@ class OpenLog:
         """
         self._promised += messages
         wanted = _RECORDS_PER_MESSAGE * messages + _ROOM
-        if not self.file.has_room(wanted + self._promised):
+        if not self.file.has_room(wanted + self._seals * self._promised):
             self._promised = messages + sum(each.undiscarded_count for each in self.trackers)
-            self._grow(wanted + self._promised)
+            self._grow(wanted + self._seals * self._promised)
+
+    def reserve_moves(self, records: int) -> None:
+        """Room for so many records beside that for the discards of all that is logged.
+
+        The file grows without asking `resize`, which is asked for messages.
+
+        Raises:
+            StoreFull: There is none; nothing has changed.
+        """
+        records = self._seals * (records + len(self.publishers.ids) - self.introduced)
+        if not self.file.has_room(records + self._seals * self._promised):
+            self._promised = sum(each.undiscarded_count for each in self.trackers)
+            self.file.reserve(records + self._seals * self._promised)
+            self._skips = False  # there is room again
+
+    def has_room_for_optional(self, records: int) -> bool:
+        """Whether so many records fit that the next process can do without."""
+        try:
+            self.reserve_moves(_ROOM + records)
+        except StoreFull as error:
+            if not self._skips:  # once, not for each ack
+                _logger.warning("acks and caught-up times are not written down: %s", error)
+            self._skips = True
+            return False
+        return True
 
     def _grow(self, records: int) -> None:
         """Room for so many records, if whoever is asked before it is taken agrees."""
@@ -127,7 +183,7 @@ class OpenLog:
         Raises:
             StoreFull: There is none; nothing has changed.
         """
-        file.reserve(_ROOM + self._promised)
+        file.reserve(_ROOM + self._seals * self._promised)
 
     def introduce(self) -> None:
         """Write down the publishers that are new."""
@@ -213,6 +269,11 @@ class LogJournal(Journal):
 
     @override
     def note(self, kind: Kind, value: int = 1, publisher: int = 0) -> None:
+        if kind in _OPTIONAL:
+            if not self._log.has_room_for_optional(1):
+                return
+        elif kind not in _DISCARDS:
+            self._log.reserve_moves(1)
         self._log.introduce()
         self._log.file.put(word(kind, self.index, publisher), value)
 
@@ -221,8 +282,10 @@ class LogJournal(Journal):
         self._put(start_records(self.index, self.tracker, self._log.publishers))
 
     @override
-    def note_server(self, server: str) -> None:
-        self._put(server_records(self.index, server))
+    def note_server(self, server: str, *, is_progress: bool) -> None:
+        records = list(server_records(self.index, server))
+        if not is_progress or self._log.has_room_for_optional(len(records)):
+            self._put(records)
 
     @override
     def note_seed(self, newest: dict[int, int]) -> None:
@@ -233,6 +296,7 @@ class LogJournal(Journal):
 
     def _put(self, records: Iterable[tuple[int, int]]) -> None:
         made = list(records)  # which may meet publishers that are new
+        self._log.reserve_moves(len(made))
         self._log.introduce()
         self._log.file.put_all(made)
 
@@ -309,7 +373,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
         if identity is None:
             self._durable = DurableFile(owned, rewrite_before_fsync=False)
             file = record_file.create(owned, boot_id=boot_id, owner="")
-            self._log = OpenLog(file, self._publishers, self._resize_handler)
+            self._log = self._open_log(file)
             return
         self._durable = DurableFile(owned, rewrite_before_fsync=True)
         reader = LogReader(self._publishers)
@@ -329,7 +393,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
         reader.finish()
         self._synced_end = framing.read_word(header, framing.FIRST_WORD)
         self._owner.client_name = framing.read_owner(header, path=str(self._path))
-        self._log = OpenLog(file, self._publishers, self._resize_handler)
+        self._log = self._open_log(file)
         for index, tracker in sorted(reader.trackers.items()):
             handle = self._handle(index, tracker)
             self._subscriptions[reader.names.get(index, f"\0{index}")] = handle
@@ -337,6 +401,10 @@ class LoggedBookmarkStore(BookmarkFileStore):
             if tracker.undiscarded_count:
                 handle.ended()  # nobody holds what the earlier process had received
         self._thread.release()  # whoever opens it need not be whoever uses it
+
+    def _open_log(self, file: RecordFile) -> OpenLog:
+        syncs = self.durability != "process"
+        return OpenLog(file, self._publishers, self._resize_handler, syncs=syncs)
 
     def _handle(self, index: int, tracker: SubscriptionTracker) -> Subscription:
         return Subscription(LogJournal(self._log, index, tracker, self._thread))

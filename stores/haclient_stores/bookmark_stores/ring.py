@@ -234,7 +234,7 @@ class RingJournal(Journal):
         self._has_moved = self._has_moved or kind is not Kind.CAUGHT_UP
 
     @override
-    def note_server(self, server: str) -> None:
+    def note_server(self, server: str, *, is_progress: bool) -> None:
         self._has_moved = True
 
     def let_go(self, why: str) -> None:

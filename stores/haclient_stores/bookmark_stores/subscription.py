@@ -19,6 +19,7 @@ from typing_extensions import override
 from haclient_stores.bookmark_stores.records import Kind, begun_flags
 from haclient_stores.disk.threads import Gate
 from haclient_stores.interfaces import SubscriptionLog
+from haclient_stores.tracker.server_order import log_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,8 +90,13 @@ class Journal:
     def note_start(self) -> None:
         """Note where the tracker began."""
 
-    def note_server(self, server: str) -> None:
-        """Note the server that has accepted the subscription."""
+    def note_server(self, server: str, *, is_progress: bool) -> None:
+        """Note the server that has accepted the subscription.
+
+        Args:
+            server: The name of its log, and how far that has come.
+            is_progress: Whether only the latter is new.
+        """
 
     def note_seed(self, newest: dict[int, int]) -> None:
         """Note that everything up to these sequences is finished, and in whose order that is."""
@@ -191,13 +197,14 @@ class Subscription(SubscriptionLog):
     @override
     def discard_up_to(self, number: int) -> None:
         self._thread.check()
-        if number < 1:
-            return
         tracker, journal = self.tracker, self.journal
+        if number < tracker.head:  # a record is only written where it discards something
+            return
         with journal.moving():
             if not tracker.again:
-                tracker.discard_all_up_to(number)
-                journal.note(Kind.DISCARDED_UP_TO, number)
+                if tracker.oldest_undiscarded:
+                    tracker.discard_all_up_to(number)
+                    journal.note(Kind.DISCARDED_UP_TO, number)
                 return
             for current in tracker.held_up_to(number):  # whoever reads this may hold others
                 if tracker.discard_slowly(current):
@@ -232,9 +239,10 @@ class Subscription(SubscriptionLog):
     @override
     def entered(self, server: str) -> None:
         self._thread.check()
+        is_progress = log_name(server) == log_name(self.tracker.standing.server)
         with self.journal.moving():
             self.tracker.entered(server)
-            self.journal.note_server(server)
+            self.journal.note_server(server, is_progress=is_progress)
 
     @override
     def heard(self, until_us: int) -> None:

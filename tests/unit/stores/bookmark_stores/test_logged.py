@@ -16,6 +16,7 @@ from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
 from haclient_stores.bookmark_stores.record_file import GROW_BYTES
 from haclient_stores.bookmark_stores.records import Kind, word
+from haclient_stores.disk.durable_file import Durability
 from haclient_stores.disk.files import PAGE_BYTES, RealDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked, UsageError
 from simulation.disk import SimulatedDisk
@@ -183,6 +184,47 @@ def test_a_full_disk_stops_messages_and_never_a_discard(
         log.discard(number)
     assert str(log.recovery_point()) == f"1|{logged}|"
     store.close()
+
+
+@pytest.mark.parametrize("durability", ["process", "group"])
+def test_acks_and_times_take_no_room_from_discards_on_a_full_disk(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    durability: Durability,
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    store = LoggedBookmarkStore(path, durability=durability)
+    log = store.subscription("s")
+    log.begin(acked=True, start=None)
+    log.entered("tcp://a:1#1@0")
+    log.log_batch([f"1|{n}|" for n in range(1, 1001)])
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    for sequence in range(1, 70_001):
+        log.persisted(f"1|{min(sequence, 1000)}|")
+        log.heard(sequence)
+        log.entered(f"tcp://a:1#1@0 1@{sequence}")
+        log.discard_up_to(0)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    for link in range(100):
+        try:
+            log.begin(acked=True, start=None)
+        except StoreFull:
+            break
+        assert link < 99
+    for number in range(1, 1001):
+        log.discard(number)
+        if durability == "group" and number % 50:
+            store._log.file.seal()
+    assert str(log.recovery_point()) == "1|1000|"
+    store.close()
+    monkeypatch.undo()
+    reopened = LoggedBookmarkStore(path)
+    assert reopened.subscription("s").undiscarded_count == 0
+    assert str(reopened.most_recent("s")) == "1|1000|"
+    reopened.close()
 
 
 def test_sync_seals_and_tells(path: Path) -> None:
