@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.batch import Extras
+from haclient_fake_server.engine.connections import Style
 from haclient_fake_server.engine.filters import Document
-from haclient_fake_server.engine.routes import Style
 from haclient_fake_server.engine.sow.table import SowError, SowRecord, recorded_keys
 from haclient_fake_server.engine.times import timestamp_text
 from haclient_fake_server.journal.format import EXPIRATION, Record, RecordCommand, RecordFlag
@@ -124,7 +124,7 @@ class Applier:
 
     def deliver(self, route: Route, record: Record, changes: Changes) -> None:
         """Send a message to its subscribers, and tell those who lost sight of a record."""
-        plan = route.plan or self._state.table(route.message_type).plan(route)
+        plan = route.plan or self._state.tables[route.message_type].plan(route)
         document, key = changes.document, _wire_key(changes.key)
         if document is None:
             self._report_deleted(route, changes.deleted)

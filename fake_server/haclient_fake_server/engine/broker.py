@@ -30,6 +30,7 @@ from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.heartbeats import heartbeat
 from haclient_fake_server.engine.journal import JournalReader
 from haclient_fake_server.engine.logon import log_on
+from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishing import Publishing
 from haclient_fake_server.engine.recovery import recover
 from haclient_fake_server.engine.replay import Replay
@@ -73,22 +74,23 @@ class Engine:
     ) -> None:
         self._state = State(settings, journal, now=now, now_us=now_us)
         recover(self._state, progress)
-        self._replay = Replay(self._state)
+        acks = self._acks = PersistedAcks(self._state)
+        self._replay = Replay(self._state, acks)
         applier = Applier(self._state)
-        self._publishing = Publishing(self._state, applier)
+        self._publishing = Publishing(self._state, applier, acks)
         self._replicas = Replicas(self._state, applier)
         self._replication = Replication(self._state)
-        self._subscribing = Subscribing(self._state, self._replay)
-        queries = Queries(self._state, applier, self._publishing, self._subscribing)
+        self._subscribing = Subscribing(self._state, self._replay, acks)
+        queries = Queries(self._state, applier, self._publishing, self._subscribing, acks)
         self._commands: dict[str, Command] = {
             "subscribe": self._subscribing.subscribe,
             "unsubscribe": self._subscribing.unsubscribe,
             "sow": queries.sow,
             "sow_and_subscribe": queries.sow_and_subscribe,
             "sow_delete": self._sow_delete,
-            "p": self._publishing.publish,
-            "publish": self._publishing.publish,
-            "delta_publish": self._publishing.publish,
+            "p": self._publish,
+            "publish": self._publish,
+            "delta_publish": self._publish,
             "flush": self._flush,
             "heartbeat": self._heartbeat,
             "logon": self._logon,
@@ -166,13 +168,16 @@ class Engine:
         state.begin(now)
         connection.last_received = now
         publish = self._publishing.publish
+        routes = state.tables[connection.message_type].routes
         for message in messages:
             if connection.closing:
                 break
             if connection.logged_on and message.kind in {"p", "publish"}:
-                publish(connection, message)
+                publish(connection, message, routes)
             else:
                 self._command(connection, message)
+                # It may have been the logon, which names the message type.
+                routes = state.tables[connection.message_type].routes
         self._replicas.acknowledge()
         return self._finish()
 
@@ -186,7 +191,7 @@ class Engine:
             connection.out = []
             state.durability.forget(connection)
             state.timers.cancel(("heartbeat", connection.id))
-            state.acks.forget(connection)
+            self._acks.forget(connection)
             if connection.logged_on:
                 self._subscribing.leave(connection)
             else:
@@ -202,7 +207,7 @@ class Engine:
         state.begin(now)
         self._run_due()
         self._replication.expire()
-        return state.finish()
+        return self._end_batch()
 
     def has_backlog(self, connection_id: int) -> bool:
         """Whether `pump` has something for a connection."""
@@ -234,10 +239,20 @@ class Engine:
     def _finish(self) -> Effects:
         state = self._state
         if state.batch.has_data:
-            state.acks.log_moved()
+            self._acks.log_moved()
         if state.timers.next_due <= state.now:
             self._run_due()  # acks that are not collected for any time belong to this batch
-        return state.finish()
+        return self._end_batch()
+
+    def _end_batch(self) -> Effects:
+        state = self._state
+        confirmed = state.durability.limit
+        for connection in state.close_batch():
+            self._acks.resume(connection)
+        if state.durability.limit > confirmed:
+            self._acks.log_moved()
+        self._replay.wake_waiting()
+        return state.take_effects()
 
     def _run_due(self) -> None:
         for action in self._state.timers.take_due(self._state.now):
@@ -267,6 +282,10 @@ class Engine:
     def _heartbeat(self, connection: Connection, message: Message) -> None:
         heartbeat(self._state, connection, message)
 
+    def _publish(self, connection: Connection, message: Message) -> None:
+        routes = self._state.tables[connection.message_type].routes
+        self._publishing.publish(connection, message, routes)
+
     def _sow_delete(self, connection: Connection, message: Message) -> None:
         try:
             self._queries.sow_delete(connection, message)
@@ -281,7 +300,7 @@ class Engine:
         state = self._state
         wanted = requested(message.ack_type)
         if "persisted" in wanted:
-            state.acks.flush(connection, always=True)
+            self._acks.flush(connection, always=True)
         for kind in ("received", "processed", "completed"):
             if kind in wanted:
                 state.send(connection, ack(kind, message.command_id))

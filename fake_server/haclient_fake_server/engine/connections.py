@@ -1,20 +1,28 @@
-"""What the engine remembers of one connection."""
+"""A connection and its subscriptions, as the engine sees them.
+
+There are two kinds of subscription. A `Subscription` gets what is published from now on, in the
+batch that records it. A `BookmarkSubscription` reads the log from a bookmark on, at the reader's
+pace, and is live once it has reached the end.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import enum
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from typing_extensions import override
 
 from haclient_fake_server.engine.timers import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from haclient.protocol.messages import Message
+    from haclient_fake_server.engine.filters import Document
     from haclient_fake_server.engine.identity import Publisher
-    from haclient_fake_server.engine.routes import Route
-    from haclient_fake_server.engine.subscriptions import Subscription
+    from haclient_fake_server.engine.journal import Cursor
+    from haclient_fake_server.engine.topics import TopicMatcher
 
-__all__ = ["Connection"]
+__all__ = ["BookmarkSubscription", "Connection", "Phase", "Selection", "Style", "Subscription"]
 
 SILENT_INTERVALS: Final = 2.5
 """A connection is closed when it was silent for so many heartbeat intervals."""
@@ -32,20 +40,19 @@ class Connection:
         name: Client name.
         user: Authenticated user; empty for none.
         message_type: Type of its bodies.
-        publisher: Who it is when it publishes with sequences.
-        origin: Who it is when it publishes without.
-        routes: The topics of its message type.
+        publisher: The publisher of what it publishes with sequences.
+        origin: The publisher of what it publishes without.
         subscriptions: By sub id.
-        backlog: Subscriptions that replay has something for, by number; those fed last come last.
+        backlog: Subscriptions that replay has something for, by number; the next one comes first.
         live_replays: Bookmark subscriptions that are live, by number.
         ack_interval_s: How long persisted acks are collected.
         ack_is_scheduled: Whether a publish asked for an ack that was not sent yet.
         beat_interval_s: 0 while no heartbeat was started.
         beat_due: When the next heartbeat is to be sent.
-        heard: When something last came from it.
+        last_received: When something last came from it.
         early: Frames that this batch has for it before the journal is written.
         held: How many acks for it wait until they are true (see `durability`).
-        commands: What it may say, where that is not what clients say.
+        commands: The commands that it may send, where they are not those of a client.
     """
 
     __slots__ = (
@@ -68,7 +75,6 @@ class Connection:
         "out",
         "peer",
         "publisher",
-        "routes",
         "subscriptions",
         "user",
     )
@@ -85,10 +91,9 @@ class Connection:
         self.name = ""
         self.user = ""
         self.message_type = ""
-        self.routes: dict[str, Route] = {}
         self.subscriptions: dict[str, Subscription] = {}
-        self.backlog: dict[int, Subscription] = {}
-        self.live_replays: dict[int, Subscription] = {}
+        self.backlog: dict[int, BookmarkSubscription] = {}
+        self.live_replays: dict[int, BookmarkSubscription] = {}
         self.ack_interval_s = 0.0
         self.ack_is_scheduled = False
         self.beat_interval_s = 0.0
@@ -113,3 +118,170 @@ class Connection:
     def next_due(self) -> float:
         """When the next heartbeat is to be sent, or the silence is too long."""
         return min(self.beat_due, self.silent_at)
+
+
+class Style(enum.IntFlag):
+    """Which optional headers a subscription wants."""
+
+    PLAIN = 0
+    BOOKMARK = 1
+    TIMESTAMP = 2
+    NO_SOW_KEY = 4
+    LIVE = 8
+    """No header: messages are sent before the journal is written."""
+
+
+class Selection(NamedTuple):
+    """What a subscription gets, and with which headers.
+
+    Attributes:
+        matcher: Its topic or pattern.
+        filter: Its content filter, if it has one.
+        style: The optional headers it wants.
+        oof: Whether it gets a message for each record that leaves its filter.
+    """
+
+    matcher: TopicMatcher
+    filter: Callable[[Document], bool] | None = None
+    style: Style = Style.PLAIN
+    oof: bool = False
+
+
+class Subscription:
+    """A subscription of one connection to what is published from now on.
+
+    Attributes:
+        connection: Whose it is.
+        id: Its sub id.
+        number: Its place in the order of all subscriptions.
+        matcher: As selected, like `filter`, `style` and `oof`.
+    """
+
+    __slots__ = ("connection", "filter", "id", "matcher", "number", "oof", "style")
+
+    def __init__(
+        self, connection: Connection, sub_id: str, *, number: int, selection: Selection
+    ) -> None:
+        self.connection = connection
+        self.id = sub_id
+        self.number = number
+        self.select(selection)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended by itself and gets nothing more."""
+        return False
+
+    def select(self, selection: Selection) -> None:
+        """Change what it gets."""
+        # Copied, since deliveries read them for each message.
+        self.matcher = selection.matcher
+        self.filter = selection.filter
+        self.style: Style = selection.style
+        self.oof = selection.oof
+
+    def accepts(self, topic: str, *, logged: bool) -> bool:
+        """Whether it gets what is published to a topic, which is `logged` or not."""
+        del logged
+        return self.matcher.matches(topic)
+
+
+class Phase(enum.Enum):
+    """Where the messages of a bookmark subscription come from."""
+
+    REPLAY = enum.auto()
+    """From the log. It is in the backlog of its connection while there is more to read, waits at
+    the end of the log while there is not, and is nowhere while it is paused."""
+    LIVE = enum.auto()
+    """From the publishers, in the batch that records them."""
+    ENDED = enum.auto()
+    """From nowhere: its range or its `top_n` is exhausted."""
+
+
+class BookmarkSubscription(Subscription):
+    """A subscription to the log from a bookmark on.
+
+    Attributes:
+        phase: Where its messages come from.
+        paused: Whether the subscriber has asked to wait.
+        fully_durable: Whether it gets only what is safe on all synchronous destinations.
+        cursor: Where replay reads next, `None` to seek `position`.
+        position: The first position that it has not passed.
+        start: The position at which it began: no earlier one is acknowledged to it.
+        target: The last position of the log when it began: `completed` follows it.
+        last_position: The position after which its range ends, if it has an end.
+        last_us: The time after which its range ends, if it has an end.
+        remaining: How many messages it still gets, `None` for no limit.
+        heads: By topic id, the constant beginnings of its replayed frames; `None` before the first.
+        cid: The command id of its subscribe, for later acks.
+        wants_completed: Whether `completed` was asked for and is still to come.
+        wants_persisted: Whether it asked for persisted acks.
+        passed: Bookmark of the last position that it has passed.
+        acked: The bookmark last acknowledged to it.
+    """
+
+    __slots__ = (
+        "acked",
+        "cid",
+        "cursor",
+        "fully_durable",
+        "heads",
+        "last_position",
+        "last_us",
+        "passed",
+        "paused",
+        "phase",
+        "position",
+        "remaining",
+        "start",
+        "target",
+        "wants_completed",
+        "wants_persisted",
+    )
+
+    def __init__(
+        self, connection: Connection, sub_id: str, *, number: int, selection: Selection
+    ) -> None:
+        super().__init__(connection, sub_id, number=number, selection=selection)
+        self.phase = Phase.REPLAY
+        self.paused = False
+        self.fully_durable = False
+        self.cursor: Cursor | None = None
+        self.position = 0
+        self.start = 0
+        self.target = 0
+        self.last_position: int | None = None
+        self.last_us: int | None = None
+        self.remaining: int | None = None
+        self.cid = ""
+        self.wants_completed = False
+        self.wants_persisted = False
+        self.passed = ""
+        self.acked = ""
+
+    @property
+    @override
+    def is_over(self) -> bool:
+        return self.phase is Phase.ENDED
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it ends by itself: then it reads the log to its end and never goes live."""
+        return (
+            self.remaining is not None or self.last_position is not None or self.last_us is not None
+        )
+
+    @property
+    def wants_replay(self) -> bool:
+        """Whether replay has to go on for it when there is room in its connection's buffer."""
+        return self.phase is Phase.REPLAY and not self.paused
+
+    @override
+    def select(self, selection: Selection) -> None:
+        super().select(selection)
+        self.style |= Style.BOOKMARK
+        self.heads: Mapping[int, bytes | None] | None = None
+
+    @override
+    def accepts(self, topic: str, *, logged: bool) -> bool:
+        return logged and self.matcher.matches(topic)

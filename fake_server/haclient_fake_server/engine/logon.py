@@ -81,7 +81,6 @@ def _admit(
     connection.message_type = message.message_type or DEFAULT_MESSAGE_TYPE
     connection.publisher = state.publishers.of_client(name)
     connection.origin = state.publishers.of_origin(name)
-    connection.routes = state.table(connection.message_type).routes
     connection.ack_interval_s = (
         state.settings.ack_interval_s if ack_interval_s is None else ack_interval_s
     )

@@ -16,13 +16,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine.acks import ack
+from haclient_fake_server.engine.connections import Phase
 from haclient_fake_server.engine.replication.durability import MAX_HELD
-from haclient_fake_server.engine.subscriptions import Phase
 
 if TYPE_CHECKING:
-    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.connections import BookmarkSubscription, Connection
     from haclient_fake_server.engine.state import State
-    from haclient_fake_server.engine.subscriptions import Subscription
 
 __all__ = ["PersistedAcks"]
 
@@ -42,11 +41,11 @@ class _Group:
 
     def __init__(self, interval_s: float) -> None:
         self.interval_s = interval_s
-        self.members: dict[int, Subscription] = {}
-        self.moved: dict[int, Subscription] = {}
+        self.members: dict[int, BookmarkSubscription] = {}
+        self.moved: dict[int, BookmarkSubscription] = {}
         self.all_moved = False
         self.is_scheduled = False
-        self.turn: deque[Subscription] = deque()
+        self.turn: deque[BookmarkSubscription] = deque()
 
 
 class PersistedAcks:
@@ -102,14 +101,14 @@ class PersistedAcks:
 
     # --- subscriptions -------------------------------------------------------------------------
 
-    def enter(self, item: Subscription) -> None:
+    def enter(self, item: BookmarkSubscription) -> None:
         """A subscription is to get persisted acks."""
         interval_s = item.connection.ack_interval_s
         group = self._groups.setdefault(interval_s, _Group(interval_s))
         group.members[item.number] = item
         self.passed(item)
 
-    def leave(self, item: Subscription) -> None:
+    def leave(self, item: BookmarkSubscription) -> None:
         """A subscription gets no further acks; it need not have got any."""
         group = self._groups.get(item.connection.ack_interval_s)
         if group is None or group.members.pop(item.number, None) is None:
@@ -119,7 +118,7 @@ class PersistedAcks:
             del self._groups[group.interval_s]
             self._state.timers.cancel(("acks", group.interval_s))
 
-    def passed(self, item: Subscription) -> None:
+    def passed(self, item: BookmarkSubscription) -> None:
         """A subscription with persisted acks has passed some of the log."""
         group = self._groups[item.connection.ack_interval_s]
         group.moved[item.number] = item
@@ -157,21 +156,21 @@ class PersistedAcks:
         elif group.moved or group.all_moved:
             self._schedule(group)
 
-    def _acknowledge(self, item: Subscription) -> None:
+    def _acknowledge(self, item: BookmarkSubscription) -> None:
         position = self._safe_bookmark(item)
         if position not in {"", "0", item.acked}:
             item.acked = position
             more = {"sub_id": item.id, "bm": position, **self._state.log_reached()}
             self._state.send(item.connection, ack("persisted", item.cid, more=more))
 
-    def _safe_bookmark(self, item: Subscription) -> str:
+    def _safe_bookmark(self, item: BookmarkSubscription) -> str:
         """How far a subscription may consider the log safe: no further than it has passed it."""
         state = self._state
         is_live = item.phase is Phase.LIVE
         limit, durability = state.durable_limit, state.durability
         if (state.batch.position if is_live else item.position) <= limit:
             return state.last_bookmark if is_live else item.passed
-        if item.entered >= limit or durability.passed is None:
+        if item.start > limit or durability.passed is None:
             return ""  # what is safe lies before its start
         publisher_id, sequence = durability.passed
         return f"{publisher_id}|{sequence}|"

@@ -22,10 +22,13 @@ from haclient_fake_server.engine.sow.table import SowError
 from haclient_fake_server.journal.format import Record, RecordFlag
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.apply import Applier
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.identity import Publisher
+    from haclient_fake_server.engine.persisted_acks import PersistedAcks
     from haclient_fake_server.engine.routes import Route
     from haclient_fake_server.engine.state import State
 
@@ -46,14 +49,17 @@ DEVNULL: Final = "/AMPS/devnull"
 class Publishing:
     """Carries out publishes."""
 
-    def __init__(self, state: State, applier: Applier) -> None:
+    def __init__(self, state: State, applier: Applier, acks: PersistedAcks) -> None:
         self._state = state
+        self._acks = acks
         self._applier = applier
 
-    def publish(self, connection: Connection, message: Message) -> None:
-        """Carry out one publish."""
+    def publish(
+        self, connection: Connection, message: Message, routes: Mapping[str, Route]
+    ) -> None:
+        """Carry out one publish; `routes` are the topics of the connection's message type."""
         state = self._state
-        route = connection.routes.get(message.topic)
+        route = routes.get(message.topic)
         if route is None or route.sow is not None or _is_unusual(message):
             self._publish_with_care(connection, message)
             return
@@ -72,7 +78,7 @@ class Publishing:
             state.last = (publisher.id, sequence)
         elif extras is NO_EXTRAS:
             state.unnoted[publisher.id] = publisher
-        plan = route.plan or state.table(connection.message_type).plan(route)
+        plan = route.plan or state.tables[connection.message_type].plan(route)
         if plan.subscriptions:
             groups = (
                 plan.matching(Document(body, route.message_type))
@@ -91,12 +97,12 @@ class Publishing:
         if problem:
             self.refuse(connection, message, problem)
             return
-        known = message.topic in state.table(connection.message_type).routes
+        known = message.topic in state.tables[connection.message_type].routes
         if not known and state.topic_characters + len(message.topic) > MAX_TOPIC_CHARACTERS:
             detail = f"a new topic, and the names of all come to {MAX_TOPIC_CHARACTERS} characters"
             self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
             return
-        route = state.table(connection.message_type).route(message.topic)
+        route = state.tables[connection.message_type].route(message.topic)
         document = Document(message.data, route.message_type)
         key = message.sow_key
         if route.sow is not None:
@@ -140,7 +146,7 @@ class Publishing:
         sequence = message.sequence or 0
         wanted = requested(message.ack_type)
         if "persisted" in wanted:
-            state.acks.flush(connection, always=True)
+            self._acks.flush(connection, always=True)
         if sequence > connection.publisher.seen:
             connection.publisher.seen = sequence
             state.unnoted[connection.publisher.id] = connection.publisher
@@ -161,7 +167,7 @@ class Publishing:
                 frame = ack(kind, message.command_id, reason=reason, more=more)
                 self._state.send(connection, frame)
         if "persisted" in wanted:
-            self._state.acks.schedule(connection)
+            self._acks.schedule(connection)
 
     def _acknowledge(
         self, connection: Connection, message: Message, route: Route, publisher: Publisher
@@ -170,7 +176,7 @@ class Publishing:
         state = self._state
         collected = route.logged and publisher is connection.publisher
         if collected and message.ack_type == "persisted":
-            state.acks.schedule(connection)
+            self._acks.schedule(connection)
             return
         wanted = requested(message.ack_type)
         more: dict[str, str | int] = {"s": message.sequence} if message.sequence else {}
@@ -180,7 +186,7 @@ class Publishing:
         if "persisted" not in wanted:
             return
         if collected:
-            state.acks.schedule(connection)
+            self._acks.schedule(connection)
             return
         if route.logged:
             more["bm"] = publisher.bookmark(publisher.seen)

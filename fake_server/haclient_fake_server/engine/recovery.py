@@ -81,7 +81,7 @@ def _rebuild(state: State) -> None:
 
 def _define(state: State, record: Record) -> None:
     if record.topic_id not in state.topics:
-        route = state.table(_text(record.key)).route(_text(record.payload))
+        route = state.tables[_text(record.key)].route(_text(record.payload))
         route.topic_id = record.topic_id
         state.topics[record.topic_id] = route
         state.batch.topic_known(record.topic_id)

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.acks import ack
+from haclient_fake_server.engine.connections import Phase, Style
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import blocks_of, records_of
-from haclient_fake_server.engine.routes import Style, frame_head
-from haclient_fake_server.engine.subscriptions import Phase
+from haclient_fake_server.engine.routes import frame_head
 from haclient_fake_server.engine.times import timestamp_text
 from haclient_fake_server.journal.format import (
     BLOCK_HEADER,
@@ -38,12 +38,12 @@ from haclient_fake_server.journal.format import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.connections import BookmarkSubscription, Connection
     from haclient_fake_server.engine.journal import Cursor
+    from haclient_fake_server.engine.persisted_acks import PersistedAcks
     from haclient_fake_server.engine.routes import Route
     from haclient_fake_server.engine.starting import Span
     from haclient_fake_server.engine.state import State
-    from haclient_fake_server.engine.subscriptions import Subscription
 
 __all__ = ["Heads", "Replay"]
 
@@ -61,56 +61,57 @@ EMPTY_BYTES: Final = 1024
 class Replay:
     """Feeds bookmark subscriptions."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, acks: PersistedAcks) -> None:
         self._state = state
+        self._acks = acks
+        self._waiting: dict[int, BookmarkSubscription] = {}
+        self._limits = (0, 0)
 
-    def enter(self, item: Subscription, span: Span) -> None:
+    def enter(self, item: BookmarkSubscription, span: Span) -> None:
         """Start a subscription; it goes live at once when the log has nothing for it."""
         state = self._state
         item.position = span.start
         item.last_position, item.last_us = span.last_position, span.last_us
         item.target = state.batch.position - 1
-        item.entered = span.start - 1
+        item.start = span.start
         item.passed = state.last_bookmark if span.start > item.target else ""
-        item.phase = Phase.REPLAY
-        item.cursor = None
         if item.wants_persisted:
-            state.acks.enter(item)
+            self._acks.enter(item)
         if item.bounded:
             self._check_end(item)
         elif span.start > item.target and not item.paused:
             self._catch_up(item)
-        state.place(item)
+        self._place(item)
 
     def fall_back(self, connection: Connection) -> None:
         """The connection's buffer is full: live bookmark subscriptions read the log from here."""
         for item in tuple(connection.live_replays.values()):
             self.detach(item)
 
-    def detach(self, item: Subscription) -> None:
+    def detach(self, item: BookmarkSubscription) -> None:
         """A live bookmark subscription leaves the live stream at the next position."""
         state = self._state
-        state.table(item.connection.message_type).leave(item)
+        state.tables[item.connection.message_type].leave(item)
         item.connection.live_replays.pop(item.number, None)
         item.phase = Phase.REPLAY
         item.position = state.batch.position
         item.passed = state.last_bookmark
         item.cursor = None
-        state.place(item)
+        self._place(item)
 
-    def set_paused(self, item: Subscription, *, paused: bool) -> None:
+    def set_paused(self, item: BookmarkSubscription, *, paused: bool) -> None:
         """Pause a bookmark subscription, or let it go on from where it is."""
         if paused and item.phase is Phase.LIVE:
             self.detach(item)
         item.paused = paused
-        self._state.place(item)
+        self._place(item)
 
-    def end(self, item: Subscription) -> None:
+    def end(self, item: BookmarkSubscription) -> None:
         """Nothing more is sent to a subscription; it may never have been replayed."""
         item.phase = Phase.ENDED
         item.connection.live_replays.pop(item.number, None)
         self._state.timers.cancel(("range", item.number))
-        self._state.place(item)
+        self._place(item)
 
     def pump(self, connection: Connection) -> None:
         """Give subscriptions with a backlog a chunk each, in turn, until it is enough."""
@@ -119,11 +120,44 @@ class Replay:
         for item in tuple(islice(backlog.values(), FEED_BYTES // EMPTY_BYTES)):
             del backlog[item.number]
             room -= max(self._advance(item), EMPTY_BYTES)
-            self._state.place(item)  # at the end, behind those that wait for their turn
+            self._place(item)  # at the end, behind those that wait for their turn
             if room <= 0:
                 return
 
-    def _advance(self, item: Subscription) -> int:
+    def wake_waiting(self) -> None:
+        """Put subscriptions that have more to read since the last batch into the backlog."""
+        limits = (self._state.batch.position, self._state.durable_limit)
+        if limits != self._limits:
+            self._limits = limits
+            for item in [item for item in self._waiting.values() if self._has_more(item)]:
+                self._place(item)
+
+    def _place(self, item: BookmarkSubscription) -> None:
+        """Move a subscription to where it belongs after anything about it has changed.
+
+        It is in the backlog of its connection while replay can go on, among those that wait while
+        it has read all there is, nowhere while it is live, paused or over.
+        """
+        backlog = item.connection.backlog
+        if not item.wants_replay:
+            backlog.pop(item.number, None)
+            self._waiting.pop(item.number, None)
+        elif self._has_more(item):
+            self._waiting.pop(item.number, None)
+            backlog[item.number] = item
+            self._state.with_backlog[item.connection.id] = None
+        else:
+            backlog.pop(item.number, None)
+            self._waiting[item.number] = item
+
+    def _has_more(self, item: BookmarkSubscription) -> bool:
+        """Whether there is more to read for a subscription, or it can go live."""
+        state = self._state
+        if item.fully_durable:
+            return item.position < state.durable_limit
+        return item.position < state.batch.position or not item.bounded
+
+    def _advance(self, item: BookmarkSubscription) -> int:
         """Send the next chunk of a subscription; how many bytes of the log that was."""
         state = self._state
         cursor = state.journal.seek(item.position) if item.cursor is None else item.cursor
@@ -139,7 +173,7 @@ class Replay:
         if frames:
             state.touch(item.connection).extend(frames)
         if item.wants_persisted:
-            state.acks.passed(item)
+            self._acks.passed(item)
         if item.bounded:
             self._check_end(item)
         elif item.position >= state.batch.position:
@@ -148,7 +182,7 @@ class Replay:
             self._complete(item)
         return len(chunk)
 
-    def _scan(self, item: Subscription, chunk: bytes, frames: list[bytes]) -> None:
+    def _scan(self, item: BookmarkSubscription, chunk: bytes, frames: list[bytes]) -> None:
         """The common case: every message of the topic, its bookmark and little else."""
         length_of, unpack = LENGTH.pack, RECORD_HEADER.unpack_from
         heads, start, publish = self._heads(item), item.position, int(RecordCommand.PUBLISH)
@@ -178,7 +212,9 @@ class Replay:
         if last >= 0:
             _pass(item, next(read_records(chunk, last, len(chunk))))
 
-    def _scan_with_care(self, item: Subscription, chunk: bytes, frames: list[bytes]) -> None:
+    def _scan_with_care(
+        self, item: BookmarkSubscription, chunk: bytes, frames: list[bytes]
+    ) -> None:
         """Filters, limits and ends are looked at record by record."""
         heads = self._heads(item)
         for record in records_of(chunk):
@@ -195,18 +231,18 @@ class Replay:
                 if item.remaining is not None:
                     item.remaining -= 1
 
-    def _wants(self, item: Subscription, record: Record) -> bool:
+    def _wants(self, item: BookmarkSubscription, record: Record) -> bool:
         if item.filter is None:
             return True
         route = self._state.topics[record.topic_id]
         return item.filter(Document(record.payload, route.message_type))
 
-    def _heads(self, item: Subscription) -> Heads:
+    def _heads(self, item: BookmarkSubscription) -> Mapping[int, bytes | None]:
         if item.heads is None:
             item.heads = Heads(item, self._state.topics)
         return item.heads
 
-    def _catch_up(self, item: Subscription) -> None:
+    def _catch_up(self, item: BookmarkSubscription) -> None:
         """The log has no more: go live, unless what is published is not yet safe enough."""
         self._complete(item)
         if item.fully_durable:
@@ -214,9 +250,9 @@ class Replay:
         item.phase = Phase.LIVE
         item.cursor = None
         item.connection.live_replays[item.number] = item
-        self._state.table(item.connection.message_type).enter(item)
+        self._state.tables[item.connection.message_type].enter(item)
 
-    def _check_end(self, item: Subscription) -> None:
+    def _check_end(self, item: BookmarkSubscription) -> None:
         """Whether a subscription with an end has reached it; otherwise it waits for more."""
         state = self._state
         over = item.remaining == 0 or (
@@ -234,7 +270,7 @@ class Replay:
         elif item.last_position is None and item.last_us is None and item.position > item.target:
             self._complete(item)
 
-    def _complete(self, item: Subscription) -> None:
+    def _complete(self, item: BookmarkSubscription) -> None:
         if item.wants_completed:
             self._state.touch(item.connection).append(_completed(item))
 
@@ -245,14 +281,16 @@ class Heads(dict[int, bytes | None]):
     `None` where the topic is not one of the subscription's.
     """
 
-    def __init__(self, item: Subscription, topics: Mapping[int, Route]) -> None:
+    def __init__(self, item: BookmarkSubscription, topics: Mapping[int, Route]) -> None:
         super().__init__()
         self._item = item
         self._topics = topics
 
     def __missing__(self, topic_id: int) -> bytes | None:
         route, item = self._topics[topic_id], self._item
-        wanted = route.message_type == item.connection.message_type and item.matches(route.topic)
+        wanted = route.message_type == item.connection.message_type and item.matcher.matches(
+            route.topic
+        )
         head = frame_head(b"p", route.wire, item.id) + b',"bm":"' if wanted else None
         self[topic_id] = head
         return head
@@ -285,12 +323,12 @@ def _highest_position(chunk: bytes) -> int:
     return highest
 
 
-def _pass(item: Subscription, record: Record) -> None:
+def _pass(item: BookmarkSubscription, record: Record) -> None:
     item.position = record.position + 1
     item.passed = record.bookmark
 
 
-def _is_past(item: Subscription, record: Record) -> bool:
+def _is_past(item: BookmarkSubscription, record: Record) -> bool:
     """Whether a record lies behind the end of a subscription's span."""
     if item.last_us is not None and record.timestamp_us > item.last_us:
         item.last_position = record.position - 1
@@ -299,13 +337,13 @@ def _is_past(item: Subscription, record: Record) -> bool:
     )
 
 
-def _completed(item: Subscription) -> bytes:
+def _completed(item: BookmarkSubscription) -> bytes:
     item.wants_completed = False
     more = {"sub_id": item.id, "bm": item.passed}
     return ack("completed", item.cid, more=more)
 
 
-def _frame(item: Subscription, head: bytes, record: Record) -> bytes:
+def _frame(item: BookmarkSubscription, head: bytes, record: Record) -> bytes:
     """A replayed message with all headers that it and the subscription have."""
     parts = [head, b'%d|%d|"' % (record.publisher_id, record.sequence)]
     if record.key and not item.style & Style.NO_SOW_KEY:

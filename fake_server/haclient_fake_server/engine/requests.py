@@ -14,8 +14,8 @@ from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient_fake_server.engine.acks import Reason, Refused
+from haclient_fake_server.engine.connections import Selection, Style
 from haclient_fake_server.engine.filters import Document, FilterError, compile_filter
-from haclient_fake_server.engine.routes import Style
 from haclient_fake_server.engine.topics import TopicMatcher, TopicPatternError
 
 __all__ = ["Request", "read_options", "read_request"]
@@ -72,6 +72,11 @@ class Request:
         if self.options.live and self.message.bookmark:
             style |= Style.LIVE
         return style
+
+    @property
+    def selection(self) -> Selection:
+        """What a subscription that it makes gets."""
+        return Selection(self.matcher, self.filter, self.style, self.options.oof)
 
     @property
     def top_n(self) -> int | None:

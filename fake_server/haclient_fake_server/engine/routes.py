@@ -12,32 +12,19 @@ They are built again when the next message needs them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntFlag
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from haclient.protocol.codec import encode_string
 
 if TYPE_CHECKING:
-    from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.connections import Connection, Subscription
     from haclient_fake_server.engine.filters import Document
     from haclient_fake_server.engine.sow.table import SowTopic
-    from haclient_fake_server.engine.subscriptions import Subscription
 
-__all__ = ["FanoutGroup", "Plan", "Route", "RouteTable", "Style", "frame_head"]
+__all__ = ["FanoutGroup", "Plan", "Route", "RouteTable", "RouteTables", "frame_head"]
 
 MAX_REMEMBERED_MASKS: Final = 256
 """Combinations of matching filters whose groups are kept; beyond it they are all built anew."""
-
-
-class Style(IntFlag):
-    """Which optional headers a subscription wants."""
-
-    PLAIN = 0
-    BOOKMARK = 1
-    TIMESTAMP = 2
-    NO_SOW_KEY = 4
-    LIVE = 8
-    """No header: it hears of a message before the journal does."""
 
 
 class FanoutGroup(NamedTuple):
@@ -177,11 +164,9 @@ class RouteTable:
 
     def plan(self, route: Route) -> Plan:
         """Find out who hears a topic and remember it."""
-        found = list(self._literal.get(route.topic, {}).values())
-        found += [item for item in self._patterns.values() if item.matches(route.topic)]
-        found.sort(key=_number)
-        members = tuple(item for item in found if route.logged or not item.from_log)
-        route.plan = Plan(route.wire, members)
+        found = (*self._literal.get(route.topic, {}).values(), *self._patterns.values())
+        members = (item for item in found if item.accepts(route.topic, logged=route.logged))
+        route.plan = Plan(route.wire, tuple(sorted(members, key=_number)))
         self._planned[route.topic] = route
         return route.plan
 
@@ -217,3 +202,15 @@ class RouteTable:
         for route in self._planned.values():
             route.plan = None
         self._planned.clear()
+
+
+class RouteTables(dict[str, RouteTable]):
+    """The table of each message type, made when it is first asked for."""
+
+    def __init__(self, make: Callable[[str, str], Route]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, message_type: str) -> RouteTable:
+        table = self[message_type] = RouteTable(message_type, self._make)
+        return table

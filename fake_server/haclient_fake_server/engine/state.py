@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from haclient_fake_server.engine.batch import BatchBuilder
 from haclient_fake_server.engine.identity import Publisher, Publishers
-from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.replication.destination import Destination
 from haclient_fake_server.engine.replication.durability import Durability, ReplicationProgress
-from haclient_fake_server.engine.routes import Route, RouteTable
+from haclient_fake_server.engine.routes import Route, RouteTables
 from haclient_fake_server.engine.sow.table import SowTopic
 from haclient_fake_server.engine.timers import Timers
 from haclient_fake_server.engine.topics import TopicMatcher
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.journal import Block, JournalReader
     from haclient_fake_server.engine.settings import EngineSettings
-    from haclient_fake_server.engine.subscriptions import Subscription
 
 __all__ = ["Effects", "Event", "Severity", "State"]
 
@@ -85,9 +83,7 @@ class State:
         connections: By number.
         names: Logged-on connections by client name.
         topics: Routes by their number in the journal.
-        waiting: Subscriptions that have read the journal to its end and wait for more, by number.
         unnoted: Publishers whose highest sequence may have no record yet.
-        acks: Persisted acks that are collected.
         timers: What only time brings about.
         now: Seconds on the shell's clock.
         last: Publisher and sequence of the last data record.
@@ -96,6 +92,8 @@ class State:
         progress: How far replication is, for the next engine on this journal.
         source: The instance that this batch came from; empty for clients.
         events: What this batch has for the broker's log.
+        with_backlog: Numbers of connections that this batch may have given a backlog.
+        tables: The topics and live subscriptions of each message type.
     """
 
     def __init__(
@@ -115,9 +113,7 @@ class State:
         self.connections: dict[int, Connection] = {}
         self.names: dict[str, Connection] = {}
         self.topics: dict[int, Route] = {}
-        self.waiting: dict[int, Subscription] = {}
         self.unnoted: dict[int, Publisher] = {}
-        self.acks = PersistedAcks(self)
         self.timers = Timers()
         self.now = now
         self.last: tuple[int, int] | None = None
@@ -131,7 +127,7 @@ class State:
         self.progress = ReplicationProgress(None)
         self._epoch_us = now_us - int(now * 1e6)
         self.topic_characters = 0  # of all names
-        self._tables: dict[str, RouteTable] = {}
+        self.tables = RouteTables(self._make_route)
         self._sow = {
             (topic.message_type, topic.name): SowTopic(
                 topic.name, topic.keys, message_type=topic.message_type
@@ -144,8 +140,9 @@ class State:
         self._dirty: list[Connection] = []
         self._early: list[Connection] = []
         self._closes: list[tuple[int, str]] = []
-        self._with_backlog: dict[int, None] = {}
-        self._limits = (0, 0)
+        self.with_backlog: dict[int, None] = {}
+        self._block: Block | None = None
+        self._new_progress: ReplicationProgress | None = None
         self._subscriptions = 0
 
     def begin(self, now: float) -> None:
@@ -154,16 +151,29 @@ class State:
         self.source = ""
         self.batch.now_us = max(self.batch.now_us, self._epoch_us + int(now * 1e6))
 
-    def finish(self) -> Effects:
-        """Close the batch."""
+    def close_batch(self) -> list[Connection]:
+        """Build the block and advance the confirmed position; `take_effects` has to follow.
+
+        Returns:
+            The connections whose held acks have become true and are sent, once for each ack.
+        """
         for publisher in self.unnoted.values():
             if publisher.noted < publisher.seen and self.logging:
                 self.batch.mark(publisher)
         self.unnoted.clear()
-        block = self.batch.build()
+        block = self._block = self.batch.build()
         for topic_id, message_type, topic in block.definitions if block else ():
-            self.topics[topic_id] = self.table(message_type).route(topic)
-        progress = self._advance_confirmed(block) if self.destinations else None
+            self.topics[topic_id] = self.tables[message_type].route(topic)
+        if not self.destinations:
+            return []
+        self._advance_confirmed(block)
+        before = self.progress
+        self.update_progress()
+        self._new_progress = self.progress if self.progress != before else None
+        return self._release_acks()
+
+    def take_effects(self) -> Effects:
+        """What the closed batch wants done; the next one begins empty."""
         early = [(connection.id, b"".join(connection.early)) for connection in self._early]
         for connection in self._early:
             connection.early = []
@@ -172,12 +182,8 @@ class State:
         for connection in self._dirty:
             connection.out = []
         closes, self._dirty, self._closes = self._closes, [], []
-        limits = (self.batch.position, self.durable_limit)
-        if limits != self._limits:
-            self._limits = limits
-            self._wake_waiting()
-        with_backlog = {number: None for number in self._with_backlog if self._has_backlog(number)}
-        self._with_backlog.clear()
+        with_backlog = {number: None for number in self.with_backlog if self._has_backlog(number)}
+        self.with_backlog.clear()
         for each in self.destinations:
             if each.connection is not None and each.is_ready and self.has_more(each):
                 with_backlog[each.connection.id] = None
@@ -186,10 +192,12 @@ class State:
             self.report(Severity.WARNING, f"{more} further refusals in this batch")
         self._refusals = 0
         events, self.events = self.events, []
+        block, progress = self._block, self._new_progress
+        self._block = self._new_progress = None
         return Effects(block, sends, closes, list(with_backlog), early, progress, events)
 
-    def _advance_confirmed(self, block: Block | None) -> ReplicationProgress | None:
-        """What the batch means to whoever waits for destinations; the progress if it is new."""
+    def _advance_confirmed(self, block: Block | None) -> None:
+        """Note the batch where destinations have to confirm it, and how much is confirmed now."""
         durability, end = self.durability, self.batch.position
         if block is not None:
             for each in self.destinations:
@@ -211,16 +219,15 @@ class State:
                 self.report(Severity.WARNING, f"replication to {each.address}: synchronous again")
         synchronous = [each.acked for each in self.destinations if each.is_sync]
         durability.waits = bool(synchronous)
-        moved = durability.advance_confirmed(min(synchronous, default=0), end=end, last=self.last)
-        for connection, frame in durability.released():
+        durability.advance_confirmed(min(synchronous, default=0), end=end, last=self.last)
+
+    def _release_acks(self) -> list[Connection]:
+        released: list[Connection] = []
+        for connection, frame in self.durability.released():
             self.send(connection, frame)
-            self.acks.resume(connection)
+            released.append(connection)
         self._watch_age()
-        if moved:
-            self.acks.log_moved()
-        before = self.progress
-        self.update_progress()
-        return self.progress if self.progress != before else None
+        return released
 
     def update_progress(self) -> None:
         """The batch is complete, or the engine begins: see how far replication is."""
@@ -243,9 +250,8 @@ class State:
             limit_s = each.settings.downgrade_after_s
             if oldest is None or limit_s is None or not each.is_sync:
                 continue
-            if (
-                each.acked < oldest.after - 1
-            ):  # else it waits for another: no tick would change that
+            # Else it waits for another: no tick would change that.
+            if each.acked < oldest.after - 1:
                 # The replication looks at ages in each tick; this only makes sure of one.
                 self.timers.set(each, oldest.since + limit_s, _nothing)
 
@@ -353,50 +359,14 @@ class State:
         self._subscriptions += 1
         return self._subscriptions
 
-    def place(self, item: Subscription) -> None:
-        """Put a subscription where it is looked for, after anything about it has changed.
-
-        In the backlog of its connection while replay can go on, among those that wait while it has
-        read all there is, nowhere while it is live, paused or over.
-        """
-        backlog = item.connection.backlog
-        if not item.wants_replay:
-            backlog.pop(item.number, None)
-            self.waiting.pop(item.number, None)
-        elif self._has_more_to_replay(item):
-            self.waiting.pop(item.number, None)
-            backlog[item.number] = item
-            self._with_backlog[item.connection.id] = None
-        else:
-            backlog.pop(item.number, None)
-            self.waiting[item.number] = item
-
     def _has_backlog(self, number: int) -> bool:
         """Whether a connection that got a backlog in this batch still exists and has one."""
         connection = self.connections.get(number)
         return connection is not None and bool(connection.backlog)
 
-    def _wake_waiting(self) -> None:
-        """The log may have grown, or more of it may be safe."""
-        for item in [item for item in self.waiting.values() if self._has_more_to_replay(item)]:
-            self.place(item)
-
-    def _has_more_to_replay(self, item: Subscription) -> bool:
-        """Whether there is more to read for a subscription, or it can go live."""
-        if item.fully_durable:
-            return item.position < self.durable_limit
-        return item.position < self.batch.position or not item.bounded
-
     def has_more(self, destination: Destination) -> bool:
         """Whether the log has something that a destination was not given."""
         return destination.position < self.batch.position
-
-    def table(self, message_type: str) -> RouteTable:
-        """The topics of a message type."""
-        table = self._tables.get(message_type)
-        if table is None:
-            table = self._tables[message_type] = RouteTable(message_type, self._make_route)
-        return table
 
     def sow_topics(self, message_type: str) -> list[SowTopic]:
         """The topics of a message type that have a state of the world, as configured."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
+from haclient_fake_server.engine.connections import BookmarkSubscription, Phase, Subscription
 from haclient_fake_server.engine.requests import Request, read_options, read_request
-from haclient_fake_server.engine.starting import Span, span_of
-from haclient_fake_server.engine.subscriptions import Phase, Subscription
+from haclient_fake_server.engine.starting import span_of
 from haclient_stores.bookmark import Now, parse_bookmark
 
 if TYPE_CHECKING:
     from haclient.protocol.messages import Message
     from haclient.protocol.options import Options
     from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.persisted_acks import PersistedAcks
     from haclient_fake_server.engine.replay import Replay
+    from haclient_fake_server.engine.starting import Span
     from haclient_fake_server.engine.state import State
 
 __all__ = ["MAX_SUBSCRIPTIONS", "Subscribing"]
@@ -26,51 +28,43 @@ MAX_SUBSCRIPTIONS = 100_000
 class Subscribing:
     """Carries out what concerns subscriptions."""
 
-    def __init__(self, state: State, replay: Replay) -> None:
+    def __init__(self, state: State, replay: Replay, acks: PersistedAcks) -> None:
         self._state = state
         self._replay = replay
+        self._acks = acks
 
     def subscribe(self, connection: Connection, message: Message) -> None:
-        """Enter, replace, pause or resume a subscription.
+        """Add, replace, pause or resume a subscription.
 
         Raises:
             Refused: Nothing has changed.
         """
-        state = self._state
-        wanted = requested(message.ack_type)
         sub_id = message.sub_id or message.command_id
         options = read_options(message)
         if self._is_pause_or_resume(connection, message, options):
             self._pause_or_resume(connection, message, paused=options.pause)
             return
         request = read_request(message, options)
-        item = self.admit(connection, request, sub_id)
-        if options.pause and not message.bookmark and not item.from_log:
+        replaced = self.check_id(connection, request, sub_id)
+        keeps_place = isinstance(replaced, BookmarkSubscription) and not message.bookmark
+        if options.pause and not message.bookmark and not keeps_place:
             raise Refused(Reason.INVALID_OPTIONS, "pause needs a bookmark")
         if request.top_n is not None and not message.bookmark:
             raise Refused(Reason.INVALID_OPTIONS, "top_n of a subscribe needs a bookmark")
         span = self._span(connection, request) if message.bookmark else None
         self._confirm(connection, message, sub_id)
-        self._register(connection, item, request)
-        if span is None:
-            if item.phase is Phase.LIVE:
-                state.table(connection.message_type).enter(item)
-            if options.pause:
-                self._replay.set_paused(item, paused=True)
-            return
-        item.from_log = True
-        item.fully_durable = request.options.fully_durable
-        item.cid = message.command_id
-        state.acks.leave(item)
-        item.wants_completed = "completed" in wanted
-        item.wants_persisted = "persisted" in wanted
-        item.paused = request.options.pause
-        item.remaining = request.top_n
-        connection.live_replays.pop(item.number, None)
-        self._replay.enter(item, span)
+        match replaced:
+            case _ if span is not None:
+                self._subscribe_to_log(connection, request, sub_id, span)
+            case BookmarkSubscription():
+                self._change(replaced, request)
+            case _:
+                self.subscribe_live(connection, request, sub_id)
 
-    def admit(self, connection: Connection, request: Request, sub_id: str) -> Subscription:
-        """The subscription that a request is about: a new one, or the one that it replaces.
+    def check_id(
+        self, connection: Connection, request: Request, sub_id: str
+    ) -> Subscription | None:
+        """The subscription that a request replaces, if any.
 
         Raises:
             Refused: The id is missing, in use, or one too many.
@@ -80,34 +74,62 @@ class Subscribing:
         known = connection.subscriptions.get(sub_id)
         if known is not None and not request.options.replace:
             raise Refused(Reason.SUBID_IN_USE, f"{sub_id!r} is active on this connection")
-        if known is not None and known.phase is not Phase.ENDED:
+        if known is not None and not known.is_over:
             return known
         if known is None and "," in sub_id:
             # Deliveries list the ids of a connection's subscriptions with commas between them.
             raise Refused(Reason.INVALID_SUBID, f"{sub_id!r} holds a comma")
         if len(connection.subscriptions) >= MAX_SUBSCRIPTIONS:
             raise Refused(Reason.TOO_MANY_SUBSCRIPTIONS, f"the limit is {MAX_SUBSCRIPTIONS}")
-        number = self._state.next_number()
-        return Subscription(connection, sub_id, number=number, matcher=request.matcher)
+        return None
 
-    def _register(self, connection: Connection, item: Subscription, request: Request) -> None:
-        """Give the subscription what the request wants; where it stands is left alone."""
-        if connection.subscriptions.get(item.id) is not item:
-            self._end(connection, item.id)  # one whose range is over is replaced by a new one
-            connection.subscriptions[item.id] = item
-        self._state.table(connection.message_type).leave(item)  # it is found by its old topic
-        item.matcher = request.matcher
-        item.filter = request.filter
-        item.style = request.style
-        item.oof = request.options.oof
-        item.heads = None
-        if item.from_log:
-            item.style |= item.style.BOOKMARK
+    def subscribe_live(self, connection: Connection, request: Request, sub_id: str) -> None:
+        """Send what is published from now on, in place of any subscription of this id."""
+        number = self._number(connection, sub_id)
+        item = Subscription(connection, sub_id, number=number, selection=request.selection)
+        self._replace(item)
+        self._state.tables[connection.message_type].enter(item)
 
-    def enter_live(self, connection: Connection, item: Subscription, request: Request) -> None:
-        """From now on the subscription hears what is published."""
-        self._register(connection, item, request)
-        self._state.table(connection.message_type).enter(item)
+    def _subscribe_to_log(
+        self, connection: Connection, request: Request, sub_id: str, span: Span
+    ) -> None:
+        """Replay a span of the log, in place of any subscription of this id."""
+        message = request.message
+        wanted = requested(message.ack_type)
+        number = self._number(connection, sub_id)
+        item = BookmarkSubscription(connection, sub_id, number=number, selection=request.selection)
+        item.cid = message.command_id
+        item.fully_durable = request.options.fully_durable
+        item.wants_completed = "completed" in wanted
+        item.wants_persisted = "persisted" in wanted
+        item.paused = request.options.pause
+        item.remaining = request.top_n
+        match connection.subscriptions.get(sub_id):
+            case BookmarkSubscription(is_over=False, acked=acked):
+                item.acked = acked
+            case _:
+                pass
+        self._replace(item)
+        self._replay.enter(item, span)
+
+    def _number(self, connection: Connection, sub_id: str) -> int:
+        """The place of a subscription in the order of all: that of the one which it replaces."""
+        known = connection.subscriptions.get(sub_id)
+        return self._state.next_number() if known is None or known.is_over else known.number
+
+    def _replace(self, item: Subscription) -> None:
+        self._end(item.connection, item.id)
+        item.connection.subscriptions[item.id] = item
+
+    def _change(self, item: BookmarkSubscription, request: Request) -> None:
+        """Give a bookmark subscription another topic or filter; its place in the log is kept."""
+        table = self._state.tables[item.connection.message_type]
+        table.leave(item)  # it is found by its old topic
+        item.select(request.selection)
+        if item.phase is Phase.LIVE:
+            table.enter(item)
+        if request.options.pause:
+            self._replay.set_paused(item, paused=True)
 
     def unsubscribe(self, connection: Connection, message: Message) -> None:
         """End some or all subscriptions; unknown ids are fine."""
@@ -129,9 +151,10 @@ class Subscribing:
     def _end(self, connection: Connection, sub_id: str) -> None:
         item = connection.subscriptions.pop(sub_id, None)
         if item is not None:
-            self._state.table(connection.message_type).leave(item)
-            self._replay.end(item)
-            self._state.acks.leave(item)
+            self._state.tables[connection.message_type].leave(item)
+            if isinstance(item, BookmarkSubscription):
+                self._replay.end(item)
+                self._acks.leave(item)
 
     def _span(self, connection: Connection, request: Request) -> Span:
         state, message = self._state, request.message
@@ -169,10 +192,10 @@ class Subscribing:
 
     def _pause_or_resume(self, connection: Connection, message: Message, *, paused: bool) -> None:
         """Pause or resume all listed subscriptions, or none of them when one is refused."""
-        items: list[Subscription] = []
+        items: list[BookmarkSubscription] = []
         for sub_id in message.sub_ids:
             item = connection.subscriptions.get(sub_id)
-            if item is None or not item.from_log:
+            if not isinstance(item, BookmarkSubscription):
                 raise Refused(Reason.INVALID_SUBID, f"{sub_id!r} is no bookmark subscription")
             items.append(item)
         if not items:

@@ -183,7 +183,7 @@ class Replicas:
         Raises:
             Refused: It is not logged here.
         """
-        route = self._state.table(_text(record.key)).route(_text(record.payload))
+        route = self._state.tables[_text(record.key)].route(_text(record.payload))
         if not route.logged:
             raise Refused(
                 Reason.INVALID_TOPIC, f"{route.topic!r} is not in the log of this instance"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 from haclient.protocol.codec import encode_frame, sow_batch
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
+from haclient_fake_server.engine.connections import Style
 from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by
 from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.requests import Request, read_options, read_request
-from haclient_fake_server.engine.routes import Style
 from haclient_fake_server.engine.sow.table import (
     Query,
     QueryResult,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.apply import Applier
     from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.persisted_acks import PersistedAcks
     from haclient_fake_server.engine.publishing import Publishing
     from haclient_fake_server.engine.state import State
     from haclient_fake_server.engine.subscribing import Subscribing
@@ -55,8 +56,10 @@ class Queries:
         applier: Applier,
         publishing: Publishing,
         subscribing: Subscribing,
+        acks: PersistedAcks,
     ) -> None:
         self._state = state
+        self._acks = acks
         self._applier = applier
         self._publishing = publishing
         self._subscribing = subscribing
@@ -91,12 +94,13 @@ class Queries:
         if message.bookmark and message.bookmark.rstrip("|") != str(NOW).rstrip("|"):
             raise Refused(Reason.INVALID_BOOKMARK, "sow_and_subscribe takes none but now")
         ids = _ids(message)
-        item = self._subscribing.admit(connection, request, str(ids["sub_id"]))
+        sub_id = str(ids["sub_id"])
+        self._subscribing.check_id(connection, request, sub_id)
         query = _query(request)
         self._confirm(connection, message, ids)
         topics = self._topics(connection, request)
         self._answer(connection, request, topics, query=query, ids=ids)
-        self._subscribing.enter_live(connection, item, request)
+        self._subscribing.subscribe_live(connection, request, sub_id)
 
     def sow_delete(self, connection: Connection, message: Message) -> None:
         """Delete records by filter, by keys or by data.
@@ -188,7 +192,7 @@ class Queries:
             flags=0 if sequence else RecordFlag.ASSIGNED,
             payload=to_bytes(",".join(record.key for record in result.records)),
         )
-        route = state.table(connection.message_type).route(topic.name)
+        route = state.tables[connection.message_type].route(topic.name)
         self._applier.apply(route, publisher, record)
 
     def _confirm_deleted(
@@ -200,7 +204,7 @@ class Queries:
             if kind in wanted:
                 state.send(connection, ack(kind, message.command_id))
         if "persisted" in wanted and message.sequence and state.logging:
-            state.acks.schedule(connection)
+            self._acks.schedule(connection)
         elif "persisted" in wanted:
             more = {"s": message.sequence} if message.sequence else None
             state.confirm(connection, ack("persisted", message.command_id, more=more))

@@ -14,13 +14,18 @@ from typing_extensions import override
 
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
-from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.connections import (
+    BookmarkSubscription,
+    Connection,
+    Selection,
+    Subscription,
+)
 from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES, Replay
 from haclient_fake_server.engine.settings import EngineSettings, LogTopic
 from haclient_fake_server.engine.starting import Span
 from haclient_fake_server.engine.state import State
-from haclient_fake_server.engine.subscriptions import Subscription
 from haclient_fake_server.engine.topics import TopicMatcher
 from support.engine import Peer, World
 
@@ -342,7 +347,7 @@ def test_a_connection_with_many_subscriptions_is_fed_a_little_at_a_time() -> Non
     assert len(set(first)) >= 10, "each gets its turn"
 
 
-class _Scanned(dict[int, Subscription]):
+class _Scanned(dict[int, BookmarkSubscription]):
     """Counts how often its first keys are looked for, which passes all that were removed."""
 
     scans = 0
@@ -353,18 +358,18 @@ class _Scanned(dict[int, Subscription]):
         return super().__iter__()
 
     @override
-    def values(self) -> dict_values[int, Subscription]:
+    def values(self) -> dict_values[int, BookmarkSubscription]:
         self.scans += 1
         return super().values()
 
 
 def test_a_turn_looks_once_for_those_whose_turn_it_is_however_many_wait() -> None:
     state = State(EngineSettings(), MemoryJournal(), now=0.0, now_us=0)
-    replay, connection = Replay(state), Connection(1, peer="", now=0.0)
-    matcher = TopicMatcher("orders")
+    replay, connection = Replay(state, PersistedAcks(state)), Connection(1, peer="", now=0.0)
+    selection = Selection(TopicMatcher("orders"))
     for number in range(1, 2001):
-        item = Subscription(connection, str(number), number=number, matcher=matcher)
-        item.from_log = item.paused = True
+        item = BookmarkSubscription(connection, str(number), number=number, selection=selection)
+        item.paused = True
         replay.enter(item, Span(1))
         replay.set_paused(item, paused=False)
     backlog = connection.backlog = _Scanned(connection.backlog)

@@ -6,9 +6,9 @@ import pytest
 
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Refused
+from haclient_fake_server.engine.connections import Style
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.requests import Request, read_options, read_request
-from haclient_fake_server.engine.routes import Style
 
 
 def read(message: Message) -> Request:

@@ -7,10 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient_fake_server.engine import routes
-from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.connections import (
+    BookmarkSubscription,
+    Connection,
+    Selection,
+    Style,
+    Subscription,
+)
 from haclient_fake_server.engine.filters import Document, compile_filter
-from haclient_fake_server.engine.routes import FanoutGroup, Plan, Route, RouteTable, Style
-from haclient_fake_server.engine.subscriptions import Subscription
+from haclient_fake_server.engine.routes import FanoutGroup, Plan, Route, RouteTable
 from haclient_fake_server.engine.topics import TopicMatcher
 
 ONE, TWO = Connection(1, peer="", now=0), Connection(2, peer="", now=0)
@@ -20,10 +25,10 @@ def subscription(
     connection: Connection, sub_id: str, *, style: Style = Style.PLAIN, filter_: str = ""
 ) -> Subscription:
     number = 100 * connection.id + int(sub_id)
-    item = Subscription(connection, sub_id, number=number, matcher=TopicMatcher("orders"))
-    item.style = style
-    item.filter = compile_filter(filter_) if filter_ else None
-    return item
+    selection = Selection(
+        TopicMatcher("orders"), compile_filter(filter_) if filter_ else None, style
+    )
+    return Subscription(connection, sub_id, number=number, selection=selection)
 
 
 def plan(*subscriptions: Subscription) -> Plan:
@@ -93,8 +98,9 @@ def test_a_change_of_subscriptions_drops_the_plans() -> None:
     table = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=False, sow=None))
     route = table.route("orders")
     assert table.route("orders") is route
-    item, from_log = subscription(ONE, "1"), subscription(ONE, "2")
-    from_log.from_log = True
+    item = subscription(ONE, "1")
+    selection = Selection(TopicMatcher("orders"))
+    from_log = BookmarkSubscription(ONE, "2", number=2, selection=selection)
     assert table.plan(route).subscriptions == ()
     table.enter(item)
     table.enter(from_log)

@@ -7,12 +7,17 @@ import pytest
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.settings import EngineSettings, LogTopic, SowTopic
-from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.state import Effects, State
 
 
 def state(**settings: object) -> State:
     chosen = EngineSettings(**settings)  # type: ignore[arg-type]  # checked by its users
     return State(chosen, MemoryJournal(), now=10.0, now_us=50_000_000)
+
+
+def finish(it: State) -> Effects:
+    it.close_batch()
+    return it.take_effects()
 
 
 def test_sends_come_out_joined_and_in_order() -> None:
@@ -21,9 +26,9 @@ def test_sends_come_out_joined_and_in_order() -> None:
     it.send(connection, b"a")
     it.touch(connection).append(b"b")
     it.send(connection, None)
-    effects = it.finish()
+    effects = finish(it)
     assert (effects.sends, effects.block, effects.closes) == ([(3, b"ab")], None, [])
-    assert it.finish().sends == []
+    assert finish(it).sends == []
 
 
 def test_a_connection_is_closed_once_and_sent_nothing_after() -> None:
@@ -33,7 +38,7 @@ def test_a_connection_is_closed_once_and_sent_nothing_after() -> None:
     it.close(connection, "because")
     it.close(connection, "again")
     it.send(connection, b"more")
-    effects = it.finish()
+    effects = finish(it)
     assert (effects.sends, effects.closes) == ([(3, b"last")], [(3, "because")])
 
 
@@ -62,7 +67,7 @@ def test_sow_topics_come_in_the_order_of_the_configuration() -> None:
     topics = (SowTopic("b", ("/id",)), SowTopic("x", ("/id",), "bson"), SowTopic("a", ("/id",)))
     it = state(sow_topics=topics)
     assert [topic.name for topic in it.sow_topics("json")] == ["b", "a"]
-    assert it.table("json").route("a").sow is it.sow_topics("json")[1]
+    assert it.tables["json"].route("a").sow is it.sow_topics("json")[1]
 
 
 def test_the_last_bookmark_of_nothing_is_the_epoch() -> None:

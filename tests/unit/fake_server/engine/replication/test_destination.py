@@ -34,12 +34,13 @@ class Log:
 
     def write(self, *records: tuple[int, int], body: bytes = b"{}", source: str = "") -> Block:
         """A batch of records, `(publisher id, sequence)`."""
-        route = self.state.table("json").route("orders")
+        route = self.state.tables["json"].route("orders")
         extras = Extras(flags=RecordFlag.REPLICATED) if source else NO_EXTRAS
         for publisher_id, sequence in records:
             publisher = self.publishers[publisher_id]
             self.state.batch.append(route, publisher, sequence, body=body, extras=extras)
-        block = self.state.finish().block
+        self.state.close_batch()
+        block = self.state.take_effects().block
         assert block is not None
         self.journal.append(block)
         self.destination.written(
