@@ -28,7 +28,7 @@ from haclient.session.connection_state import ConnectionState, StateListener
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
 from haclient.transport.core import Core
-from haclient.transport.handlers import Handler
+from haclient.transport.message_queue import Handler
 from haclient.transport.settings import TIMEOUT_S, ClientOptions, Settings, seconds
 from haclient_stores.bookmark import MOST_RECENT, StartPoint
 from haclient_stores.interfaces import BookmarkStore, PublishStore

@@ -29,8 +29,7 @@ from haclient.session.subscriptions import LASTING, Marker, Phase, SubscribeRequ
 from haclient.streams import MessageStream
 from haclient.transport.commands import Fields, drop_queued
 from haclient.transport.core import Core
-from haclient.transport.handlers import Handler, HandlerErrorPolicy, serve
-from haclient.transport.message_queue import Delivery
+from haclient.transport.message_queue import Delivery, Handler, HandlerErrorPolicy, serve
 from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient_stores.bookmark import EPOCH, MOST_RECENT
 

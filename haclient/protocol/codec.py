@@ -43,8 +43,7 @@ import msgspec
 
 from haclient.errors import ProtocolError, UsageError
 from haclient.protocol.framing import LENGTH, MAX_FRAME_BYTES
-from haclient.protocol.headers import BY_SPELLING
-from haclient.protocol.messages import Message, Unsigned
+from haclient.protocol.messages import BY_SPELLING, Message, Unsigned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -31,7 +31,7 @@ from haclient.protocol.codec import (
     check_number,
     check_text,
 )
-from haclient.protocol.headers import HEADERS, WIRE_NAMES
+from haclient.protocol.messages import HEADERS, WIRE_NAMES
 from haclient.protocol.options import Options
 from haclient_stores.bookmark import MOST_RECENT, NOW, Bookmark, BookmarkList, parse_bookmark
 

@@ -10,11 +10,21 @@ import random
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from haclient.testing.expecting import expect
 from haclient_stores.errors import StoreLocked
 from haclient_stores.interfaces import BookmarkStore
 
-__all__ = ["check_bookmark_store"]
+__all__ = ["check_bookmark_store", "expect"]
+
+
+def expect(found: object, wanted: object, what: str) -> None:
+    """Compare.
+
+    Raises:
+        AssertionError: They differ.
+    """
+    if found != wanted:
+        raise AssertionError(f"{what}: wanted {wanted!r}, found {found!r}")
+
 
 _STEPS: Final = 2000
 _Store = TypeVar("_Store", bound=BookmarkStore)

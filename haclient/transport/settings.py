@@ -25,8 +25,7 @@ from haclient.protocol.options import Options
 from haclient.session.connection_state import StateListener
 from haclient.session.heartbeat import Heartbeat
 from haclient.subscription_manager import SubscriptionManager
-from haclient.transport.handlers import HandlerErrorPolicy, check_policy
-from haclient.transport.message_queue import DEFAULT_CAP_BYTES
+from haclient.transport.message_queue import DEFAULT_CAP_BYTES, HandlerErrorPolicy, check_policy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog

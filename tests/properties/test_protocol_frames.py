@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from haclient.errors import ProtocolError
 from haclient.protocol.codec import MessageDecoder, encode_frame, parse_header, sow_batch
 from haclient.protocol.framing import MAX_FRAME_BYTES, FrameReader
-from haclient.protocol.headers import HEADERS, WIRE_NAMES
-from haclient.protocol.messages import Message
+from haclient.protocol.messages import HEADERS, WIRE_NAMES, Message
 
 # Text as a peer may send it: any character, and bytes that are no UTF-8 as surrogate escapes.
 texts = st.text(

@@ -14,8 +14,8 @@ from haclient.errors import UsageError
 from haclient.protocol.codec import MessageDecoder, encode_frame, encode_string, parse_header
 from haclient.protocol.commands import AckType, Command, CommandName, format_acks, parse_acks
 from haclient.protocol.framing import FrameReader
-from haclient.protocol.headers import WIRE_NAMES
 from haclient.protocol.identity import crc64, instance_publisher_id, publisher_id, version_number
+from haclient.protocol.messages import WIRE_NAMES
 from haclient.protocol.options import Options, format_interval, parse_interval
 from haclient.protocol.uri import Uri
 from haclient_stores.bookmark import (

@@ -14,7 +14,7 @@ from typing_extensions import override
 from haclient.errors import CommandError, DisconnectedError, TimedOut, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
-from haclient.transport.handlers import Handler
+from haclient.transport.message_queue import Handler
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from simulation.actors import Surroundings, message_of
 from simulation.checkers import position

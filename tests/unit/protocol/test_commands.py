@@ -13,7 +13,7 @@ from haclient.protocol.commands import (
     format_acks,
     parse_acks,
 )
-from haclient.protocol.headers import WIRE_NAMES
+from haclient.protocol.messages import WIRE_NAMES
 from haclient.protocol.options import Options
 from haclient_stores.bookmark import (
     EPOCH,

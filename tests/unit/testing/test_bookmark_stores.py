@@ -9,12 +9,20 @@ import pytest
 from typing_extensions import override
 
 from haclient.testing import check_bookmark_store
+from haclient.testing.bookmark_stores import expect
 from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore, NullBookmarkStore
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.interfaces import BookmarkStore
 from support.custom import DictBookmarkStore
+
+
+def test_a_difference_says_what_was_wanted_and_what_was_found() -> None:
+    expect(1, 1, "one")
+    with pytest.raises(AssertionError, match=r"^the number: wanted 2, found 1$"):
+        expect(1, 2, "the number")
+
 
 pytestmark = pytest.mark.row("BS22")
 
