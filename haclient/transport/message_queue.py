@@ -40,7 +40,7 @@ __all__ = [
 DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
 """How much one subscription may hold before reading stops; several reads of the socket."""
 
-_CHECKPOINT_EVERY: Final = 1024  # messages handed out without suspending, so that cancels are seen
+_CHECKPOINT_EVERY: Final = 1024  # messages delivered without suspending, so that cancels are seen
 
 
 class Delivery(Sink):
@@ -122,7 +122,7 @@ class Delivery(Sink):
         self.end(error, raises=True)
 
     def drop(self) -> int:
-        """Forget what was not handed out; the bookmark number of the first of it, 0 if none."""
+        """Forget what was not delivered; the bookmark number of the first of it, 0 if none."""
         queued = (batch for batch, _ in self._batches if isinstance(batch, list))
         first = next((each.number for batch in queued for each in batch if each.number > 0), 0)
         self._batches.clear()
@@ -160,7 +160,7 @@ class Delivery(Sink):
         """The next messages in order, `None` at the end; suspends when there are none yet.
 
         Raises:
-            HAClientError: The subscription ended by an error; everything before it was handed out.
+            HAClientError: The subscription ended by an error; everything before it was delivered.
             UsageError: Another task is waiting for the next messages.
         """
         self._consumer = trio.lowlevel.current_task()  # known even if it never has to wait
@@ -235,7 +235,7 @@ HandlerErrorPolicy: TypeAlias = (
 )
 """What to do when a handler raises; a callable is a dead letter box and may discard."""
 
-_CHECKPOINT_EVERY: Final = 64  # plain functions in a row before other tasks get a turn
+_HANDLER_CHECKPOINT_EVERY: Final = 64  # plain functions in a row before other tasks get a turn
 _logger = logging.getLogger(__name__)
 
 
@@ -282,7 +282,7 @@ async def serve(
             else:
                 if discards:
                     message.discard()
-            if index % _CHECKPOINT_EVERY == _CHECKPOINT_EVERY - 1:
+            if index % _HANDLER_CHECKPOINT_EVERY == _HANDLER_CHECKPOINT_EVERY - 1:
                 await trio.lowlevel.checkpoint()
 
 
