@@ -12,10 +12,10 @@ a bookmark it names a stride of at least 256 KiB, and the records of that stride
 from __future__ import annotations
 
 import bisect
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from typing_extensions import override
 
@@ -25,7 +25,9 @@ from haclient_fake_server.journal.format import (
     BLOCK_LENGTH_AT,
     INDEX_STRIDE_BYTES,
     RECORD_HEADER,
+    SEGMENT_HEADER_BYTES,
     LogStart,
+    Manifest,
     Record,
     Stride,
     encode_block,
@@ -38,6 +40,7 @@ __all__ = [
     "Cursor",
     "JournalReader",
     "MemoryJournal",
+    "Segment",
     "blocks_of",
     "records_of",
     "whole_blocks",
@@ -78,55 +81,6 @@ class Cursor(NamedTuple):
 
     segment: int
     offset: int
-
-
-class JournalReader(Protocol):
-    """What replay needs of a journal. Nothing here waits longer than a read of cached pages."""
-
-    @property
-    @abstractmethod
-    def first_position(self) -> int:
-        """The oldest position that is still there; `next_position` when there is none."""
-
-    @property
-    @abstractmethod
-    def next_position(self) -> int:
-        """The position that the next data record will get."""
-
-    @property
-    @abstractmethod
-    def log_starts(self) -> tuple[LogStart, ...]:
-        """The most recent starts of this log, the youngest last, which is that of this broker."""
-
-    @abstractmethod
-    def summary(self) -> bytes:
-        """Blocks that tell every topic, every publisher's highest sequence and the last time."""
-
-    @abstractmethod
-    def seek(self, position: int) -> Cursor:
-        """The cursor from which reading meets `position` soonest; some records before it, too."""
-
-    @abstractmethod
-    def read(self, cursor: Cursor, max_bytes: int) -> tuple[bytes, Cursor]:
-        """Whole blocks from `cursor` on and the cursor after them; empty at the end.
-
-        At least one block where there is one, even when it is longer than `max_bytes`.
-        """
-
-    @abstractmethod
-    def find(self, publisher_id: int, sequence: int) -> int | None:
-        """The position of a message, `None` when it is not in this journal."""
-
-    @abstractmethod
-    def at_time(self, timestamp_us: int) -> int:
-        """The position of the first record at or after a time."""
-
-    @abstractmethod
-    def first_beyond(self, vector: Mapping[int, int]) -> int:
-        """No record before this position is beyond a vector, by publisher id the highest sequence.
-
-        Some that follow may be within it, too. `next_position` when nothing is beyond it.
-        """
 
 
 def records_of(data: bytes) -> Iterator[Record]:
@@ -237,8 +191,160 @@ def first_at_or_after(data: bytes, timestamp_us: int) -> int | None:
     return None
 
 
+@dataclass(slots=True)
+class Segment:
+    """One part of a journal: a header and blocks, and what is known of them.
+
+    Attributes:
+        manifest: What it holds.
+        index: The sparse index, the same object as the manifest's.
+    """
+
+    manifest: Manifest
+    index: BlockIndex
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte that was not written."""
+        return self.manifest.data_bytes
+
+    @property
+    def number(self) -> int:
+        """The number in its name."""
+        return self.manifest.number
+
+    def add(self, block: Block, offset: int, end: int) -> None:
+        """Take in a block that is between two offsets."""
+        manifest = self.manifest
+        self.index.add(block, offset)
+        manifest.data_bytes = end
+        manifest.next_position = block.next_position
+        manifest.first_us = manifest.first_us or block.first_us
+        manifest.last_us = block.last_us
+
+
+class JournalReader(ABC):
+    """What the engine reads of a journal, whether its segments are in memory or in files.
+
+    A subclass keeps the segments and reads their bytes; the searches are here. Nothing waits longer
+    than a read of cached pages takes.
+    """
+
+    @property
+    @abstractmethod
+    def segments(self) -> Mapping[int, Segment]:
+        """The segments by number, the oldest first; there is at least one."""
+
+    @property
+    @abstractmethod
+    def live(self) -> Segment:
+        """The last segment, to which blocks are appended."""
+
+    @property
+    @abstractmethod
+    def log_starts(self) -> tuple[LogStart, ...]:
+        """The most recent starts of this log, the youngest last, which is that of this broker."""
+
+    @abstractmethod
+    def summary(self) -> bytes:
+        """Blocks with every topic, every publisher's highest sequence and the last time."""
+
+    @abstractmethod
+    def read_bytes(self, number: int, count: int, offset: int) -> bytes:
+        """Bytes of a segment.
+
+        Args:
+            number: The segment's.
+            count: How many bytes, all of which were written.
+            offset: Of the first one.
+        """
+
+    @property
+    def first_position(self) -> int:
+        """The oldest position that is still there; `next_position` when there is none."""
+        return next(iter(self.segments.values())).manifest.first_position
+
+    @property
+    def next_position(self) -> int:
+        """The position that the next data record will get."""
+        return self.live.manifest.next_position
+
+    def seek(self, position: int) -> Cursor:
+        """The cursor from which reading meets `position` soonest; some records before it, too."""
+        live = self.live
+        if position >= live.manifest.next_position:
+            return Cursor(live.number, live.end)
+        for number in sorted(self.segments, reverse=True):
+            segment = self.segments[number]
+            if segment.manifest.first_position <= position:
+                stride = segment.index.stride_of_position(position)
+                if stride is None:
+                    return Cursor(number, SEGMENT_HEADER_BYTES)
+                return Cursor(number, segment.index.strides[stride].offset)
+        return Cursor(min(self.segments), SEGMENT_HEADER_BYTES)
+
+    def read(self, cursor: Cursor, max_bytes: int) -> tuple[bytes, Cursor]:
+        """Whole blocks from `cursor` on and the cursor after them; empty at the end.
+
+        At least one block where there is one, even when it is longer than `max_bytes`.
+        """
+        number, offset = cursor
+        segment = self.segments[number]
+        while offset >= segment.end:
+            if segment is self.live:
+                return b"", Cursor(number, offset)
+            number += 1
+            segment, offset = self.segments[number], SEGMENT_HEADER_BYTES
+        count = max(max_bytes, BLOCK_HEADER_BYTES)
+        data = self.read_bytes(number, min(count, segment.end - offset), offset)
+        usable = whole_blocks(data)
+        if usable < 0:
+            data = self.read_bytes(number, -usable, offset)
+            usable = len(data)
+        return data[:usable], Cursor(number, offset + usable)
+
+    def find(self, publisher_id: int, sequence: int) -> int | None:
+        """The position of a message, `None` when it is not in this journal."""
+        for segment in self.segments.values():
+            for stride in segment.index.strides_of_bookmark(publisher_id, sequence):
+                found = find_in_chunk(self._read_stride(segment, stride), publisher_id, sequence)
+                if found is not None:
+                    return found
+        return None
+
+    def at_time(self, timestamp_us: int) -> int:
+        """The position of the first record at or after a time in microseconds since 1970."""
+        for segment in self.segments.values():
+            if segment.manifest.last_us < timestamp_us:
+                continue
+            stride = segment.index.stride_of_time(timestamp_us)
+            if stride is None:
+                return segment.manifest.first_position
+            found = first_at_or_after(self._read_stride(segment, stride), timestamp_us)
+            if found is not None:
+                return found
+            following = segment.index.strides[stride + 1 : stride + 2]
+            return following[0].position if following else segment.manifest.next_position
+        return self.next_position
+
+    def first_beyond(self, vector: Mapping[int, int]) -> int:
+        """No record before this position is beyond a vector, by publisher id the highest sequence.
+
+        Some that follow may be within it, too. `next_position` when nothing is beyond it.
+        """
+        for segment in self.segments.values():
+            stride = segment.index.stride_beyond(vector)
+            if stride is not None:
+                return segment.index.strides[stride].position
+        return self.next_position
+
+    def _read_stride(self, segment: Segment, number: int) -> bytes:
+        start, end = segment.index.span(number, segment.end)
+        return self.read_bytes(segment.number, end - start, start)
+
+
 class MemoryJournal(JournalReader):
-    """A journal that dies with the process: for tests, and for brokers without a directory.
+    """A journal that ends with the process: for tests, and for brokers without a directory.
 
     Args:
         start_id: A random number of 64 bits: each start of such a broker begins another log.
@@ -246,14 +352,14 @@ class MemoryJournal(JournalReader):
 
     def __init__(self, start_id: int = 0) -> None:
         self._start = LogStart(start_id, 1)
-        self._data = bytearray()
-        self._index = BlockIndex()
-        self._next_position = 1
+        manifest = Manifest(number=1, first_position=1, next_position=1)
+        self._segment = Segment(manifest, BlockIndex(manifest.index))
+        self._segments = {1: self._segment}
+        self._data = bytearray(SEGMENT_HEADER_BYTES)
 
     def append(self, block: Block) -> None:
         """Keep a block."""
         offset = len(self._data)
-        self._index.add(block, offset)
         self._data += encode_block(
             block.records,
             count=block.count,
@@ -261,17 +367,17 @@ class MemoryJournal(JournalReader):
             segment=1,
             offset=offset,
         )
-        self._next_position = block.next_position
+        self._segment.add(block, offset, len(self._data))
 
     @property
     @override
-    def first_position(self) -> int:
-        return 1
+    def segments(self) -> Mapping[int, Segment]:
+        return self._segments
 
     @property
     @override
-    def next_position(self) -> int:
-        return self._next_position
+    def live(self) -> Segment:
+        return self._segment
 
     @property
     @override
@@ -280,48 +386,8 @@ class MemoryJournal(JournalReader):
 
     @override
     def summary(self) -> bytes:
-        return bytes(self._data)
+        return bytes(self._data[SEGMENT_HEADER_BYTES:])
 
     @override
-    def seek(self, position: int) -> Cursor:
-        if position >= self._next_position:
-            return Cursor(1, len(self._data))
-        number = self._index.stride_of_position(position)
-        return Cursor(1, 0 if number is None else self._index.strides[number].offset)
-
-    @override
-    def read(self, cursor: Cursor, max_bytes: int) -> tuple[bytes, Cursor]:
-        data = bytes(self._data[cursor.offset : cursor.offset + max_bytes])
-        usable = whole_blocks(data)
-        if usable < 0 or (not usable and data):
-            need = max(-usable, RECORD_HEADER.size)
-            return self.read(cursor, max(need, 2 * max_bytes))
-        return data[:usable], Cursor(1, cursor.offset + usable)
-
-    @override
-    def find(self, publisher_id: int, sequence: int) -> int | None:
-        for number in self._index.strides_of_bookmark(publisher_id, sequence):
-            found = find_in_chunk(self._stride(number), publisher_id, sequence)
-            if found is not None:
-                return found
-        return None
-
-    @override
-    def at_time(self, timestamp_us: int) -> int:
-        number = self._index.stride_of_time(timestamp_us)
-        if number is None:
-            return 1
-        found = first_at_or_after(self._stride(number), timestamp_us)
-        if found is not None:
-            return found
-        following = self._index.strides[number + 1 : number + 2]
-        return following[0].position if following else self._next_position
-
-    @override
-    def first_beyond(self, vector: Mapping[int, int]) -> int:
-        number = self._index.stride_beyond(vector)
-        return self._next_position if number is None else self._index.strides[number].position
-
-    def _stride(self, number: int) -> bytes:
-        start, end = self._index.span(number, len(self._data))
-        return bytes(self._data[start:end])
+    def read_bytes(self, number: int, count: int, offset: int) -> bytes:
+        return bytes(self._data[offset : offset + count])

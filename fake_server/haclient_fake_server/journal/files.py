@@ -25,19 +25,10 @@ from typing import Final
 
 from typing_extensions import override
 
-from haclient_fake_server.engine.journal import (
-    Block,
-    BlockIndex,
-    Cursor,
-    JournalReader,
-    find_in_chunk,
-    first_at_or_after,
-    whole_blocks,
-)
+from haclient_fake_server.engine.journal import Block, BlockIndex, JournalReader
 from haclient_fake_server.journal.format import (
     BLOCK_HEADER_BYTES,
     NOT_DURABLE,
-    SEGMENT_HEADER_BYTES,
     Durable,
     LogStart,
     Manifest,
@@ -47,7 +38,7 @@ from haclient_fake_server.journal.format import (
     manifest_name,
     segment_name,
 )
-from haclient_fake_server.journal.segments import Segment, recover_segments
+from haclient_fake_server.journal.segments import FileSegment, recover_segments
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 from haclient_stores.disk.durable_file import DurableFile
 from haclient_stores.disk.files import Disk, File
@@ -105,10 +96,10 @@ class JournalFiles(JournalReader):
         self._segment_bytes = segment_bytes
         self._instance_id = instance_id
         self._points = kill_points or KillPoints()
-        self._segments: dict[int, Segment] = {}
-        self._live: Segment
-        self._open_segments = OrderedDict[int, Segment]()  # the one that was read last is last
-        self._unsealed = deque[Segment]()  # full ones, the oldest first
+        self._segments: dict[int, FileSegment] = {}
+        self._live: FileSegment
+        self._open_segments = OrderedDict[int, FileSegment]()  # the one that was read last is last
+        self._unsealed = deque[FileSegment]()  # full ones, the oldest first
         self._durable = NOT_DURABLE
         self._unsynced_names = False
         self._dirty = False
@@ -248,7 +239,7 @@ class JournalFiles(JournalReader):
         self._live.manifest.data_bytes += BLOCK_HEADER_BYTES + len(records)
         self.sync()
 
-    def _sync_segment(self, segment: Segment) -> None:
+    def _sync_segment(self, segment: FileSegment) -> None:
         """Sync a file, unless that was done; the caller holds the lock.
 
         A segment that is sealed meanwhile was synced under the same lock, so its file, which the
@@ -276,7 +267,7 @@ class JournalFiles(JournalReader):
             f"{self._directory}: a write or a sync has failed: start the broker again"
         )
 
-    def _roll(self, position: int, now_us: int, *, room: int) -> Segment:
+    def _roll(self, position: int, now_us: int, *, room: int) -> FileSegment:
         self._points.reach(KillPoint.BEFORE_ROLL)
         old = self._live
         self._live = self._begin(old.number + 1, position=position, now_us=now_us, room=room)
@@ -287,7 +278,7 @@ class JournalFiles(JournalReader):
 
     def _begin(
         self, number: int, *, position: int, now_us: int, room: int, sync: bool = False
-    ) -> Segment:
+    ) -> FileSegment:
         """Create a segment. It gets its name only when it is whole: a kill leaves none or all.
 
         Unless it is synced before, a loss of power may leave it in pieces, with nothing in it that
@@ -314,7 +305,7 @@ class JournalFiles(JournalReader):
         self._disk.rename(temporary, path)
         self._unsynced_names = True
         manifest = Manifest(number, position, position, end, last_us=now_us)
-        segment = Segment(manifest, BlockIndex(manifest.index), size)
+        segment = FileSegment(manifest, BlockIndex(manifest.index), size)
         self._segments[number] = segment
         self._file(segment)
         return segment
@@ -341,11 +332,11 @@ class JournalFiles(JournalReader):
             self._unsealed[0].manifest.topics.update(self._prologue.topics)
             self.seal()
 
-    def _write_manifest(self, segment: Segment) -> None:
+    def _write_manifest(self, segment: FileSegment) -> None:
         path = self._directory / manifest_name(segment.number)
         self._disk.replace(path, segment.manifest.to_json().encode("ascii"))
 
-    def _file(self, segment: Segment) -> File:
+    def _file(self, segment: FileSegment) -> File:
         """A segment's file, opened again if need be; sealed ones that nobody reads are closed.
 
         For the loop's thread only.
@@ -373,13 +364,13 @@ class JournalFiles(JournalReader):
 
     @property
     @override
-    def first_position(self) -> int:
-        return self._segments[min(self._segments)].manifest.first_position
+    def segments(self) -> Mapping[int, FileSegment]:
+        return self._segments
 
     @property
     @override
-    def next_position(self) -> int:
-        return self._live.manifest.next_position
+    def live(self) -> FileSegment:
+        return self._live
 
     @property
     @override
@@ -398,70 +389,5 @@ class JournalFiles(JournalReader):
         )
 
     @override
-    def seek(self, position: int) -> Cursor:
-        if position >= self.next_position:
-            return Cursor(self._live.number, self._live.end)
-        for number, segment in reversed(self._segments.items()):
-            if segment.manifest.first_position <= position:
-                stride = segment.index.stride_of_position(position)
-                at = (
-                    SEGMENT_HEADER_BYTES if stride is None else segment.index.strides[stride].offset
-                )
-                return Cursor(number, at)
-        return Cursor(min(self._segments), SEGMENT_HEADER_BYTES)
-
-    @override
-    def read(self, cursor: Cursor, max_bytes: int) -> tuple[bytes, Cursor]:
-        number, offset = cursor
-        segment = self._segments[number]
-        while offset >= segment.end:
-            if segment is self._live:
-                return b"", Cursor(number, offset)
-            number += 1
-            segment, offset = self._segments[number], SEGMENT_HEADER_BYTES
-        return self._read_blocks(segment, offset, max_bytes)
-
-    def _read_blocks(self, segment: Segment, offset: int, max_bytes: int) -> tuple[bytes, Cursor]:
-        count = max(max_bytes, BLOCK_HEADER_BYTES)
-        data = self._file(segment).pread(min(count, segment.end - offset), offset)
-        usable = whole_blocks(data)
-        if usable < 0:
-            data = self._file(segment).pread(-usable, offset)
-            usable = len(data)
-        return data[:usable], Cursor(segment.number, offset + usable)
-
-    @override
-    def find(self, publisher_id: int, sequence: int) -> int | None:
-        for segment in self._segments.values():
-            for stride in segment.index.strides_of_bookmark(publisher_id, sequence):
-                found = find_in_chunk(self._stride(segment, stride), publisher_id, sequence)
-                if found is not None:
-                    return found
-        return None
-
-    @override
-    def at_time(self, timestamp_us: int) -> int:
-        for segment in self._segments.values():
-            if segment.manifest.last_us < timestamp_us:
-                continue
-            stride = segment.index.stride_of_time(timestamp_us)
-            if stride is None:
-                return segment.manifest.first_position
-            found = first_at_or_after(self._stride(segment, stride), timestamp_us)
-            if found is not None:
-                return found
-            following = segment.index.strides[stride + 1 : stride + 2]
-            return following[0].position if following else segment.manifest.next_position
-        return self.next_position
-
-    @override
-    def first_beyond(self, vector: Mapping[int, int]) -> int:
-        for segment in self._segments.values():
-            number = segment.index.stride_beyond(vector)
-            if number is not None:
-                return segment.index.strides[number].position
-        return self.next_position
-
-    def _stride(self, segment: Segment, number: int) -> bytes:
-        start, end = segment.index.span(number, segment.end)
-        return self._file(segment).pread(end - start, start)
+    def read_bytes(self, number: int, count: int, offset: int) -> bytes:
+        return self._file(self._segments[number]).pread(count, offset)

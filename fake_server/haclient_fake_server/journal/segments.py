@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from haclient_fake_server.engine.journal import Block, BlockIndex
+from haclient_fake_server.engine.journal import Block, BlockIndex, Segment
 from haclient_fake_server.engine.scanning import Scan, scan
 from haclient_fake_server.journal.format import (
     SEGMENT_HEADER_BYTES,
@@ -60,8 +60,8 @@ from haclient_stores.errors import StoreCorrupt, StoreError
 
 __all__ = [
     "MAX_LOG_STARTS",
+    "FileSegment",
     "Recovered",
-    "Segment",
     "SegmentPrologue",
     "block_from_scan",
     "recover_segments",
@@ -75,39 +75,16 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Segment:
-    """One file of the journal and what is known of it.
+class FileSegment(Segment):
+    """One file of the journal.
 
     Attributes:
-        manifest: What it holds.
-        index: The sparse index, the same object as the manifest's.
         capacity_bytes: The size of the file.
         file: Open while it is written, or was read lately.
     """
 
-    manifest: Manifest
-    index: BlockIndex
     capacity_bytes: int
     file: File | None = None
-
-    @property
-    def end(self) -> int:
-        """Offset of the first byte that was not written."""
-        return self.manifest.data_bytes
-
-    @property
-    def number(self) -> int:
-        """The number in its name."""
-        return self.manifest.number
-
-    def add(self, block: Block, offset: int, end: int) -> None:
-        """Take in a block that is between two offsets."""
-        manifest = self.manifest
-        self.index.add(block, offset)
-        manifest.data_bytes = end
-        manifest.next_position = block.next_position
-        manifest.first_us = manifest.first_us or block.first_us
-        manifest.last_us = block.last_us
 
 
 @dataclass(slots=True)
@@ -194,7 +171,7 @@ class Recovered(NamedTuple):
         prologue: What is known at the end of the log.
     """
 
-    segments: dict[int, Segment]
+    segments: dict[int, FileSegment]
     prologue: SegmentPrologue
 
 
@@ -219,7 +196,7 @@ def recover_segments(directory: Path, disk: Disk) -> Recovered:
 class _End(NamedTuple):
     """Where the log ends although something follows."""
 
-    segment: Segment
+    segment: FileSegment
     what: str
 
 
@@ -229,7 +206,7 @@ class _Recovery:
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
         self._disk = disk
-        self.segments: dict[int, Segment] = {}
+        self.segments: dict[int, FileSegment] = {}
         self.prologue = SegmentPrologue()
 
     def run(self) -> None:
@@ -279,11 +256,11 @@ class _Recovery:
                     raise StoreCorrupt(file.path, 0, what)
                 return _End(before, f"in the next segment: {what}")
             if manifest is not None:
-                segment = Segment(manifest, BlockIndex(manifest.index), file.size())
+                segment = FileSegment(manifest, BlockIndex(manifest.index), file.size())
                 self.segments[number] = segment
                 return None
             manifest = Manifest(number, header.first_position, header.first_position)
-            segment = Segment(manifest, BlockIndex(manifest.index), file.size(), file)
+            segment = FileSegment(manifest, BlockIndex(manifest.index), file.size(), file)
             end = self._scan(segment)
             if segment.end == SEGMENT_HEADER_BYTES and number > 1:
                 what = "does not begin with a whole block"
@@ -324,7 +301,7 @@ class _Recovery:
         manifest.topics.clear()  # each segment's would be all topics once more
         return manifest if manifest.sealed and manifest.number == number else None
 
-    def _scan(self, segment: Segment) -> _End | None:
+    def _scan(self, segment: FileSegment) -> _End | None:
         """Read a segment block by block: its index, its topics, and where it ends."""
         data = self._data(segment)
         try:
@@ -336,7 +313,7 @@ class _Recovery:
             return _End(segment, "zeros where a block should be")
         return None
 
-    def _blocks(self, segment: Segment, data: bytes) -> Iterator[tuple[Block, int, int]]:
+    def _blocks(self, segment: FileSegment, data: bytes) -> Iterator[tuple[Block, int, int]]:
         """The blocks that join each other, learnt from, with their offsets."""
         position = segment.manifest.first_position
         for found in read_blocks(data, SEGMENT_HEADER_BYTES, segment=segment.number):
@@ -351,7 +328,7 @@ class _Recovery:
                 self.prologue.take_start(start)
             yield block, found.offset, found.end
 
-    def _learn(self, segment: Segment) -> None:
+    def _learn(self, segment: FileSegment) -> None:
         """Read a sealed segment for the prologue of the next one."""
         try:
             for _ in self._blocks(segment, self._data(segment)):
@@ -359,7 +336,7 @@ class _Recovery:
         except JournalFormatError as error:
             raise StoreCorrupt(self._path(segment.number), error.offset, error.what) from error
 
-    def _same_boot(self, segment: Segment) -> bool:
+    def _same_boot(self, segment: FileSegment) -> bool:
         """Whether the machine has run on since the log was written up to the end of a segment."""
         if segment.manifest.sealed:
             self._learn(segment)
@@ -413,7 +390,7 @@ class _Recovery:
         path = self._path(end.segment.number)
         return StoreCorrupt(path, end.segment.end, f"{end.what}, and {proof}")
 
-    def _data(self, segment: Segment) -> bytes:
+    def _data(self, segment: FileSegment) -> bytes:
         if segment.file is not None:
             return segment.file.pread(segment.capacity_bytes, 0)
         file = self._disk.open(self._path(segment.number), writable=False)

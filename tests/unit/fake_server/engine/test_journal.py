@@ -14,6 +14,7 @@ from haclient_fake_server.engine.journal import (
 )
 from haclient_fake_server.journal.format import (
     INDEX_STRIDE_BYTES,
+    SEGMENT_HEADER_BYTES,
     Record,
     encode_block,
     encode_record,
@@ -81,7 +82,7 @@ def test_an_empty_journal_has_nothing_to_find() -> None:
     journal = MemoryJournal()
     assert journal.find(7, 1) is None
     assert journal.at_time(5) == 1
-    assert journal.seek(1) == Cursor(1, 0)
+    assert journal.seek(1) == Cursor(1, SEGMENT_HEADER_BYTES)
     assert journal.summary() == b""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from haclient.protocol.codec import encode_frame
-from haclient_fake_server.engine.journal import Cursor, records_of
+from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.publishing import MAX_TOPIC_CHARACTERS
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
@@ -15,7 +15,7 @@ PUBBER = 7094790850998930143
 
 
 def records(world: World) -> list[Record]:
-    data, _ = world.journal.read(Cursor(1, 0), 1 << 20)
+    data, _ = world.journal.read(world.journal.seek(1), 1 << 20)
     return list(records_of(data))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from haclient.protocol.messages import Message
-from haclient_fake_server.engine.journal import Cursor, records_of
+from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from haclient_fake_server.engine.sow import queries
 from haclient_fake_server.journal.format import RecordCommand, RecordFlag
@@ -285,7 +285,7 @@ def test_a_delete_is_recorded_as_the_keys_that_it_removed() -> None:
     peer.send(c="sow_delete", t="orders", filter="1=1", s=9)
     peer.publish(10, b'{"id":5}')
     peer.send(c="sow_delete", t="orders", filter="1=1")
-    data, _ = world.journal.read(Cursor(1, 0), 1 << 20)
+    data, _ = world.journal.read(world.journal.seek(1), 1 << 20)
     deletes = [r for r in records_of(data) if r.command == RecordCommand.SOW_DELETE]
     assert deletes[0].payload.decode() == ",".join(keys)
     assert (deletes[0].sequence, deletes[0].flags) == (9, 0)
