@@ -162,7 +162,7 @@ class StoreSubscription(Resumption):
         self._conflated = conflated
         if start is not None:
             self._store.purge(self._sub_id)
-            self.begin_anew()
+            self.reset()
             self.start.set(start)
             self.start.entered_us = entered_us
             self._nothing_came = True
@@ -235,7 +235,7 @@ class StoreSubscription(Resumption):
 
     @property
     @override
-    def nothing_came(self) -> bool:
+    def nothing_arrived(self) -> bool:
         return self._nothing_came
 
     @override
@@ -243,5 +243,5 @@ class StoreSubscription(Resumption):
         return {**sequences(self.finished_point()), **self._seen}
 
     @override
-    def expected(self) -> tuple[int, ...]:
+    def awaiting_redelivery(self) -> tuple[int, ...]:
         return ()  # a custom store forgets nothing that was handed to it

@@ -338,7 +338,7 @@ class ResumePosition:
     def accepted(self, server_log: str) -> None:
         """A server has accepted it: what comes is in the order of this log."""
         if self.log is not None:
-            if log_name(self.log.standing.server) != log_name(server_log):
+            if log_name(self.log.server_order.server) != log_name(server_log):
                 self.last_bookmark = ""
             self.log.entered(server_log)
 
@@ -376,17 +376,17 @@ def resume_bookmarks(
         last: The last bookmark that the server of the last entry has sent; empty if unknown.
         overlap_us: How long before the caught-up time to begin on another server.
     """
-    standing = log.standing
-    if not standing.server:  # somebody else has remembered it
+    server_order = log.server_order
+    if not server_order.server:  # somebody else has remembered it
         return log.resume_elsewhere(0)
-    if server == log_name(standing.server):
+    if server == log_name(server_order.server):
         if log.in_order:
             return (log.resume(),)
         if _is_position(last):
             return log.resume_elsewhere(0, last)
-    if not standing.caught_up_us:
+    if not server_order.caught_up_us:
         return (log.resume_from_start(),)
-    return log.resume_elsewhere(max(1, standing.caught_up_us - overlap_us))
+    return log.resume_elsewhere(max(1, server_order.caught_up_us - overlap_us))
 
 
 def _is_position(bookmark: str) -> bool:
@@ -447,13 +447,13 @@ class ResumeContext:
 
     def bookmarks(self, log: SubscriptionLog, last: str = "") -> tuple[str, ...]:
         """What to ask the server in use for, the best form first."""
-        server = self.servers.resolve(log.standing.server)
+        server = self.servers.resolve(log.server_order.server)
         return resume_bookmarks(log, server, last=last, overlap_us=self.overlap_us)
 
     def accepted(self, position: ResumePosition) -> None:
         """The server in use has accepted the subscription."""
         if position.log is not None:
-            name = self.servers.resolve(position.log.standing.server)
+            name = self.servers.resolve(position.log.server_order.server)
             position.accepted(self.servers.with_progress(name))
 
     def note_caught_up(
@@ -472,7 +472,7 @@ class ResumeContext:
             return
         has_moved = position.has_moved
         if has_moved or last:
-            log.heard(max(1, self.now_us(now) - int((now - until) * 1_000_000)))
+            log.caught_up(max(1, self.now_us(now) - int((now - until) * 1_000_000)))
         self._note_progress(position, log, has_moved=has_moved or last)
 
     def _note_progress(
@@ -483,7 +483,7 @@ class ResumeContext:
         The position is told by persisted acks, so it may be known only after the messages.
         """
         position.is_ahead_of_note |= has_moved
-        server = log.standing.server
+        server = log.server_order.server
         name = self.servers.resolve(server)
         if not position.is_ahead_of_note or not server or name != log_name(server):
             return

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from haclient_stores.bookmark import BookmarkList
     from haclient_stores.errors import PublishGap
-    from haclient_stores.tracker.server_order import Standing
+    from haclient_stores.tracker.server_order import ServerOrder
 
 __all__ = ["BookmarkStore", "FrameLog", "PublishStore", "SubscriptionLog"]
 
@@ -240,7 +240,7 @@ class SubscriptionLog(Protocol):
                 (also on disk); None resumes where the store stands.
             conflated: Persisted acks are then no recovery points of their own.
             entered_us: For a start of NOW the time of it, in microseconds since 1970, or a little
-                earlier, since clocks differ. It stays known: what came since is owed.
+                earlier, since clocks differ. It is stored: what came since is to be delivered.
         """
 
     @abstractmethod
@@ -279,14 +279,17 @@ class SubscriptionLog(Protocol):
 
     @abstractmethod
     def link_lost(self, first_queued: int) -> None:
-        """Messages numbered from `first_queued` on were never handed out: they are expected again.
+        """The link is lost. Undelivered messages are dropped from the queue, to be redelivered.
 
-        The undiscarded ones below are in somebody's hands; their redelivery is filtered.
+        Delivered, undiscarded messages stay with their consumer; their redelivery is dropped.
+
+        Args:
+            first_queued: The number of the first message that was never delivered.
         """
 
     @abstractmethod
     def ended(self) -> None:
-        """Nobody holds messages of the subscription any more: all undiscarded come again."""
+        """No consumer holds messages any more: all undiscarded ones are to be redelivered."""
 
     @abstractmethod
     def is_discarded(self, bookmark: str) -> bool:
@@ -315,12 +318,12 @@ class SubscriptionLog(Protocol):
     def resume_from_start(self) -> str:
         """The wire bookmark with which everything comes again that may be missing."""
 
-    # -- whose order it is --------------------------------------------------------------------
+    # -- server order ------------------------------------------------------------------------
 
     @property
     @abstractmethod
-    def standing(self) -> Standing:
-        """At which server it was entered last, and up to when servers were heard."""
+    def server_order(self) -> ServerOrder:
+        """The server order of its recovery point, and the caught-up times."""
 
     @property
     @abstractmethod
@@ -337,8 +340,12 @@ class SubscriptionLog(Protocol):
         """
 
     @abstractmethod
-    def heard(self, until_us: int) -> None:
-        """The server has sent all that it had at this time, in microseconds since 1970."""
+    def caught_up(self, until_us: int) -> None:
+        """The server has sent everything that it had at a time, and it was received.
+
+        Args:
+            until_us: The caught-up time, in microseconds since 1970.
+        """
 
 
 class BookmarkStore(Protocol):
@@ -395,4 +402,4 @@ class BookmarkStore(Protocol):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and locks; what is known stays known."""
+        """Release files and locks; what is known stays known."""

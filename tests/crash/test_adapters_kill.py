@@ -50,7 +50,7 @@ async def main():
             hands += zip(log.log_batch([f"{p}|{q}|" for p, q in batch]), batch)
             heard += 1
             os.write(1, b"arrived %d %d %d %d\\n" % (heard, *at.values()))
-            log.heard(heard)
+            log.caught_up(heard)
             rng.shuffle(hands)
             while len(hands) > rng.randint(0, 40):
                 number, message = hands.pop()

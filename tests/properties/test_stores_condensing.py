@@ -109,7 +109,9 @@ class Twins(RuleBasedStateMachine):
         points = [newest(each.recovery_point()) for each in self.both]
         if self.acked:  # another point, but as safe
             assert points[1].items() <= self.covered
-            assert all(self.arrived[place] < self.whole.head for place in points[1].items())
+            assert all(
+                self.arrived[place] < self.whole.low_watermark for place in points[1].items()
+            )
         else:
             assert points[0] == points[1]
             assert self.whole.applied() == self.short.applied()

@@ -101,7 +101,7 @@ class World:
         self.enter()
 
     def enter(self) -> None:
-        log, last = self.log, self.last if self.log.standing.server == self.server else ""
+        log, last = self.log, self.last if self.log.server_order.server == self.server else ""
         log.link_lost(log.tracker.next_number)
         log.begin(acked=False, start=None)
         self.at = self.begin_of(
@@ -121,7 +121,7 @@ class World:
             self.complete = True
             self.log.completed("")
         if self.complete and self.at == len(log):
-            self.log.heard(self.now_us)
+            self.log.caught_up(self.now_us)
 
     def discard(self, count: int) -> None:
         self.rng.shuffle(self.held)

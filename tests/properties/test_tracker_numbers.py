@@ -54,7 +54,7 @@ class Walk:
 
     def come_again(self) -> None:
         """Some of what is expected again comes, and others between."""
-        for publisher, sequence in [*self.tracker.again.places.values()]:
+        for publisher, sequence in [*self.tracker.redelivery.awaiting.values()]:
             if self.rng.random() < 0.7:
                 entry = publisher + 1, sequence
                 (number,) = self.tracker.log_batch(["{}|{}|".format(*entry)])
@@ -91,7 +91,7 @@ class Walk:
             self._discard(number)
 
     def discard_up_to(self) -> None:
-        waiting = {(p + 1, q) for p, q in self.tracker.again.places.values()}
+        waiting = {(p + 1, q) for p, q in self.tracker.redelivery.awaiting.values()}
         bound = self.rng.choice([*self.newest.values()] or [0])
         self.tracker.discard_up_to(bound)
         for entry in [e for e, n in self.newest.items() if n <= bound and e not in waiting]:

@@ -62,7 +62,9 @@ def sizes(run: Run) -> dict[str, int]:
             # An abandoned message may be on one broker only; who was given it waits for that one.
             trackers = [each for each in known if not (abandoned and each.undiscarded_count)]
             # What is discarded may wait for an ack that names it: condensed, so with a limit.
-            found[f"{name} entries"] = sum(each.next_number - each.head for each in trackers)
+            found[f"{name} entries"] = sum(
+                each.next_number - each.low_watermark for each in trackers
+            )
             found[f"{name} waiting"] = sum(len(each.finished.waiting) for each in trackers)
     for name, broker in run.brokers.items():
         if broker.server is not None:

@@ -226,7 +226,7 @@ def _missing_time_anchor_after_a_restart(stack: contextlib.ExitStack) -> None:
     def recover(self: Ours, *values: Ours, **named: Ours) -> None:
         opened(self, *values, **named)
         for handle in self.subscriptions.values():
-            handle.standing.server = ""
+            handle.server_order.server = ""
 
     opened = _replace(stack, logged_bookmark.LoggedBookmarkStore, "__init__", recover)
 

@@ -169,7 +169,7 @@ class BookmarkWalk:
 
     def hear(self) -> None:
         """The server has sent all that it had."""
-        self.world.subscription.heard(1000 + len(self.world.log))
+        self.world.subscription.caught_up(1000 + len(self.world.log))
 
     def sync(self) -> None:
         """Everything reaches the disk."""

@@ -53,7 +53,7 @@ from haclient_stores.adapters.recovery_point import RecoveryPoint, positions
 from haclient_stores.bookmark import Bookmark, BookmarkList
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.subscription import Discard, Journal, Subscription
-from haclient_stores.bookmark_stores.tracked_store import point_of, standing_of
+from haclient_stores.bookmark_stores.tracked_store import point_of, server_order_of
 from haclient_stores.checks import check_has, check_text
 from haclient_stores.errors import UsageError
 from haclient_stores.tracker.tracker import DUPLICATE, SubscriptionTracker
@@ -348,7 +348,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
             handle = self._handle(sub_id)
             if bookmark:
                 point = RecoveryPoint(sub_id, bookmark, server, caught_up_us)
-                handle.seed(self._positions(point), standing_of(point), generation)
+                handle.seed(self._positions(point), server_order_of(point), generation)
             if start:
                 handle.tracker.start.set(start)
             handle.tracker.start.entered_us = entered_us

@@ -32,9 +32,9 @@ from haclient_stores.bookmark_stores.records import (
     frozen,
     name_records,
     publisher_record,
+    server_order_records,
     server_records,
     snapshot,
-    standing_records,
     start_records,
     word,
 )
@@ -72,7 +72,7 @@ _OPTIONAL: Final = {
     Kind.COMPLETED,
     Kind.COMPLETED_SOMEWHERE,
     Kind.CAUGHT_UP,
-    Kind.SETTLED,
+    Kind.DISCARDED_UNTIL,
 }
 _DISCARDS: Final = {Kind.DISCARDED, Kind.DISCARDED_UP_TO}  # their room is reserved already
 _NAME_RECORDS: Final = 64  # more than any sub id of a sensible length takes
@@ -292,7 +292,7 @@ class LogJournal(Journal):
         for publisher, sequence in newest.items():
             self.note(Kind.RECOVERED, sequence, publisher)
             self.note(Kind.SEEN, sequence, publisher)
-        self._put(standing_records(self.index, self.tracker, self._log.publishers))
+        self._put(server_order_records(self.index, self.tracker, self._log.publishers))
 
     def _put(self, records: Iterable[tuple[int, int]]) -> None:
         made = list(records)  # which may meet publishers that are new

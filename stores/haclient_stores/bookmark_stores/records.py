@@ -40,9 +40,9 @@ __all__ = [
     "frozen",
     "name_records",
     "publisher_record",
+    "server_order_records",
     "server_records",
     "snapshot",
-    "standing_records",
     "start_records",
     "word",
 ]
@@ -88,7 +88,7 @@ class Kind(enum.IntEnum):
     SERVER_END = 26  # the last part
     BEFORE = 27  # publisher, sequence
     CAUGHT_UP = 28  # microseconds
-    SETTLED = 29  # microseconds
+    DISCARDED_UNTIL = 29  # microseconds
     PARTIAL_SEAL = 254  # see record_file
     SEAL = 255
 
@@ -103,7 +103,7 @@ _NAMING_A_PUBLISHER: Final = {
     Kind.COVERED,
     Kind.BEFORE,
 }
-_NAMING_A_TIME: Final = {Kind.START_TIME, Kind.ENTERED, Kind.CAUGHT_UP, Kind.SETTLED}
+_NAMING_A_TIME: Final = {Kind.START_TIME, Kind.ENTERED, Kind.CAUGHT_UP, Kind.DISCARDED_UNTIL}
 
 
 def word(kind: Kind, subscription: int = 0, publisher: int = 0) -> int:
@@ -137,19 +137,19 @@ def _text_records(
         yield word(kind, subscription), int.from_bytes(bytes([count]) + part, "little")
 
 
-def standing_records(
+def server_order_records(
     subscription: int, tracker: SubscriptionTracker, publishers: Publishers
 ) -> Iterator[tuple[int, int]]:
     """The records of where a subscription stands; nothing of it has arrived for who reads them."""
-    standing = tracker.standing
-    if standing.server:
-        yield from server_records(subscription, standing.server)
-    for publisher_id, sequence in standing.before.items():
+    server_order = tracker.server_order
+    if server_order.server:
+        yield from server_records(subscription, server_order.server)
+    for publisher_id, sequence in server_order.before.items():
         yield word(Kind.BEFORE, subscription, publishers.index(publisher_id)), sequence
-    if standing.caught_up_us:
-        yield word(Kind.CAUGHT_UP, subscription), standing.caught_up_us
-    if standing.settled_us:
-        yield word(Kind.SETTLED, subscription), standing.settled_us
+    if server_order.caught_up_us:
+        yield word(Kind.CAUGHT_UP, subscription), server_order.caught_up_us
+    if server_order.discarded_until_us:
+        yield word(Kind.DISCARDED_UNTIL, subscription), server_order.discarded_until_us
 
 
 def publisher_record(index: int, publisher_id: int) -> tuple[int, int]:
@@ -176,11 +176,11 @@ def frozen(tracker: SubscriptionTracker) -> SubscriptionTracker:
     """A copy that stays as it is, to be written down."""
     twin = copy(tracker)
     twin.chunks = tracker.chunks.copy()
-    twin.ahead = tracker.ahead.copy()
+    twin.discarded_above = tracker.discarded_above.copy()
     twin.seen = tracker.seen.copy()
-    twin.again = tracker.again.frozen()
+    twin.redelivery = tracker.redelivery.frozen()
     twin.finished = tracker.finished.frozen()
-    twin.begin_like(tracker)
+    twin.copy_start(tracker)
     return twin
 
 
@@ -200,7 +200,7 @@ def snapshot(
     yield record(Kind.NEXT, tracker.first_number)
     yield record(Kind.PURGED, tracker.generation)
     yield from start_records(subscription, tracker, publishers)
-    yield from standing_records(subscription, tracker, publishers)
+    yield from server_order_records(subscription, tracker, publishers)
     for kind, vector in (
         (Kind.RECOVERED, tracker.finished_sequences()),
         (Kind.COVERED, finished.cover),
@@ -212,7 +212,7 @@ def snapshot(
     yield record(Kind.NEXT, tracker.next_number)
     for publisher, sequence in tracker.seen.items():
         yield record(Kind.SEEN, sequence, publisher)
-    for aliases in (tracker.again.lapsed, tracker.again.aliases):
+    for aliases in (tracker.redelivery.superseded, tracker.redelivery.aliases):
         yield record(Kind.LOST, 1)  # what is in hand now is expected by whoever reads this
         for alias in aliases.values():
             yield record(Kind.ALIAS_NUMBER, alias.number)
@@ -478,14 +478,14 @@ def _purged(_: LogReader, tracker: SubscriptionTracker, __: int, generation: int
     tracker.generation = generation
 
 
-def _settled(_: LogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
-    tracker.standing.settled_us = value
+def _discarded_until(_: LogReader, tracker: SubscriptionTracker, __: int, value: int) -> None:
+    tracker.server_order.discarded_until_us = value
 
 
 def _alias(_: LogReader, tracker: SubscriptionTracker, __: int, old: int) -> None:
     """An expected entry came again."""
-    if old in tracker.again.places:
-        tracker.redeliver(*tracker.again.places[old])
+    if old in tracker.redelivery.awaiting:
+        tracker.redeliver(*tracker.redelivery.awaiting[old])
     else:  # discarded under its old number meanwhile
         tracker.skip_numbers(tracker.next_number + 1)
 
@@ -522,7 +522,7 @@ def _covered(_: LogReader, tracker: SubscriptionTracker, publisher: int, sequenc
 
 
 def _before(reader: LogReader, tracker: SubscriptionTracker, publisher: int, value: int) -> None:
-    tracker.standing.before[reader.publishers.ids[publisher]] = value
+    tracker.server_order.before[reader.publishers.ids[publisher]] = value
 
 
 def _alias_number(reader: LogReader, _: SubscriptionTracker, __: int, number: int) -> None:
@@ -555,6 +555,6 @@ _MOVES: Final[dict[int, Callable[[LogReader, SubscriptionTracker, int, int], Non
     Kind.ALIAS_NUMBER: _alias_number,
     Kind.ALIAS_OF: _alias_of,
     Kind.BEFORE: _before,
-    Kind.CAUGHT_UP: lambda _, tracker, __, value: tracker.heard(value),
-    Kind.SETTLED: _settled,
+    Kind.CAUGHT_UP: lambda _, tracker, __, value: tracker.caught_up(value),
+    Kind.DISCARDED_UNTIL: _discarded_until,
 }

@@ -19,7 +19,7 @@ offset  bytes  meaning
 4       4      bytes of the slot in use, up to the end of the text
 8       8      how often a slot was written; the higher of the two is the newer
 16      8      when the subscription was entered, microseconds since 1970; or 0
-24      8      up to when servers were heard, microseconds since 1970; or 0
+24      8      caught-up time, microseconds since 1970; or 0
 32      8      generation: how often the subscription was begun anew
 40      2      bytes of the subscription id
 42      2      bytes of the start: where it began, in wire form
@@ -55,7 +55,7 @@ from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
 from haclient_stores.tools.explain import Survival
 from haclient_stores.tracker.entries import MIXED, Chunk
-from haclient_stores.tracker.server_order import Standing
+from haclient_stores.tracker.server_order import ServerOrder
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Slot:
         entered_us: When it was entered; 0 when nobody knows.
         vectors: Publisher id, resume and applied of each publisher.
         server: The address of the server that it was entered at last.
-        caught_up_us: Up to when servers were heard, with everything until then discarded.
+        caught_up_us: The caught-up time with everything until then discarded.
         in_order: Whether the resume vector is a place in the order of that server.
         generation: How often it was begun anew.
     """
@@ -211,8 +211,8 @@ class RingJournal(Journal):
         def discard(number: int) -> None:
             if get_ident() != thread.ident:
                 thread.check()
-            head = tracker.head
-            if try_discard(number) and tracker.head != head:
+            low = tracker.low_watermark
+            if try_discard(number) and tracker.low_watermark != low:
                 save_moved()
 
         return discard
@@ -261,11 +261,13 @@ class RingJournal(Journal):
                 waiting[publisher] = applied
         if waiting:  # in any order: all before each of them is discarded
             numbers = range(tracker.next_number, tracker.next_number + len(waiting))
-            tracker.head = tracker.next_number = numbers[-1] + 1
+            tracker.low_watermark = tracker.next_number = numbers[-1] + 1
             finished.acked = True
             finished.take(Chunk(numbers, MIXED, [*waiting.values()], [*waiting]))
         before = {} if slot.in_order else {each: applied for each, _, applied in slot.vectors}
-        tracker.take_order(Standing(slot.server, before, slot.caught_up_us, slot.caught_up_us))
+        tracker.set_server_order(
+            ServerOrder(slot.server, before, slot.caught_up_us, slot.caught_up_us)
+        )
         self._image = bytearray(slot.pack())
 
     def save(self) -> None:
@@ -283,9 +285,9 @@ class RingJournal(Journal):
             ",".join(map(str, tracker.start.items)),
             tracker.start.entered_us,
             tuple((ids[p], resume.get(p, 0), sequence) for p, sequence in applied.items()),
-            tracker.standing.server,
-            tracker.standing.settled_us,
-            not tracker.standing.before,
+            tracker.server_order.server,
+            tracker.server_order.discarded_until_us,
+            not tracker.server_order.before,
             tracker.generation,
         )
         self._image = bytearray(slot.pack())
@@ -308,10 +310,10 @@ class RingJournal(Journal):
         if self._unusable:
             raise UsageError(self._unusable)
         image = self._image
-        standing = self.tracker.standing
-        _WORD.pack_into(image, _CAUGHT_UP_AT, self.tracker.settle())
-        if standing.before and standing.orders(self._named()):
-            standing.before = {}  # and so it stays until it is entered at another server
+        server_order = self.tracker.server_order
+        _WORD.pack_into(image, _CAUGHT_UP_AT, self.tracker.update_discarded_until())
+        if server_order.before and server_order.orders(self._named()):
+            server_order.before = {}  # and so it stays until it is entered at another server
             image[_IN_ORDER_AT] = True
         self.writes = writes = self.writes + 1
         _WORD.pack_into(image, 8, writes)
@@ -326,7 +328,7 @@ class RingJournal(Journal):
         return {self._publishers.ids[each]: at for each, at in self._resume().items()}
 
     def _advance(self) -> Iterable[int]:
-        """Bring `_applied` up to the head; the publishers for which it may have moved."""
+        """Bring `_applied` up to the low watermark; the publishers for which it may have moved."""
         chunk, count = self.tracker.front()
         known = self._count
         if chunk is not self._chunk or chunk is None or count < known:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from haclient_stores.bookmark import BookmarkList
     from haclient_stores.disk.threads import ThreadBinding
     from haclient_stores.tracker.entries import Alias, Chunk
-    from haclient_stores.tracker.server_order import Standing
+    from haclient_stores.tracker.server_order import ServerOrder
     from haclient_stores.tracker.tracker import SubscriptionTracker
 
 __all__ = ["Discard", "Journal", "Subscription"]
@@ -63,8 +63,10 @@ class Journal:
         def discard(number: int) -> None:
             if get_ident() != thread.ident:
                 thread.check()
-            if number == tracker.head != tracker.slow_path_at:  # `tracker.discard`, written out
-                tracker.head = number + 1
+            if (
+                number == tracker.low_watermark != tracker.slow_path_at
+            ):  # `tracker.discard`, written out
+                tracker.low_watermark = number + 1
             else:
                 tracker.discard_slowly(number)
 
@@ -121,7 +123,7 @@ class Subscription(SubscriptionLog):
         self.tracker = journal.tracker
         self._thread = journal.thread
         self._gate = journal.gate
-        self._noted_us = journal.tracker.standing.settled_us
+        self._noted_us = journal.tracker.server_order.discarded_until_us
         self.discard = journal.discard_function()  # pyright: ignore[reportIncompatibleMethodOverride]  # see above
 
     @override
@@ -178,17 +180,17 @@ class Subscription(SubscriptionLog):
             self.tracker.forget()
             self.journal.note(Kind.PURGED, self.tracker.generation)
 
-    def seed(self, newest: dict[int, int], standing: Standing, generation: int) -> None:
+    def seed(self, newest: dict[int, int], server_order: ServerOrder, generation: int) -> None:
         """Begin where another process has got to.
 
         Args:
             newest: By publisher index, the sequence up to which everything is finished.
-            standing: In which server's order that is.
+            server_order: In which server's order that is.
             generation: How often the subscription was begun anew, here or elsewhere.
         """
         self._thread.check()
         with self.journal.moving():
-            self.tracker.seed(newest, standing, generation)
+            self.tracker.seed(newest, server_order, generation)
             self.journal.note(Kind.PURGED, generation)
             self.journal.note_seed(newest)
 
@@ -198,10 +200,10 @@ class Subscription(SubscriptionLog):
     def discard_up_to(self, number: int) -> None:
         self._thread.check()
         tracker, journal = self.tracker, self.journal
-        if number < tracker.head:  # a record is only written where it discards something
+        if number < tracker.low_watermark:  # a record is only written where it discards something
             return
         with journal.moving():
-            if not tracker.again:
+            if not tracker.redelivery:
                 if tracker.oldest_undiscarded:
                     tracker.discard_all_up_to(number)
                     journal.note(Kind.DISCARDED_UP_TO, number)
@@ -239,26 +241,26 @@ class Subscription(SubscriptionLog):
     @override
     def entered(self, server: str) -> None:
         self._thread.check()
-        is_progress = log_name(server) == log_name(self.tracker.standing.server)
+        is_progress = log_name(server) == log_name(self.tracker.server_order.server)
         with self.journal.moving():
             self.tracker.entered(server)
             self.journal.note_server(server, is_progress=is_progress)
 
     @override
-    def heard(self, until_us: int) -> None:
+    def caught_up(self, until_us: int) -> None:
         self._thread.check()
         tracker, journal = self.tracker, self.journal
         with journal.moving():
-            tracker.heard(until_us)
+            tracker.caught_up(until_us)
             journal.note(Kind.CAUGHT_UP, until_us)
-            if tracker.settle() != self._noted_us:
-                self._noted_us = tracker.standing.settled_us
-                journal.note(Kind.SETTLED, self._noted_us)
+            if tracker.update_discarded_until() != self._noted_us:
+                self._noted_us = tracker.server_order.discarded_until_us
+                journal.note(Kind.DISCARDED_UNTIL, self._noted_us)
 
     @property
     @override
-    def standing(self) -> Standing:
-        return self.tracker.standing
+    def server_order(self) -> ServerOrder:
+        return self.tracker.server_order
 
     @property
     @override

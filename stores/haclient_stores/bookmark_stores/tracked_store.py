@@ -23,7 +23,7 @@ from haclient_stores.errors import UsageError
 from haclient_stores.interfaces import BookmarkStore
 from haclient_stores.tools.explain import Explanation, Survival, explain
 from haclient_stores.tracker.entries import Publishers
-from haclient_stores.tracker.server_order import NOWHERE, Standing
+from haclient_stores.tracker.server_order import NOWHERE, ServerOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from haclient_stores.disk.durable_file import Durability
     from haclient_stores.tracker.tracker import SubscriptionTracker
 
-__all__ = ["BookmarkFileStore", "TrackedBookmarkStore", "point_of", "standing_of"]
+__all__ = ["BookmarkFileStore", "TrackedBookmarkStore", "point_of", "server_order_of"]
 
 
 class TrackedBookmarkStore(BookmarkStore):
@@ -212,7 +212,7 @@ class TrackedBookmarkStore(BookmarkStore):
             handle = self._subscriptions.get(point.sub_id)
             if newest and (handle is None or self._is_newer(point, newest, handle.tracker)):
                 self.subscription(point.sub_id).seed(
-                    newest, standing_of(point), max(point.generation, 1)
+                    newest, server_order_of(point), max(point.generation, 1)
                 )
 
     def _is_newer(
@@ -308,19 +308,21 @@ def point_of(sub_id: str, tracker: SubscriptionTracker) -> RecoveryPoint:
     One that was entered at NOW asked for nothing older than its entry, so that time is safe too.
     """
     point = tracker.recovery_point()
-    standing = tracker.standing
-    tracker.settle()
-    in_order = standing.server != NOWHERE and (not standing.before or tracker.in_order)
+    server_order = tracker.server_order
+    tracker.update_discarded_until()
+    in_order = server_order.server != NOWHERE and (not server_order.before or tracker.in_order)
     return RecoveryPoint(
         sub_id,
         str(point) if positions(point) else "",
-        standing.server if in_order else "",
-        max(standing.settled_us, tracker.start.entered_us),
+        server_order.server if in_order else "",
+        max(server_order.discarded_until_us, tracker.start.entered_us),
         tracker.generation,
     )
 
 
-def standing_of(point: RecoveryPoint) -> Standing:
+def server_order_of(point: RecoveryPoint) -> ServerOrder:
     """Where a subscription stands that begins with this; a time that cannot be counts as none."""
     caught_up_us = point.caught_up_us if 0 < point.caught_up_us <= LAST_MICROSECOND else 0
-    return Standing(point.server or NOWHERE, caught_up_us=caught_up_us, settled_us=caught_up_us)
+    return ServerOrder(
+        point.server or NOWHERE, caught_up_us=caught_up_us, discarded_until_us=caught_up_us
+    )

@@ -89,7 +89,7 @@ def explain(
     """The explanation for one subscription."""
     ids = publishers.ids
     waiting = sum(len(chunk.numbers) for chunk in tracker.finished.waiting)
-    discarded_ahead = tracker.ahead.count
+    discarded_ahead = tracker.discarded_above.count
     in_front = _discarded_in_front(tracker, ids)
     filtered = {
         Survival.ALL: waiting + in_front + discarded_ahead,

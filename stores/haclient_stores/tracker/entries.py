@@ -11,7 +11,7 @@ undiscarded entries, the stretches between them, and the publishers.
 Why nobody can tell. Let `d` be an entry that is dropped; then a later entry `k` of its publisher in
 the same stretch is kept, and k's sequence is higher. All that is ever asked of entries is this:
 
-- *What is open, what is expected again?* Only undiscarded entries can be either.
+- *What is open, what awaits redelivery?* Only undiscarded entries can be either.
 - *Was it delivered before?* That is told by the highest sequence seen, not by entries.
 - *The recovery point, without acks:* the last of each publisher in front of the oldest undiscarded
   entry. The stretch has no such entry, so it lies in front of it as a whole, with k, or not at all.
@@ -23,8 +23,8 @@ the same stretch is kept, and k's sequence is higher. All that is ever asked of 
   covers k. Others may be named that came between the two: they are covered themselves, d was
   discarded, and so was all that is in front of them.
 
-So without acks the answers are the same ones. With acks the list may name other places, which are
-as safe, and a publisher's may lag by what has come since the last ack. Pure.
+So without acks the answers are the same ones. With acks the list may name other positions, which
+are as safe, and a publisher's may lag by what has come since the last ack. Pure.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ if TYPE_CHECKING:
 
 
 _NEVER: Final = 1 << 64  # above every number
-_TOGETHER: Final = 4096  # entries in a new chunk: the head leaves it behind as a whole
+_TOGETHER: Final = 4096  # entries in a new chunk, which is taken only when all are discarded
 
 
 def condensed(

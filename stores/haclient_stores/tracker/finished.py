@@ -1,8 +1,8 @@
 """How far a subscription has got: discarded entries, the acks that cover them, the recovery point.
 
-`tracking` decides what is discarded and hands over whole chunks, in arrival order, once they lie
-in front of everything undiscarded. Here they become *finished*: at once, or where the subscription
-asked for persisted acks, when one covers them.
+The tracker decides what is discarded. It hands over whole chunks in arrival order, once everything
+before them is discarded. Here they become *finished*: at once or, where the subscription asked for
+persisted acks, when one covers them.
 
 An ack `b` covers, by its place, all entries of this link up to the last one of b's publisher with
 a sequence up to b's; and on any link all entries of that publisher up to b's sequence. Chunks that
@@ -11,8 +11,8 @@ the last entry of each publisher in each group stays. Whenever an ack covers tha
 those before it too, so what is lost is precision, never safety, and memory stays bounded. No group
 has entries of this link and of an earlier one, since different rules hold for the two.
 
-An ack may become a recovery point of its own (`tracking` decides when it may): it is taken once
-everything that had arrived before it is discarded. Pure.
+An ack may become a recovery point of its own; the tracker decides when it may. It is *pending*
+until everything that arrived before it is discarded. Pure.
 """
 
 from __future__ import annotations
@@ -115,7 +115,12 @@ class Finished:
         self._pending: tuple[int, int, int] | None = None  # an ack, and what came before it
 
     def begin(self, link_first: int, *, acked: bool) -> None:
-        """A new link: places on the old one say nothing any more."""
+        """A new link begins; acks cover by place only entries of their own link.
+
+        Args:
+            link_first: The first number of the link.
+            acked: Whether entries need an ack to be finished.
+        """
         self.acked = acked
         self.link_first = link_first
         self._covered_to = 0
@@ -123,11 +128,11 @@ class Finished:
         self._release()
 
     def drop_ack_index(self) -> None:
-        """Let go of chunks that only the index of acks still has; the next ack builds it anew."""
+        """Release chunks that only the index of acks still holds; the next ack builds it anew."""
         self._ack_index.clear(self.link_first)
 
     def take(self, chunk: Chunk) -> None:
-        """All entries of the chunk are discarded, and all before it."""
+        """Take over a chunk whose entries are discarded, as is everything before it."""
         newest = chunk.newest()
         if not self.acked and not self.waiting:
             self.recover(newest)
@@ -157,7 +162,13 @@ class Finished:
             self._grain *= 2 if len(groups) > _WAITING_CHUNKS // 2 else 1
 
     def covered(self, publisher: int, sequence: int, *, open_chunks: Iterable[Chunk]) -> None:
-        """An ack; `open_chunks` are those not taken yet, newest first."""
+        """Apply a persisted ack.
+
+        Args:
+            publisher: The index of its publisher.
+            sequence: Its sequence.
+            open_chunks: The chunks that were not taken yet, newest first.
+        """
         self.cover[publisher] = max(sequence, self.cover.get(publisher, 0))
         # Discarded chunks are older than all open ones.
         self._ack_index.extend(chain(open_chunks, reversed(self.waiting)))
@@ -165,21 +176,28 @@ class Finished:
         self._covered_to = max(self._covered_to, place)
         self._release()
 
-    def offer(self, publisher: int, sequence: int, *, before: int) -> None:
-        """A position that is a recovery point once the numbers below `before` are discarded."""
+    def set_pending_ack(self, publisher: int, sequence: int, *, before: int) -> None:
+        """Hold an ack that becomes a recovery point once the numbers below `before` are discarded.
+
+        It replaces an earlier one.
+        """
         self._pending = (publisher, sequence, before)
 
     def reached(self) -> dict[int, int]:
-        """The highest sequence of each publisher in a position that is finished or offered."""
+        """The highest sequence of each publisher that is finished or in the pending ack."""
         reached = dict(self.recovered)
         if self._pending is not None:
             publisher, sequence, _ = self._pending
             reached[publisher] = max(sequence, reached.get(publisher, 0))
         return reached
 
-    def settle(self, head: int) -> None:
-        """Take the position offered if everything below `head` is discarded."""
-        if self._pending is None or head < self._pending[2]:
+    def apply_pending_ack(self, low_watermark: int) -> None:
+        """Make the pending ack a recovery point if all that came before it is discarded.
+
+        Args:
+            low_watermark: The lowest number that is not discarded.
+        """
+        if self._pending is None or low_watermark < self._pending[2]:
             return
         publisher, sequence, _ = self._pending
         self._pending = None
@@ -222,7 +240,7 @@ class Finished:
         return len(chunk.numbers)
 
     def recover(self, newest: dict[int, int]) -> None:
-        """These sequences are finished, and all before them."""
+        """Note that everything up to these sequences is finished, by publisher index."""
         recovered, applied = self.recovered, self.applied
         for publisher, sequence in newest.items():
             if sequence > recovered.get(publisher, 0):
@@ -231,14 +249,19 @@ class Finished:
                     applied[publisher] = sequence
 
     def frozen(self) -> Finished:
-        """A copy that stays as it is."""
+        """A copy to be written down; later changes do not reach it."""
         twin = copy(self)
         twin.recovered, twin.cover = dict(self.recovered), dict(self.cover)
         twin.applied, twin.waiting = dict(self.applied), self.waiting.copy()
         return twin
 
     def with_part(self, chunk: Chunk | None, count: int) -> dict[int, int]:
-        """`recovered`, if the first `count` entries of the oldest open chunk are discarded."""
+        """`recovered`, with the first `count` entries of the oldest open chunk discarded.
+
+        Args:
+            chunk: The oldest chunk with an undiscarded entry; None when there is none.
+            count: How many entries at its front are discarded.
+        """
         newest = dict(self.recovered)
         if chunk is None or self.waiting or not count:
             return newest

@@ -1,8 +1,9 @@
-"""Entries that come a second time (see `tracking`).
+"""Entries that are delivered a second time.
 
-An entry is *expected* when nobody holds it any more and it is not discarded. When it comes again it
-gets a new number, its *alias*, and somebody holds it under that. If that holder's link is lost too,
-the entry is expected again and its last alias has *lapsed*: a discard under it still counts. Pure.
+An undiscarded entry *awaits redelivery* when no consumer holds it any more: its link was lost while
+it was queued, or its process has died. Its redelivery gets a new number, its *alias*, under which
+the consumer holds it. If that link is lost too, the entry awaits redelivery again and its last
+alias is *superseded*: a discard under it still counts. Pure.
 """
 
 from __future__ import annotations
@@ -22,99 +23,108 @@ __all__ = ["Redelivery"]
 
 
 class Redelivery:
-    """Expected entries and aliases.
+    """Entries that await redelivery, and aliases of those that were redelivered.
+
+    Publishers are indexes of `Publishers`.
 
     Attributes:
-        aliases: Entries that were delivered a second time and are not discarded, by new number.
-        lapsed: The last alias of each entry that is expected again: its holder may still discard.
-        places: Publisher and sequence of the expected entries, by number.
+        aliases: The current alias of each redelivered, undiscarded entry, by new number; rising.
+        superseded: The last alias of each entry that awaits redelivery again, by that number.
+        awaiting: Publisher and sequence of the entries that await redelivery, by number.
     """
 
-    __slots__ = ("_current", "_numbers", "aliases", "lapsed", "places")
+    __slots__ = ("_current", "_numbers", "aliases", "awaiting", "superseded")
 
     def __init__(self) -> None:
         self.aliases: dict[int, Alias] = {}
-        self.lapsed: dict[int, Alias] = {}
-        self.places: dict[int, tuple[int, int]] = {}
-        self._numbers: dict[tuple[int, int], int] = {}
+        self.superseded: dict[int, Alias] = {}
+        self.awaiting: dict[int, tuple[int, int]] = {}
+        self._numbers: dict[tuple[int, int], int] = {}  # the inverse of `awaiting`
         self._current: dict[int, int] = {}  # the alias of an entry, by its own number
 
     def __bool__(self) -> bool:
-        """Whether some old numbers are not what anybody holds now."""
-        return bool(self.aliases or self.places)
+        """Whether some entry is not held under its own number."""
+        return bool(self.aliases or self.awaiting)
 
     def frozen(self) -> Redelivery:
-        """A copy that stays as it is, to be written down."""
+        """A copy to be written down; later changes do not reach it."""
         twin = copy(self)
-        twin.aliases, twin.lapsed = dict(self.aliases), dict(self.lapsed)
-        twin.places = dict(self.places)
+        twin.aliases, twin.superseded = dict(self.aliases), dict(self.superseded)
+        twin.awaiting = dict(self.awaiting)
         return twin
 
-    def expects(self, publisher: int, sequence: int) -> bool:
-        """Whether this message is to be delivered though it was seen before."""
+    def awaits(self, publisher: int, sequence: int) -> bool:
+        """Whether this message is to be delivered although it was seen before."""
         return (publisher, sequence) in self._numbers
 
-    def expects_any(self, publishers: Iterable[int], sequences: Iterable[int]) -> bool:
-        """The same for any of several."""
+    def awaits_any(self, publishers: Iterable[int], sequences: Iterable[int]) -> bool:
+        """The same for any of several messages."""
         return bool(self._numbers) and not self._numbers.keys().isdisjoint(
             zip(publishers, sequences, strict=False)
         )
 
-    def expect(self, number: int, publisher: int, sequence: int) -> None:
-        """Nobody holds the entry any more."""
+    def await_redelivery(self, number: int, publisher: int, sequence: int) -> None:
+        """Mark an undiscarded entry that no consumer holds any more."""
         self._numbers[publisher, sequence] = number
-        self.places[number] = (publisher, sequence)
+        self.awaiting[number] = (publisher, sequence)
 
-    def lose(
+    def link_lost(
         self, first_queued: int, chunks: Iterable[Chunk], *, is_open: Callable[[int], bool]
     ) -> None:
-        """Entries and aliases from this number on are held by nobody.
+        """Mark all undiscarded entries and aliases from a number on as awaiting redelivery.
 
         Args:
-            first_queued: The first number that was never handed out.
+            first_queued: The first number that was never delivered.
             chunks: The entries that are not wholly discarded.
-            is_open: Whether an old number stands for an entry that is not discarded.
+            is_open: Whether an own number stands for an entry that is not discarded.
         """
         lost = [each for each in self.aliases.values() if each.number >= first_queued]
-        # A discard under an entry's own number, in order, does not look for its alias.
+        # An in-order discard under an entry's own number does not look for the entry's alias.
         stale = [each for each in self.aliases.values() if not is_open(each.old)]
         for alias in {each.number: each for each in (*lost, *stale)}.values():
             del self.aliases[alias.number], self._current[alias.old]
             if is_open(alias.old):
-                self.expect(alias.old, alias.publisher, alias.sequence)
-        latest = {alias.old: alias for alias in (*self.lapsed.values(), *lost)}
-        self.lapsed = {each.number: each for each in latest.values() if is_open(each.old)}
+                self.await_redelivery(alias.old, alias.publisher, alias.sequence)
+        latest = {alias.old: alias for alias in (*self.superseded.values(), *lost)}
+        self.superseded = {each.number: each for each in latest.values() if is_open(each.old)}
         held = self._current
         for chunk in chunks:
             if chunk.numbers[-1] < first_queued:
                 continue
             for number, publisher, sequence in chunk.entries():
                 if number >= first_queued and number not in held and is_open(number):
-                    self.expect(number, publisher, sequence)
+                    self.await_redelivery(number, publisher, sequence)
 
-    def give(self, number: int, publisher: int, sequence: int) -> Alias:
-        """An expected entry came again under a new number."""
+    def redeliver(self, number: int, publisher: int, sequence: int) -> Alias:
+        """Make `number` the alias of the entry that awaits redelivery of this message.
+
+        Returns:
+            The alias.
+
+        Raises:
+            KeyError: No entry awaits it.
+        """
         old = self._numbers.pop((publisher, sequence))
-        del self.places[old]
+        del self.awaiting[old]
         alias = self.aliases[number] = Alias(number, old, publisher, sequence)
         self._current[old] = number
         return alias
 
     def resolve_alias(self, number: int) -> int:
-        """The own number of the entry that somebody discards under this number."""
-        alias = self.aliases.get(number) or self.lapsed.pop(number, None)
+        """The own number of the entry that is discarded under `number`."""
+        alias = self.aliases.get(number) or self.superseded.pop(number, None)
         return number if alias is None else alias.old
 
     def forget(self, number: int) -> None:
-        """The entry of this own number was discarded, under whichever number."""
-        if (place := self.places.pop(number, None)) is not None:
+        """Drop what is known of the entry with this own number: it was discarded."""
+        if (place := self.awaiting.pop(number, None)) is not None:
             del self._numbers[place]
         if (alias := self._current.pop(number, None)) is not None:
             del self.aliases[alias]
 
     def is_elsewhere(self, number: int) -> bool:
         """Whether an open entry is not held under its own number."""
-        return number in self.places or number in self._current
+        return number in self.awaiting or number in self._current
 
     def aliases_up_to(self, number: int) -> list[int]:
         """The aliases up to this number, rising."""

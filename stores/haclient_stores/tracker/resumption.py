@@ -1,7 +1,7 @@
-"""Where a subscription goes on, in wire form: what all bookmark stores have in common. Pure.
+"""Where a subscription resumes, in wire form: what all bookmark stores have in common. Pure.
 
-What is finished is the recovery point, and as long as nothing is, the start is. On the server in
-whose order it was made that is enough; `resume_elsewhere` is for all others (see `standing`).
+The recovery point is what is finished or, while nothing is, the start. On the server in whose order
+it was made that is enough. For any other server `resume_elsewhere` adds a time (`server_order`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from haclient_stores.bookmark import (
     parse_bookmark,
 )
 from haclient_stores.interfaces import SubscriptionLog
-from haclient_stores.tracker.server_order import Standing
+from haclient_stores.tracker.server_order import ServerOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,31 +30,31 @@ __all__ = ["Resumption", "Start", "sequences"]
 
 
 class Resumption(SubscriptionLog):
-    """Answers to where a subscription goes on.
+    """Computes where a subscription resumes.
 
     Attributes:
         start: Where it began.
     """
 
     start: Start
-    _standing: Standing
+    _server_order: ServerOrder
 
     def __init__(self) -> None:
-        self.begin_anew()
+        self.reset()
 
-    def begin_anew(self) -> None:
-        """Forget where it began and where it stands."""
+    def reset(self) -> None:
+        """Forget the start and the server order."""
         self.start = Start()
-        self._standing = Standing()
+        self._server_order = ServerOrder()
 
-    def begin_like(self, other: Resumption) -> None:
-        """Begin and stand where another does now, whatever becomes of that one."""
+    def copy_start(self, other: Resumption) -> None:
+        """Copy the start and the server order of another; later changes to it do not matter."""
         self.start = copy(other.start)
-        self._standing = other.standing.copy()
+        self._server_order = other.server_order.copy()
 
-    def take_order(self, standing: Standing) -> None:
-        """Stand where another process has stood."""
-        self._standing = standing
+    def set_server_order(self, server_order: ServerOrder) -> None:
+        """Take over the server order of another process."""
+        self._server_order = server_order
 
     # -- what the store knows -----------------------------------------------------------------
 
@@ -65,18 +65,18 @@ class Resumption(SubscriptionLog):
 
     @property
     @abstractmethod
-    def nothing_came(self) -> bool:
+    def nothing_arrived(self) -> bool:
         """Whether no message has arrived since the start."""
         ...
 
     @abstractmethod
     def arrived(self) -> Mapping[int, int]:
-        """How far each publisher, by its id, has been heard of."""
+        """The highest sequence received of each publisher, by its id."""
         ...
 
     @abstractmethod
-    def expected(self) -> Iterable[int]:
-        """The ids of publishers of whom something has arrived that nobody holds any more."""
+    def awaiting_redelivery(self) -> Iterable[int]:
+        """The ids of the publishers of entries that await redelivery."""
         ...
 
     # -- asking -------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class Resumption(SubscriptionLog):
     def recovery_point(self) -> BookmarkList:
         if (finished := self.finished_point()).items:
             return finished
-        return BookmarkList(self.start.resume_items(nothing_came=self.nothing_came))
+        return BookmarkList(self.start.resume_items(nothing_arrived=self.nothing_arrived))
 
     @override
     def resume(self) -> str:
@@ -95,9 +95,9 @@ class Resumption(SubscriptionLog):
     def resume_elsewhere(self, since_us: int, after: str = "") -> tuple[str, ...]:
         finished = self.finished_point()
         named = sequences(finished)
-        if any(publisher not in named for publisher in self.expected()):
-            # Expected of a publisher of whom nothing is finished: in the order of another log it
-            # may lie before everything that the list names. Only the start is surely before it.
+        if any(publisher not in named for publisher in self.awaiting_redelivery()):
+            # A message that awaits redelivery is of a publisher with nothing finished. In another
+            # log it may precede everything that the list names. Only the start surely precedes it.
             return (self.resume_from_start(),)
         return self.start.resume_elsewhere(
             self.recovery_point(), since_us, finished=bool(finished.items), after=after
@@ -105,19 +105,19 @@ class Resumption(SubscriptionLog):
 
     @override
     def resume_from_start(self) -> str:
-        return str(self.start.again) if self.start.range is None else str(self.start.range)
+        return str(self.start.on_any_server) if self.start.range is None else str(self.start.range)
 
-    # -- whose order it is --------------------------------------------------------------------
+    # -- server order ---------------------------------------------------------------------------
 
     @property
     @override
-    def standing(self) -> Standing:
-        return self._standing
+    def server_order(self) -> ServerOrder:
+        return self._server_order
 
     @property
     @override
     def in_order(self) -> bool:
-        return self._standing.orders(sequences(self.finished_point()))
+        return self._server_order.orders(sequences(self.finished_point()))
 
     @override
     def entered(self, server: str) -> None:
@@ -125,11 +125,11 @@ class Resumption(SubscriptionLog):
         if self.start.entered_us and not self.start.is_now:  # where the log ended, over there
             for publisher, sequence in sequences(BookmarkList(self.start.items)).items():
                 arrived.setdefault(publisher, sequence)
-        self._standing.entered(server, arrived)
+        self._server_order.entered(server, arrived)
 
     @override
-    def heard(self, until_us: int) -> None:
-        self._standing.heard(until_us)
+    def caught_up(self, until_us: int) -> None:
+        self._server_order.caught_up(until_us)
 
 
 def sequences(point: BookmarkList) -> dict[int, int]:
@@ -182,25 +182,25 @@ class Start:
             case point:
                 self.items = (_NOW,) if point == NOW else ()
 
-    def resume_items(self, *, nothing_came: bool) -> tuple[Bookmark | Timestamp, ...]:
+    def resume_items(self, *, nothing_arrived: bool) -> tuple[Bookmark | Timestamp, ...]:
         """Where to begin while nothing is finished.
 
         A subscription entered at NOW begins at that moment. Without a clock it may go to NOW again
         only if nothing was ever delivered; else everything is better than a gap.
         """
-        if not self.is_now or (nothing_came and not self.entered_us):
+        if not self.is_now or (nothing_arrived and not self.entered_us):
             return self.items
         return (Timestamp(self.entered_us),) if self.entered_us else ()
 
     @property
-    def again(self) -> BookmarkList:
-        """Where to begin so that nothing is missing, on any server.
+    def on_any_server(self) -> BookmarkList:
+        """Where to begin on any server so that nothing is missing.
 
-        The position of a `completed` counts on one server only: the time of the entry does on all.
+        The position of a `completed` counts on one server only; the time of the entry on all.
         """
         if self.entered_us:
             return BookmarkList((Timestamp(self.entered_us),))
-        return BookmarkList(self.resume_items(nothing_came=False))
+        return BookmarkList(self.resume_items(nothing_arrived=False))
 
     def resume(self, point: BookmarkList) -> str:
         """The wire form for a re-subscribe: a range keeps its end."""

@@ -8,24 +8,24 @@ one of them also *covers* it.
 
 **Recovery point.** For each publisher the highest sequence in the longest prefix of finished
 entries. A server starts after the earliest of the list that it knows, so everything behind the
-prefix comes again: an undiscarded entry is never skipped, whatever was discarded after it.
+prefix is sent again: an undiscarded entry is never skipped, whatever was discarded after it.
 
-**Duplicates.** A message is new when its sequence is above the highest seen of its publisher. What
-is not above was delivered before and is dropped, with one exception: it is *expected*. Expected are
-entries that nobody holds any more: those queued but not handed out when a link was lost, and all
-undiscarded ones after a restart. They keep their place in the arrival order, so they hold the
-recovery point until they came again and were discarded. When such a message comes it gets a new
-number, an *alias* of the old entry, since numbers have to rise in the order of delivery.
-Undiscarded entries that somebody holds are *in hand*: their redelivery is dropped.
+**Duplicates.** A message is new when its sequence is above the highest seen of its publisher. Any
+other message was delivered before and is dropped, unless its entry *awaits redelivery*
+(`redelivery`). That is an entry that no consumer holds any more: it was queued and undelivered when
+a link was lost, or it was undiscarded at a restart. It keeps its place in the arrival order, so it
+holds the recovery point until it was redelivered and discarded. The redelivered message gets a new
+number, an *alias* of the old entry, since numbers have to rise in the order of delivery. The
+redelivery of an entry that is delivered and undiscarded is dropped.
 
-**Numbers.** `head` is the low watermark: it is always an open entry or the next number. A number
-from there on is open, discarded (`ahead`), or stands for no entry (`holes`: aliases, and numbers
-that were skipped). The tests assert it after every step (`tests/support/tracker_invariants.py`).
+**Numbers.** `low_watermark` is always an open entry or the next number. A number from there on is
+open, discarded (`discarded_above`), or stands for no entry (`unused`: aliases, and numbers that
+were skipped). The tests assert it after every step (`tests/support/tracker_invariants.py`).
 
 **Persisted acks** (`finished`) are recovery points of their own only after `completed` and while
 the subscription is neither paused nor conflated, which is decided here.
 
-**Memory** is bounded by what is undiscarded, whatever is discarded behind it (`condensing`).
+**Memory** is bounded by what is undiscarded, whatever is discarded behind it (`entries`).
 
 Pure: no clock, no file. The logged store is this class and a record of its moves.
 """
@@ -51,13 +51,13 @@ from haclient_stores.tracker.runs import Runs
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from haclient_stores.tracker.server_order import Standing
+    from haclient_stores.tracker.server_order import ServerOrder
 
 __all__ = ["DUPLICATE", "UNTRACKED", "SubscriptionTracker"]
 
 DUPLICATE: Final = 0
 UNTRACKED: Final = -1
-_MANY: Final = 16_384  # so many more messages make it worth a look what can be forgotten
+_CONDENSE_EVERY: Final = 16_384  # messages from one attempt to condense to the next, at least
 
 _log = logging.getLogger(__name__)
 
@@ -66,20 +66,21 @@ class SubscriptionTracker(Resumption):
     """The rules of one subscription.
 
     Attributes, which only this class changes:
-        head: All numbers below it are discarded.
+        low_watermark: All numbers below it are discarded.
         chunks: The entries that are not wholly discarded, in arrival order.
-        slow_path_at: The number whose discard is more than a step of the head.
-        ahead: The discarded numbers above the head.
-        holes: Numbers above the head that stand for no entry, such as those of aliases.
+        slow_path_at: The number whose discard is more than a step of the low
+            watermark.
+        discarded_above: The discarded numbers above the low watermark.
+        unused: Numbers above the low watermark that stand for no entry, such as those of aliases.
         conflated: Whether messages are held back, so that acks are no recovery points.
         paused: Set while the server holds the subscription: its acks are then no recovery points.
         finished: How far it has got.
         seen: The highest sequence seen of each publisher.
-        again: Entries that are expected or were delivered a second time.
+        redelivery: Entries that await redelivery or were redelivered.
         generation: How often it was begun anew, at an explicit start or after a purge; from 1 on.
-        first_number, next_number: The numbers given away since the start, if they differ.
+        first_number, next_number: The range of the numbers used since the start.
         at_end: Whether the replay of this link is over.
-        fresh: What the last `log_batch` has added, for whoever writes it down.
+        fresh: What the last `log_batch` has added, for the journal.
     """
 
     def __init__(self, publishers: Publishers | None = None) -> None:
@@ -93,18 +94,18 @@ class SubscriptionTracker(Resumption):
         self.purge()
 
     def purge(self) -> None:
-        """Know nothing but the next number: an old one must never mean a new entry."""
-        self.head = self.next_number
-        self.slow_path_at = self.next_number  # the number whose discard takes the slow way
+        """Forget everything but the next number: an old one must never mean a new entry."""
+        self.low_watermark = self.next_number
+        self.slow_path_at = self.next_number
         self.chunks: deque[Chunk] = deque()
-        self.ahead, self.holes = Runs(), Runs()
-        self.again = Redelivery()
+        self.discarded_above, self.unused = Runs(), Runs()
+        self.redelivery = Redelivery()
         self.seen: dict[int, int] = {}
         self.finished = Finished(self.next_number, acked=False)
         self.at_end = False
         self._searched_to = self.next_number  # see `held_up_to`
-        self._look_at = self.next_number + _MANY
-        self.begin_anew()
+        self._condense_at = self.next_number + _CONDENSE_EVERY
+        self.reset()
         self.first_number = self.next_number
 
     # -- entering and leaving -----------------------------------------------------------------
@@ -127,15 +128,15 @@ class SubscriptionTracker(Resumption):
 
     @override
     def link_lost(self, first_queued: int) -> None:
-        self.again.lose(first_queued, self.chunks, is_open=self._is_open)
-        self._set_turn()
+        self.redelivery.link_lost(first_queued, self.chunks, is_open=self._is_open)
+        self._set_slow_path()
 
     @override
     def ended(self) -> None:
         self.link_lost(0)
 
     def _is_open(self, number: int) -> bool:
-        return number >= self.head and number not in self.ahead
+        return number >= self.low_watermark and number not in self.discarded_above
 
     # -- arrival ------------------------------------------------------------------------------
 
@@ -148,7 +149,7 @@ class SubscriptionTracker(Resumption):
         new = Publishers.all_new(self.seen, publisher, sequences, publishers)
         if not new or max(sequences) > LARGEST:
             known = Publishers.all_known(self.seen, publisher, sequences, publishers)
-            if known and not self.again.expects_any(publishers or repeat(publisher), sequences):
+            if known and not self.redelivery.awaits_any(publishers or repeat(publisher), sequences):
                 self.fresh = []
                 return [DUPLICATE] * len(bookmarks)
             return self._log_each(bookmarks)
@@ -159,7 +160,16 @@ class SubscriptionTracker(Resumption):
     def append(
         self, publisher: int, sequences: Sequence[int], publishers: Sequence[int] = ()
     ) -> Chunk:
-        """Add entries that are known to be new, in one piece."""
+        """Add entries that are known to be new.
+
+        Args:
+            publisher: The index of their publisher, or `MIXED`.
+            sequences: The sequence of each; of one publisher they rise.
+            publishers: The publisher of each if they differ.
+
+        Returns:
+            The new chunk.
+        """
         first = self.next_number
         self.next_number = following = first + len(sequences)
         chunk = Chunk(range(first, following), publisher, sequences, publishers)
@@ -169,13 +179,13 @@ class SubscriptionTracker(Resumption):
             self.seen.update(zip(publishers, sequences, strict=True))
         self.chunks.append(chunk)
         if len(self.chunks) == 1:
-            self._set_turn()
-        if following > self._look_at:
+            self._set_slow_path()
+        if following > self._condense_at:
             self.condense()
         return chunk
 
     def _log_each(self, bookmarks: list[str]) -> list[int]:
-        """Any mixture of publishers, duplicates, expected ones and text that is no bookmark."""
+        """Any mixture of publishers, duplicates, redeliveries and text that is no bookmark."""
         self.fresh = []
         numbers: list[int] = []
         publishers: list[int] = []
@@ -192,7 +202,7 @@ class SubscriptionTracker(Resumption):
                 numbers.append(UNTRACKED)
                 if bookmark:
                     _log.warning("cannot track a message with the bookmark %r", bookmark)
-            elif self.again.expects(publisher, sequence):
+            elif self.redelivery.awaits(publisher, sequence):
                 self._add(publishers, sequences)
                 publishers, sequences = [], []
                 numbers.append(self.redeliver(publisher, sequence))
@@ -211,12 +221,12 @@ class SubscriptionTracker(Resumption):
             self.fresh.append(self.append(MIXED, sequences, publishers))
 
     def redeliver(self, publisher: int, sequence: int) -> int:
-        """An expected entry came again: its new number."""
+        """The new number of an entry that awaited redelivery and was redelivered."""
         number = self.next_number
         self.next_number = number + 1
-        self.holes.append(number, number + 1)  # the old entry is the one that counts
-        self.fresh.append(self.again.give(number, publisher, sequence))
-        self._set_turn()
+        self.unused.append(number, number + 1)  # the old entry is the one that counts
+        self.fresh.append(self.redelivery.redeliver(number, publisher, sequence))
+        self._set_slow_path()
         return number
 
     @override
@@ -227,46 +237,50 @@ class SubscriptionTracker(Resumption):
     def is_discarded(self, bookmark: str) -> bool:
         publisher, sequence = self.publishers.parse(bookmark)
         seen = 0 < sequence <= self.seen.get(publisher, 0)
-        return seen and not self.again.expects(publisher, sequence)
+        return seen and not self.redelivery.awaits(publisher, sequence)
 
     # -- discarding ---------------------------------------------------------------------------
 
     @override
     def discard(self, number: int) -> None:
-        if number == self.head != self.slow_path_at:
-            self.head = number + 1
+        if number == self.low_watermark != self.slow_path_at:
+            self.low_watermark = number + 1
         else:
             self.discard_slowly(number)
 
     def try_discard(self, number: int) -> bool:
         """`discard`, and whether it changed anything."""
-        if number == self.head != self.slow_path_at:
-            self.head = number + 1
+        if number == self.low_watermark != self.slow_path_at:
+            self.low_watermark = number + 1
             return True
         return self.discard_slowly(number)
 
     def discard_slowly(self, number: int) -> bool:
         """Discard out of order, at the end of a chunk, or of an entry that was delivered twice."""
-        ahead, holes = self.ahead, self.holes
-        if number == ahead.end < self.next_number and not (
-            holes.count or ahead.scattered or self.again.places
+        above, unused = self.discarded_above, self.unused
+        if number == above.end < self.next_number and not (
+            unused.count or above.scattered or self.redelivery.awaiting
         ):  # in order behind an undiscarded one; no number here has another meaning
-            ahead.grow()
+            above.grow()
             return True
-        number = self.again.resolve_alias(number)
-        if not self.head <= number < self.next_number or number in ahead or number in holes:
+        number = self.redelivery.resolve_alias(number)
+        if (
+            not self.low_watermark <= number < self.next_number
+            or number in above
+            or number in unused
+        ):
             return False
-        self.again.forget(number)
-        if number == self.head:
-            self._move_head()
+        self.redelivery.forget(number)
+        if number == self.low_watermark:
+            self._advance_low_watermark()
         else:
-            ahead.add(number)
-        self._set_turn()
+            above.add(number)
+        self._set_slow_path()
         return True
 
     @override
     def discard_up_to(self, number: int) -> None:
-        if self.again:
+        if self.redelivery:
             for current in self.held_up_to(number):
                 self.discard_slowly(current)
         else:
@@ -279,75 +293,81 @@ class SubscriptionTracker(Resumption):
         that is still open is redelivered or awaits that, and never gets its own number back.
         Without this, each call would visit all open entries again.
         """
-        begin = max(self.head, self._searched_to)
+        begin = max(self.low_watermark, self._searched_to)
         self._searched_to = max(begin, min(number + 1, self.next_number))
         held = [
             each
             for each in self._open_numbers(begin, self._searched_to)
-            if not self.again.is_elsewhere(each)
+            if not self.redelivery.is_elsewhere(each)
         ]
-        return [*held, *self.again.aliases_up_to(number)]
+        return [*held, *self.redelivery.aliases_up_to(number)]
 
     def _open_numbers(self, begin: int, end: int) -> Iterator[int]:
         number = begin
         while number < end:
-            following = self.holes.end_of(self.ahead.end_of(number))
+            following = self.unused.end_of(self.discarded_above.end_of(number))
             if following == number:
                 yield number
                 following += 1
             number = following
 
     def discard_all_up_to(self, number: int) -> None:
-        """Discard every entry up to this one, whoever holds it."""
-        while self.head <= number and self.head < self.next_number:
-            self.discard_slowly(self.head)
+        """Discard every entry up to this one, also those that await redelivery."""
+        while self.low_watermark <= number and self.low_watermark < self.next_number:
+            self.discard_slowly(self.low_watermark)
 
     def discard_run(self, numbers: array[int]) -> bool:
-        """Discard at once what comes next in order; False, and nothing done, if it is not that."""
+        """Discard a run of numbers at once, if it comes next in order.
+
+        Returns:
+            Whether it does; if not, nothing is changed.
+        """
         begin, end = numbers[0], numbers[-1] + 1
-        ahead = self.ahead
-        if begin != (ahead.end if ahead.count else self.head) or end > self.next_number:
+        above = self.discarded_above
+        if begin != (above.end if above.count else self.low_watermark) or end > self.next_number:
             return False
-        if self.again.places or self.holes.count or ahead.scattered:
+        if self.redelivery.awaiting or self.unused.count or above.scattered:
             return False
         if numbers != array("Q", range(begin, end)):
             return False
-        if ahead.count:
-            ahead.append(begin, end)
+        if above.count:
+            above.append(begin, end)
         else:
-            self.head = end - 1
-            self._move_head()
-            self._set_turn()
+            self.low_watermark = end - 1
+            self._advance_low_watermark()
+            self._set_slow_path()
         return True
 
-    def _move_head(self) -> None:
-        head, after = self.head, self.head + 1
-        ahead = self.ahead
-        while head != after:
-            head = after
-            after = self.holes.skip(ahead.skip(head))
-        self.head = head
+    def _advance_low_watermark(self) -> None:
+        low, after = self.low_watermark, self.low_watermark + 1
+        above = self.discarded_above
+        while low != after:
+            low = after
+            after = self.unused.skip(above.skip(low))
+        self.low_watermark = low
         chunks = self.chunks
-        while chunks and chunks[0].numbers[-1] < head:
+        while chunks and chunks[0].numbers[-1] < low:
             self.finished.take(chunks.popleft())
 
-    def _set_turn(self) -> None:
-        if self.ahead.count or self.again.places or not self.chunks:
-            self.slow_path_at = self.head
+    def _set_slow_path(self) -> None:
+        if self.discarded_above.count or self.redelivery.awaiting or not self.chunks:
+            self.slow_path_at = self.low_watermark
         else:  # a chunk of condensed entries spans numbers that stand for none
-            self.slow_path_at = min(self.chunks[0].numbers[-1], self.holes.first - 1)
+            self.slow_path_at = min(self.chunks[0].numbers[-1], self.unused.first - 1)
 
     def condense(self) -> None:
-        """Forget what nobody asks for (see `condensing`)."""
-        if self.ahead.count:
+        """Drop discarded entries that no answer depends on (see `entries`)."""
+        if self.discarded_above.count:
             chunk, count = self.front()
             if chunk is not None and count:
                 self.finished.take(chunk.part(0, count))
                 self.chunks[0] = chunk.part(count, len(chunk.numbers))
-            self.chunks = condensed(self.chunks, self.ahead.ranges(), self.finished.link_first)
+            self.chunks = condensed(
+                self.chunks, self.discarded_above.ranges(), self.finished.link_first
+            )
         self.finished.drop_ack_index()
         kept = sum(len(chunk.numbers) for chunk in self.chunks)
-        self._look_at = self.next_number + max(_MANY, kept)
+        self._condense_at = self.next_number + max(_CONDENSE_EVERY, kept)
 
     # -- persisted acks -----------------------------------------------------------------------
 
@@ -363,12 +383,17 @@ class SubscriptionTracker(Resumption):
                 self.persisted_at(*place)
 
     def persisted_at(self, publisher: int, sequence: int) -> None:
-        """A persisted ack, parsed."""
-        self.finished.settle(self.head)
+        """Apply a persisted ack.
+
+        Args:
+            publisher: The index of its publisher.
+            sequence: Its sequence.
+        """
+        self.finished.apply_pending_ack(self.low_watermark)
         if self.at_end and not self.conflated and not self.paused:
-            self.finished.offer(publisher, sequence, before=self.next_number)
+            self.finished.set_pending_ack(publisher, sequence, before=self.next_number)
         self.finished.covered(publisher, sequence, open_chunks=reversed(self.chunks))
-        self.finished.settle(self.head)
+        self.finished.apply_pending_ack(self.low_watermark)
 
     @override
     def completed(self, bookmark: str) -> None:
@@ -378,27 +403,34 @@ class SubscriptionTracker(Resumption):
             self.completed_at(*place)
 
     def completed_at(self, publisher: int, sequence: int) -> None:
-        """The replay is over, at a position that is known."""
+        """The replay is over, at a known position.
+
+        Args:
+            publisher: The index of the position's publisher.
+            sequence: Its sequence.
+        """
         self.at_end = True
         finished = self.finished
-        nothing_came = self.next_number == finished.link_first
-        if nothing_came and self.start.is_now and not finished.recovered:
+        nothing_arrived = self.next_number == finished.link_first
+        if nothing_arrived and self.start.is_now and not finished.recovered:
             self.start.items = (Bookmark(self.publishers.ids[publisher], sequence),)
         elif not finished.acked and not self.conflated:
-            finished.offer(publisher, sequence, before=self.next_number)
-            finished.settle(self.head)
+            finished.set_pending_ack(publisher, sequence, before=self.next_number)
+            finished.apply_pending_ack(self.low_watermark)
 
     # -- asking -------------------------------------------------------------------------------
 
     @property
     @override
     def oldest_undiscarded(self) -> int:
-        return self.head if self.head < self.next_number else 0
+        return self.low_watermark if self.low_watermark < self.next_number else 0
 
     @property
     @override
     def undiscarded_count(self) -> int:
-        return self.next_number - self.head - self.ahead.count - self.holes.count
+        return (
+            self.next_number - self.low_watermark - self.discarded_above.count - self.unused.count
+        )
 
     @override
     def finished_point(self) -> BookmarkList:
@@ -406,7 +438,7 @@ class SubscriptionTracker(Resumption):
 
     def finished_sequences(self) -> dict[int, int]:
         """The recovery point: the highest finished sequence of each publisher, by its index."""
-        self.finished.settle(self.head)
+        self.finished.apply_pending_ack(self.low_watermark)
         return self.finished.with_part(*self.front())
 
     def front(self) -> tuple[Chunk | None, int]:
@@ -414,10 +446,10 @@ class SubscriptionTracker(Resumption):
         if not self.chunks:
             return None, 0
         chunk = self.chunks[0]
-        numbers, head = chunk.numbers, self.head
+        numbers, low = chunk.numbers, self.low_watermark
         if isinstance(numbers, range):  # as most are, and a ring asks at each discard
-            return chunk, max(0, head - numbers.start)
-        return chunk, bisect_left(numbers, head)
+            return chunk, max(0, low - numbers.start)
+        return chunk, bisect_left(numbers, low)
 
     def applied(self) -> dict[int, int]:
         """The highest sequence of each publisher below which everything is discarded."""
@@ -425,14 +457,18 @@ class SubscriptionTracker(Resumption):
         front = chunk.part(0, count).newest() if chunk is not None and count else {}
         return {**self.finished.applied, **front}
 
-    def settle(self) -> int:
-        """Move the time on up to which nothing is open; that time (see `Standing.settle`)."""
-        self.standing.settle(self.oldest_undiscarded, self.next_number)
-        return self.standing.settled_us
+    def update_discarded_until(self) -> int:
+        """Move the time on up to which all that was received is discarded.
+
+        Returns:
+            That time in microseconds since 1970; see `ServerOrder.update_discarded_until`.
+        """
+        self.server_order.update_discarded_until(self.oldest_undiscarded, self.next_number)
+        return self.server_order.discarded_until_us
 
     @property
     @override
-    def nothing_came(self) -> bool:
+    def nothing_arrived(self) -> bool:
         return self.next_number == self.first_number
 
     @override
@@ -444,8 +480,10 @@ class SubscriptionTracker(Resumption):
         return {ids[publisher]: sequence for publisher, sequence in found.items()}
 
     @override
-    def expected(self) -> Iterator[int]:
-        return (self.publishers.ids[publisher] for publisher, _ in self.again.places.values())
+    def awaiting_redelivery(self) -> Iterator[int]:
+        return (
+            self.publishers.ids[publisher] for publisher, _ in self.redelivery.awaiting.values()
+        )
 
     # -- being written down and read back -----------------------------------------------------
 
@@ -456,19 +494,25 @@ class SubscriptionTracker(Resumption):
                 yield *entry, True
         for chunk in self.chunks:
             for number, publisher, sequence in chunk.entries():
-                discarded = number < self.head or number in self.ahead
+                discarded = number < self.low_watermark or number in self.discarded_above
                 yield number, publisher, sequence, discarded
 
-    def seed(self, newest: dict[int, int], standing: Standing, generation: int) -> None:
-        """Begin where another process has got to: up to here everything is finished."""
+    def seed(self, newest: dict[int, int], server_order: ServerOrder, generation: int) -> None:
+        """Begin where another process has got to.
+
+        Args:
+            newest: By publisher index, the sequence up to which everything is finished.
+            server_order: In which server's order that is.
+            generation: How often the subscription was begun anew, here or elsewhere.
+        """
         self.purge()
         self.generation = generation
-        self.take_order(standing)
+        self.set_server_order(server_order)
         self.seen.update(newest)
         self.finished.recover(newest)
 
     def forget(self) -> None:
-        """`purge`, and what was known before counts no longer, wherever it is kept."""
+        """`purge`, and invalidate the copies of it that adapters keep: a new generation."""
         self.purge()
         self.generation += 1
 
@@ -476,15 +520,15 @@ class SubscriptionTracker(Resumption):
         """The numbers before `following` are not used."""
         if following <= self.next_number:
             return
-        if self.head == self.next_number:
-            self.head = following
+        if self.low_watermark == self.next_number:
+            self.low_watermark = following
         else:
-            self.holes.append(self.next_number, following)
+            self.unused.append(self.next_number, following)
         self.next_number = following
-        self._set_turn()
+        self._set_slow_path()
 
     def add_alias(self, number: int, old: int) -> None:
-        """A number that is in use already stands for an expected entry."""
-        if old in self.again.places:
-            self.again.give(number, *self.again.places[old])
-            self._set_turn()
+        """Make a number that is used already the alias of an entry that awaits redelivery."""
+        if old in self.redelivery.awaiting:
+            self.redelivery.redeliver(number, *self.redelivery.awaiting[old])
+            self._set_slow_path()

@@ -72,13 +72,13 @@ def entered(*steps: str, start: str = "0", entered_us: int = 0) -> tuple[Subscri
     for step in steps:
         kind, bookmark = step[0], step.lstrip("+?=")
         if kind == "@":
-            if log.standing.server != step[1:]:
+            if log.server_order.server != step[1:]:
                 last = ""
             log.begin(acked=False, start=None)
             log.entered(step[1:])
         elif kind == ".":
             log.completed("")
-            log.heard(HEARD_US)
+            log.caught_up(HEARD_US)
         else:
             last = bookmark
             number = log.log(bookmark)
@@ -151,7 +151,7 @@ def test_where_a_log_ended_is_no_place_in_the_order_of_the_next_server() -> None
     """Entered at NOW, nothing came; the entry at B was accepted and lost before anything came."""
     log, _ = entered("@A", start="0|1|", entered_us=5_000_000)
     log.completed("7|9|")
-    log.heard(HEARD_US)
+    log.caught_up(HEARD_US)
     assert resume_bookmarks(log, "A", last="", overlap_us=OVERLAP_US) == ("7|9|",)
     log.begin(acked=False, start=None)
     log.entered("B")
@@ -220,9 +220,9 @@ def test_what_another_server_has_sent_last_says_nothing() -> None:
     place.accepted("a")
     place.last_bookmark = "7|1|"
     place.accepted("a")
-    assert (log.standing.server, place.last_bookmark) == ("a", "7|1|")
+    assert (log.server_order.server, place.last_bookmark) == ("a", "7|1|")
     place.accepted("b")
-    assert (log.standing.server, place.last_bookmark) == ("b", "")
+    assert (log.server_order.server, place.last_bookmark) == ("b", "")
 
 
 @pytest.mark.row("BS9")
@@ -235,17 +235,17 @@ def test_the_caught_up_time_is_that_of_the_wall_clock() -> None:
     place = ResumePosition(log)
     place.sending(now)
     context.note_caught_up(place, 0.0, now, last=True)
-    assert log.standing.caught_up_us == 0, "the replay is not complete"
+    assert log.server_order.caught_up_us == 0, "the replay is not complete"
     place.is_complete = True
     now = 60.0
     context.note_caught_up(place, 60.0, now, last=False)
-    first_us = log.standing.caught_up_us
+    first_us = log.server_order.caught_up_us
     assert first_us == pytest.approx(NOW_US, abs=2)
     now = 560.0
     context.note_caught_up(place, 550.0, now, last=False)
-    assert log.standing.caught_up_us == first_us, "nothing has come: not worth a note"
+    assert log.server_order.caught_up_us == first_us, "nothing has come: not worth a note"
     context.note_caught_up(place, 550.0, now, last=True)
-    assert log.standing.caught_up_us == pytest.approx(NOW_US + 540_000_000, abs=2)
+    assert log.server_order.caught_up_us == pytest.approx(NOW_US + 540_000_000, abs=2)
     context.note_caught_up(ResumePosition(), 550.0, now, last=True)  # nothing is remembered
 
 
@@ -314,7 +314,7 @@ def test_at_another_log_a_subscription_resumes_by_time() -> None:
     context.servers.logged_on("a:1", logged((2, 1)))
     assert context.bookmarks(log) == (f"1|1|,{ANCHOR}", "1|1|")
     context.accepted(ResumePosition(log))
-    assert log.standing.server == "a:1#2@0"
+    assert log.server_order.server == "a:1#2@0"
 
 
 @pytest.mark.row("BS9", "HA17")
@@ -330,20 +330,20 @@ def test_the_next_process_tells_a_backup_that_is_older_than_what_it_had_seen(
     place = ResumePosition(log)
     place.sending(0.0)
     context.accepted(place)
-    assert log.standing.server == "a:1#2@99"
+    assert log.server_order.server == "a:1#2@99"
     place.is_complete, place.last_bookmark = True, "1|1|"
     context.servers.reached("2@420")
     context.note_caught_up(place, 1.0, 1.0, last=False)
-    assert log.standing.server == "a:1#2@99 2@420"
+    assert log.server_order.server == "a:1#2@99 2@420"
     assert log.in_order, "the log is the same"
     again = ResumeContext(lambda: NOW_US)
     again.servers.logged_on("a:1", logged((1, 1), (2, 100), (3, end)))
     assert (again.bookmarks(log) == ("1|1|",)) is same
     again.accepted(ResumePosition(log))
     name = "a:1#2@99" if same else f"a:1#3@{end - 1}"
-    assert log.standing.server.partition(" ")[0] == name
+    assert log.server_order.server.partition(" ")[0] == name
     if same:
-        assert log.standing.server == f"a:1#2@99 3@{end - 1}"
+        assert log.server_order.server == f"a:1#2@99 3@{end - 1}"
 
 
 @pytest.mark.parametrize("text", ["", "x", "@", "1@", "zz@1", "1@9,"])

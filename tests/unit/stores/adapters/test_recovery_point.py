@@ -101,12 +101,12 @@ def test_a_point_says_whose_order_it_is_and_up_to_when_nothing_is_missing() -> N
     log.discard(log.log("1|1|"))
     feed.tell()
     log.completed("")
-    log.heard(10_000_000)
+    log.caught_up(10_000_000)
     log.discard(log.log("1|2|"))
     feed.tell()
     log.entered("west:9007")
     in_hand = log.log("2|1|")
-    log.heard(12_000_000)
+    log.caught_up(12_000_000)
     log.discard(log.log("1|3|"))
     feed.tell()
     log.discard(in_hand)
@@ -138,10 +138,10 @@ def test_a_time_alone_is_told_every_few_seconds_and_at_the_end() -> None:
     log.completed("")
     log.discard(log.log("1|1|"))
     for second in range(1, 62):
-        log.heard(second * 1_000_000)
+        log.caught_up(second * 1_000_000)
         feed.tell()
     assert [point.caught_up_us // 1_000_000 for point in adapter.points] == [*range(1, 62, 5)]
-    log.heard(62_000_000)
+    log.caught_up(62_000_000)
     feed.tell(last=True)
     feed.tell(last=True)
     assert [point.caught_up_us for point in adapter.points[13:]] == [62_000_000]
@@ -158,7 +158,7 @@ def test_what_was_told_before_a_start_anew_does_not_count_for_the_same_bookmark(
         log.entered(server)
         log.discard(log.log("1|1|"))
         if not adapter.points:
-            log.heard(10_000_000)
+            log.caught_up(10_000_000)
         feed.tell()
     assert adapter.points == [
         RecoveryPoint("a", "1|1|", "east:9007", 10_000_000, 2),

@@ -393,7 +393,7 @@ def test_the_next_process_knows_whose_order_it_is(connection: sqlite3.Connection
     log.entered("east:9007")
     log.completed("")
     saved(connection, store, "7|1|")
-    log.heard(20_000_000)
+    log.caught_up(20_000_000)
     with connection:
         store.trim("s")
     again = opened(connection)

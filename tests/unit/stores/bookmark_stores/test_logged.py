@@ -204,7 +204,7 @@ def test_acks_and_times_take_no_room_from_discards_on_a_full_disk(
     monkeypatch.setattr(os, "posix_fallocate", full)
     for sequence in range(1, 70_001):
         log.persisted(f"1|{min(sequence, 1000)}|")
-        log.heard(sequence)
+        log.caught_up(sequence)
         log.entered(f"tcp://a:1#1@0 1@{sequence}")
         log.discard_up_to(0)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -551,7 +551,7 @@ def test_a_text_that_a_kill_has_torn_is_not_glued_to_the_next(path: Path, *, ser
     for _ in range(2):
         store = LoggedBookmarkStore(path.with_name("torn"))
         assert [*store.subscriptions] == (["s"] if server else ["s", text])
-        assert store.subscription("s").standing.server == (text if server else "")
+        assert store.subscription("s").server_order.server == (text if server else "")
         store.close()
 
 

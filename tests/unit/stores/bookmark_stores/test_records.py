@@ -64,7 +64,7 @@ def records_of_every_kind() -> list[tuple[int, int]]:
     records += [(word(Kind.LOGGED, publisher=1), n) for n in range(6, 10)]
     records += [(word(Kind.DISCARDED), n) for n in (1, 2, 4)]
     records += [(word(Kind.PERSISTED, publisher=1), 3), (word(Kind.COMPLETED), 4)]
-    records += [(word(Kind.CAUGHT_UP), 10**15), (word(Kind.SETTLED), 10**14)]
+    records += [(word(Kind.CAUGHT_UP), 10**15), (word(Kind.DISCARDED_UNTIL), 10**14)]
     records += [(word(Kind.LOST), 6), (word(Kind.ALIAS), 6), (word(Kind.ALIAS), 8)]
     records += [(word(Kind.PERSISTED_WHILE_PAUSED), 4), (word(Kind.COMPLETED_SOMEWHERE), 1)]
     records += [(word(Kind.LOST), 1), (word(Kind.ALIAS_NUMBER), 11), (word(Kind.ALIAS_OF), 3)]
@@ -264,4 +264,4 @@ def test_who_reads_a_log_keeps_in_memory_what_is_live_and_little_else() -> None:
         reader.read(block, is_sealed=True)
         most = max(most, sum(len(chunk.numbers) for chunk in reader.trackers[0].chunks))
     assert most < 25_000
-    assert len(reader.trackers[0].ahead.ranges()) == 29
+    assert len(reader.trackers[0].discarded_above.ranges()) == 29

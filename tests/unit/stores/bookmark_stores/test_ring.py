@@ -17,7 +17,7 @@ from haclient_stores.bookmark_stores.subscription import Subscription
 from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.tracker.entries import Publishers
-from haclient_stores.tracker.server_order import Standing
+from haclient_stores.tracker.server_order import ServerOrder
 from haclient_stores.tracker.tracker import SubscriptionTracker
 from simulation.disk import SimulatedDisk
 
@@ -329,17 +329,17 @@ def test_a_time_counts_for_the_next_process_when_all_before_it_is_discarded() ->
     log, pages = made()
     log.begin(acked=False, start="0")
     log.entered("a:1")
-    log.heard(1_000)
+    log.caught_up(1_000)
     assert (newest(pages).server, newest(pages).caught_up_us) == ("a:1", 1_000)
     first, second = log.log_batch(["1|1|", "1|2|"])
-    log.heard(2_000)
+    log.caught_up(2_000)
     (third,) = log.log_batch(["1|3|"])
-    log.heard(3_000)
-    assert log.standing.caught_up_us == 3_000
+    log.caught_up(3_000)
+    assert log.server_order.caught_up_us == 3_000
     log.discard(second)
     log.discard(first)
     assert newest(pages).caught_up_us == 2_000
-    log.heard(4_000)
+    log.caught_up(4_000)
     log.discard(third)
     assert newest(pages).caught_up_us == 4_000
     log.entered("b:1")
@@ -354,19 +354,25 @@ def test_the_next_process_stands_where_this_one_did() -> None:
     log.begin(acked=False, start="0")
     log.entered("a:1")
     log.discard(log.log("1|1|"))
-    log.heard(1_000)
+    log.caught_up(1_000)
     again, _ = made()
     journal_of(again).restore(newest(pages))
-    assert again.standing == Standing("a:1", {}, caught_up_us=1_000, settled_us=1_000)
+    assert again.server_order == ServerOrder(
+        "a:1", {}, caught_up_us=1_000, discarded_until_us=1_000
+    )
     log.entered("b:1")
     log.discard(log.log("1|2|"))
     assert log.in_order
     journal_of(again).restore(newest(pages))
-    assert again.standing == Standing("b:1", {}, caught_up_us=1_000, settled_us=1_000)
+    assert again.server_order == ServerOrder(
+        "b:1", {}, caught_up_us=1_000, discarded_until_us=1_000
+    )
     assert again.in_order
     log.entered("c:1")
     journal_of(again).restore(newest(pages))
-    assert again.standing == Standing("c:1", {1: 2}, caught_up_us=1_000, settled_us=1_000)
+    assert again.server_order == ServerOrder(
+        "c:1", {1: 2}, caught_up_us=1_000, discarded_until_us=1_000
+    )
     assert not again.in_order
     log.begin(acked=False, start="0")
     assert newest(pages).server == ""
@@ -380,10 +386,10 @@ def test_what_came_behind_a_replay_may_stand_before_what_is_finished() -> None:
     log.entered("a:1")
     log.completed("")
     log.discard(log.log("1|1|"))
-    log.heard(20_000_000)
+    log.caught_up(20_000_000)
     log.entered("b:1")
     log.completed("")
-    log.heard(30_000_000)
+    log.caught_up(30_000_000)
     log.log("2|1|")
     again, _ = made()
     journal_of(again).restore(newest(pages))

@@ -17,7 +17,7 @@ from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.bookmark_stores.subscription import Subscription
 from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.errors import UsageError
-from haclient_stores.tracker.server_order import Standing
+from haclient_stores.tracker.server_order import ServerOrder
 
 
 class Restarting:
@@ -132,27 +132,27 @@ def test_where_it_stands_outlives_restarts_and_pruning(restarting: Restarting) -
     log = restarting.again()
     log.begin(acked=False, start="0")
     log.entered("a.example.com:9007")
-    log.heard(5_000_000)
+    log.caught_up(5_000_000)
     log.discard(log.log("7|1|"))
-    expected = [Standing("a.example.com:9007", {}, 5_000_000, 5_000_000)]
+    expected = [ServerOrder("a.example.com:9007", {}, 5_000_000, 5_000_000)]
     log.entered("b:1")
     log.discard(log.log("8|1|"))
-    expected.append(Standing("b:1", {7: 1}, 5_000_000, 5_000_000))
+    expected.append(ServerOrder("b:1", {7: 1}, 5_000_000, 5_000_000))
     for prune in (False, True):
         if prune:
             restarting.store.prune()
         log = restarting.again()
-        assert log.standing == expected[1]
+        assert log.server_order == expected[1]
         assert log.in_order
         assert log.resume_from_start() == "0"
     log.entered("a.example.com:9007")
-    log.heard(7_000_000)
+    log.caught_up(7_000_000)
     restarting.store.prune()
     log = restarting.again()
-    standing = Standing("a.example.com:9007", {7: 1, 8: 1}, 7_000_000, 7_000_000)
-    assert log.standing == standing
+    server_order = ServerOrder("a.example.com:9007", {7: 1, 8: 1}, 7_000_000, 7_000_000)
+    assert log.server_order == server_order
     log.begin(acked=False, start="0")
-    assert restarting.again().standing == Standing()
+    assert restarting.again().server_order == ServerOrder()
     restarting.store.close()
 
 
@@ -166,7 +166,7 @@ def test_an_address_that_was_cut_off_by_a_crash_does_not_get_into_the_next(
     log = restarting.again()
     log.begin(acked=False, start=None)
     log.entered("b:1")
-    assert restarting.again().standing.server == "b:1"
+    assert restarting.again().server_order.server == "b:1"
     restarting.store.close()
 
 
@@ -178,13 +178,13 @@ def test_the_time_behind_which_nothing_is_open_outlives_restarts_and_pruning(
     log.begin(acked=False, start="0")
     log.entered("a:1")
     log.discard(log.log("7|1|"))
-    log.heard(5_000_000)
+    log.caught_up(5_000_000)
     log.log("7|2|")
-    log.heard(9_000_000)
+    log.caught_up(9_000_000)
     for prune in (False, True, False):
         if prune:
             restarting.store.prune()
-        assert restarting.again().standing == Standing("a:1", {}, 9_000_000, 5_000_000)
+        assert restarting.again().server_order == ServerOrder("a:1", {}, 9_000_000, 5_000_000)
         assert [point.caught_up_us for point in restarting.store.recovery_points()] == [5_000_000]
     restarting.store.close()
 
@@ -240,7 +240,7 @@ def test_a_store_belongs_to_the_thread_that_first_uses_it(
         lambda: log.persisted("1|1|"),
         lambda: log.completed("1|1|"),
         lambda: log.entered("a:1"),
-        lambda: log.heard(1),
+        lambda: log.caught_up(1),
         lambda: log.is_discarded("1|1|"),
         log.recovery_point,
         log.resume,

@@ -91,8 +91,8 @@ def test_memory_is_bounded_while_one_message_stays_open(publishers: int) -> None
                 tracker.discard(number)
         most = max(most, kept(tracker))
     assert most <= 17_000
-    assert tracker.ahead.ranges() == [(2, 500_001)]
-    assert not tracker.ahead.scattered
+    assert tracker.discarded_above.ranges() == [(2, 500_001)]
+    assert not tracker.discarded_above.scattered
     assert tracker.undiscarded_count == 1
     assert str(tracker.recovery_point()) == "0"
     tracker.discard(1)

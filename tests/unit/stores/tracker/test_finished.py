@@ -99,10 +99,10 @@ def test_a_position_frees_what_waited_since_an_earlier_link() -> None:
     finished.take(Chunk([1], 0, [5]))
     finished.take(Chunk([2], 1, [9]))
     finished.begin(3, acked=True)
-    finished.offer(1, 8, before=3)
-    finished.settle(2)
+    finished.set_pending_ack(1, 8, before=3)
+    finished.apply_pending_ack(2)
     assert finished.recovered == {}
-    finished.settle(3)
+    finished.apply_pending_ack(3)
     # B9 lies above the position of its publisher and has to wait for an ack of its own.
     assert finished.recovered == {1: 8, 0: 5}
     assert [list(chunk.numbers) for chunk in finished.waiting] == [[2]]
@@ -126,6 +126,6 @@ def test_what_came_on_this_link_waits_for_its_own_ack_however_much_is_joined() -
     finished.begin(2, acked=True)
     for number in range(2, 200):
         finished.take(Chunk([number], 1, [number]))
-    finished.offer(0, 5, before=200)
-    finished.settle(200)
+    finished.set_pending_ack(0, 5, before=200)
+    finished.apply_pending_ack(200)
     assert finished.recovered == {0: 5}  # publisher 1 was not acknowledged

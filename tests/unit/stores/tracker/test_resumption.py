@@ -84,7 +84,7 @@ def started(wire: str, *, entered_us: int = 0) -> Start:
 def test_a_start_is_what_it_resumes_from_while_nothing_came(wire: str) -> None:
     start = started(wire)
     assert start.known
-    assert str(BookmarkList(start.resume_items(nothing_came=True))) == wire
+    assert str(BookmarkList(start.resume_items(nothing_arrived=True))) == wire
 
 
 def test_the_start_of_the_log_is_nothing_to_know() -> None:
@@ -102,8 +102,8 @@ def test_a_range_keeps_its_end_and_begins_behind_the_recovery_point() -> None:
 def test_a_start_at_now_becomes_the_moment_of_entry_where_that_is_known() -> None:
     start = started("0|1|", entered_us=1_000_000)
     assert start.is_now
-    assert start.resume_items(nothing_came=True) == (Timestamp(1_000_000),)
-    assert started("0|1|").resume_items(nothing_came=False) == ()
+    assert start.resume_items(nothing_arrived=True) == (Timestamp(1_000_000),)
+    assert started("0|1|").resume_items(nothing_arrived=False) == ()
 
 
 def test_what_is_no_bookmark_is_refused() -> None:
@@ -133,7 +133,7 @@ def test_elsewhere_a_list_also_carries_a_time(wire: str, forms: tuple[str, ...])
 @pytest.mark.parametrize("wire", ["0", "0|1|", "20240131T120000Z"])
 def test_elsewhere_what_names_no_message_stays_as_it_is(wire: str) -> None:
     start = started(wire)
-    point = BookmarkList(start.resume_items(nothing_came=True))
+    point = BookmarkList(start.resume_items(nothing_arrived=True))
     assert start.resume_elsewhere(point, SINCE_US, finished=False) == (wire,)
 
 
