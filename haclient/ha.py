@@ -41,7 +41,7 @@ class HAClient(Client):
 
     Any mix of stores will do. Without a publish store nothing is kept: `publish` raises when
     there is no connection, and what was on its way is lost. Without a bookmark store nothing is
-    remembered: a bookmark subscription is entered again where it began.
+    remembered: a bookmark subscription starts again where it began.
 
     Args:
         name: Identifies this client and its publishes; the same in every run, unlike all others.

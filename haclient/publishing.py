@@ -144,8 +144,8 @@ class PublishingClient:
     async def wait_persisted(self, sequence: int, *, timeout: float | None = None) -> None:
         """Wait until one publish, and all before it, is persisted.
 
-        Unlike `publish_flush` it does not ask the server to hurry: the ack may come as late as the
-        server's ack conflation allows.
+        Unlike `publish_flush` it does not ask the server for an early ack: the ack comes as late as
+        the server's ack conflation allows.
 
         Args:
             sequence: What `publish` returned.

@@ -329,7 +329,7 @@ class Subscriber:
     def _remember_changed(self, subscriptions: Iterable[Subscription]) -> None:
         """Have the later form sent again after a lost connection."""
         for one in subscriptions:
-            if self._core.lasting.get(one.sub_id) is one:
+            if self._core.resumable.get(one.sub_id) is one:
                 self._core.opened(one)
 
     async def unsubscribe(self, ids: str | Iterable[str], *, timeout: float | None) -> None:
@@ -395,7 +395,7 @@ class Subscriber:
             )
 
     def _release(self, ended: Subscription, first_number: int = 0) -> None:
-        """What is not discarded comes again, but for what others of the same id have in hand.
+        """Have undiscarded messages redelivered, except those of others with the same id.
 
         There is another when the id was entered again, and when a slow handler has not yet done
         with what it got before its end.

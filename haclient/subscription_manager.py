@@ -1,7 +1,7 @@
-"""Which subscriptions to enter again after a lost connection.
+"""The subscriptions to send again after a lost connection.
 
 The manager holds commands as they were first submitted, in the order of entry, and no message data.
-What is entered again is the command, but for two things: a bookmark subscription resumes where its
+The command is sent again as it was, but for two things: a bookmark subscription resumes where its
 store says, and `replace` is left out, since there is nothing yet to replace.
 """
 

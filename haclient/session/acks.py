@@ -27,7 +27,7 @@ __all__ = ["PendingCommand", "PendingCommands", "disconnect_error"]
 _DISCONNECT_REASONS: Final[tuple[tuple[str, type[HAClientError], str], ...]] = (
     ("name in use", NameInUse, "another connection has taken this client name"),
     ("slow client", SlowClient, "it had more to send than this client has read"),
-    ("heartbeat", HeartbeatLost, "it heard nothing of this client for too long"),
+    ("heartbeat", HeartbeatLost, "it received nothing from this client for too long"),
     ("auth", AuthenticationError, "the user may not be connected any more"),
     ("entitlement", AuthenticationError, "the user's rights have changed"),
 )

@@ -33,7 +33,7 @@ class ConnectionState(enum.StrEnum):
     PUBLISH_REPLAYED = "publish_replayed"
     """What was not persisted is on its way again, and whatever is published follows it."""
     RESUBSCRIBED = "resubscribed"
-    """Every subscription was entered again; commands are sent."""
+    """Every subscription was sent again; commands are sent from here on."""
     SHUTDOWN = "shutdown"
     """The client was left; nothing follows."""
 

@@ -31,14 +31,14 @@ class Heartbeat:
     """The two timers of one connection; times are seconds on the caller's clock.
 
     Args:
-        interval_s: How often each end promises to be heard, in seconds.
+        interval_s: How often each end sends something, at least, in seconds.
         idle_limit_s: Silence after which the peer is lost; two intervals by default.
 
     Raises:
         UsageError: The interval is not positive, or the limit is shorter than one interval.
     """
 
-    __slots__ = ("_beat_at", "_heard_at", "_reading", "idle_limit_s", "interval_s")
+    __slots__ = ("_beat_at", "_reading", "_received_at", "idle_limit_s", "interval_s")
 
     def __init__(self, interval_s: float, idle_limit_s: float | None = None) -> None:
         if not interval_s > 0:
@@ -51,7 +51,7 @@ class Heartbeat:
             )
         self.interval_s = interval_s
         self.idle_limit_s = limit
-        self._heard_at = 0.0
+        self._received_at = 0.0
         self._beat_at = 0.0
         self._reading = True
 
@@ -61,30 +61,34 @@ class Heartbeat:
         return f"start,{f'{self.interval_s:.6f}'.rstrip('0').rstrip('.')}"
 
     def start(self, now: float) -> None:
-        """A connection begins: both ends count as just heard."""
-        self._heard_at = self._beat_at = now
+        """Start the timers of a new connection.
+
+        Args:
+            now: The present time, in seconds on the caller's clock.
+        """
+        self._received_at = self._beat_at = now
         self._reading = True
 
-    def heard(self, now: float) -> None:
-        """Bytes arrived."""
-        self._heard_at = now
+    def received(self, now: float) -> None:
+        """Note that bytes have arrived from the peer."""
+        self._received_at = now
 
     def beat(self, now: float) -> None:
-        """A beat was sent."""
+        """Note that a heartbeat was sent."""
         self._beat_at = now
 
     def reading(self, now: float, *, active: bool) -> None:
-        """We stop or resume reading; on resuming the peer gets a whole idle limit again."""
+        """Note that reading stops or resumes; on resuming the idle limit starts anew."""
         self._reading = active
-        self._heard_at = now
+        self._received_at = now
 
     def next_at(self) -> float:
-        """When `due` is worth asking again."""
+        """The time at which `due` may next return something else than `NOTHING`."""
         beat_at = self._beat_at + self.interval_s
-        return min(beat_at, self._heard_at + self.idle_limit_s) if self._reading else beat_at
+        return min(beat_at, self._received_at + self.idle_limit_s) if self._reading else beat_at
 
     def due(self, now: float) -> Due:
-        """What to do at `now`; after `BEAT` the caller sends one and says `beat`."""
-        if self._reading and now >= self._heard_at + self.idle_limit_s:
+        """What to do at `now`; after `BEAT` the caller sends a heartbeat and calls `beat`."""
+        if self._reading and now >= self._received_at + self.idle_limit_s:
             return Due.LOST
         return Due.BEAT if now >= self._beat_at + self.interval_s else Due.NOTHING

@@ -72,7 +72,7 @@ class LoggedOn:
         server_version: As the server writes it.
         reason: Informative text of a success.
         log_starts: The recent starts of the server's transaction log, oldest first; empty for a
-            server that does not tell them.
+            server that does not name them.
     """
 
     seen: int | None

@@ -9,10 +9,10 @@ CHOOSING        ask the chooser for URI and authenticator; an empty URI ends it
 WAITING         ask the delay strategy, sleep; a strategy that raises ends it
 DIALLING        connect
 LOGGING_ON      logon, with the authenticator of this server
-RECONCILING     tell the chooser of the success; trim and number the store
+RECONCILING     report the success to the chooser; trim and number the store
 HEARTBEAT       start the heartbeat
 REPLAYING       send again what is not persisted, before anything new
-RESUBSCRIBING   enter the subscriptions again, in the order of their entry
+RESUBSCRIBING   send the subscriptions again, in their first order
 LIVE            work, until the connection is lost
 ==============  =============================================================
 

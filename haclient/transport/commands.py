@@ -132,7 +132,7 @@ class Commander:
         try:
             send()
             if self.connection is not None:
-                self.connection.writer.flush()  # who waits has nothing to gather
+                self.connection.writer.flush()  # a waiter gains nothing from batching
             await self._wait(event, timeout, patient=patient)
         finally:
             self.session.pending.forget(pending.command_id)
@@ -174,7 +174,7 @@ class Commander:
     # -- where subscriptions resume -------------------------------------------------------------
 
     def logged_on(self) -> None:
-        """The server has accepted the logon: look whether it has the log that it had before."""
+        """After a logon: check whether the server still has the transaction log that it had."""
         status = self.status
         if status.server is not None and not self.resume.servers.logged_on(
             status.address, status.server
@@ -232,7 +232,7 @@ class Commander:
         ids = [each for each in (request.sub_id, request.query_id) if each]
         await self._until_left(ids, request.what, timeout=timeout)
         connection = self.connected()
-        self.session.router.check_free(ids)  # before the bookmark store hears of it
+        self.session.router.check_free(ids)  # before anything is written to the bookmark store
         log, accepted = self._remember(request)
         subscription = Subscription(
             request.sub_id,
@@ -506,7 +506,7 @@ class Commander:
         pending = PendingCommand(command_id, what, awaited="processed", wake=wake)
         self.session.pending.add(pending)
         connection.writer.send(encode_frame(fields))
-        connection.writer.flush()  # nothing is gained by gathering: the caller stops here
+        connection.writer.flush()  # the caller waits: batching gains nothing
         return pending, left
 
     async def _until_left(self, ids: list[str], what: str, *, timeout: float) -> None:
@@ -524,7 +524,7 @@ class Commander:
 
 
 def drop_queued(subscription: Subscription) -> None:
-    """Forget what was not handed out yet; it comes again when somebody resumes."""
+    """Drop the undelivered messages of a subscription; a resume redelivers them."""
     sink, log = subscription.sink, subscription.log
     first = sink.drop() if isinstance(sink, Delivery) else 0
     if first and log is not None:
@@ -627,8 +627,8 @@ async def _store_and_wait(
     table.add(pending)
     try:
         sequence = publisher.append(head, body)
-        await publisher.settle()
-        publisher.hurry(_WHAT)
+        await publisher.wait_synced()
+        publisher.flush_for_waiter(_WHAT)
         await answered.wait()
         while pending.ack is None:
             lost = pending.error or DisconnectedError("the wait was ended")

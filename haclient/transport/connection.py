@@ -41,14 +41,14 @@ from haclient.transport.writer import Writer
 __all__ = ["Connection"]
 
 _TINY_READ_BYTES: Final = 1024
-_TINY_READ_STORM: Final = 8  # tiny reads in a row after which nobody can be in a hurry
+_TINY_READ_STORM: Final = 8  # tiny reads in a row after which reading pauses to batch them
 _TINY_READ_PAUSE_S: Final = 0.000_2
 
-_NOTE_EVERY_S: Final = 1.0  # the overlap is longer than what is not told at the end of a process
+_NOTE_EVERY_S: Final = 1.0  # a killed process loses less than `failover_overlap` of this
 
 _ANSWER_EVERY_S: Final = 1.0  # a peer that answers each answer must not start a storm
 
-_LAST_FRAME_S: Final = 0.2  # the reader meets the end of the link as well, and then ends all
+_LAST_FRAME_S: Final = 0.2  # after a failed write: for the reader to get the last frame
 
 _logger = logging.getLogger(__name__)
 _BEAT: Final = encode_frame({"c": "heartbeat", "opts": "beat"})
@@ -86,7 +86,7 @@ class Connection:
         writer: Sends over the same link.
         on_received: Called for every chunk with what it means; must not wait.
         events: The queue in front of the application's callbacks.
-        hurried: Whether someone waits for an ack right now; no read is delayed then.
+        ack_awaited: Whether someone waits for an ack right now; no read is delayed then.
         on_stopped: Called when reading stops because of a full queue: whoever waits for an ack
             without being a pending command looks again at `refuse_deadlock`.
         on_caught_up: Called about once a second while something comes, and at the end of the link,
@@ -102,7 +102,7 @@ class Connection:
         writer: Writer,
         on_received: Callable[[Received], None],
         events: Obstacle,
-        hurried: Callable[[], bool],
+        ack_awaited: Callable[[], bool],
         on_stopped: Callable[[], None],
         on_caught_up: Callable[[float, bool], None],
     ) -> None:
@@ -111,7 +111,7 @@ class Connection:
         self.writer = writer
         self._on_received = on_received
         self._events = events
-        self._hurried = hurried
+        self._ack_awaited = ack_awaited
         self._on_stopped = on_stopped
         self._on_caught_up = on_caught_up
         self._caught_up = CaughtUpClock(trio.current_time())
@@ -189,13 +189,13 @@ class Connection:
             await task()
         except (HAClientError, OSError, trio.ClosedResourceError) as error:
             if task == self.writer.run and not self._closed_by_us.is_set():
-                # The server's last frame, which says why, may stand unread.
+                # The server's last frame, with the disconnect reason, may still be unread.
                 await trio.sleep(_LAST_FRAME_S)
             return self._reason(error)
         raise AssertionError("a connection's task never returns")
 
     async def _until_closed(self) -> None:
-        """The other tasks may all be waiting for something else than the link."""
+        """End a connection that this client has closed; no other task may notice that."""
         await self._closed_by_us.wait()
         raise trio.ClosedResourceError("the connection was closed by this client")
 
@@ -243,7 +243,7 @@ class Connection:
                 waited = False
                 self._caught_up.arrived(now)
             if self._heartbeat is not None:
-                self._heartbeat.heard(now)
+                self._heartbeat.received(now)
             if heads:
                 if wire is not None:
                     wire.received(heads)
@@ -253,12 +253,12 @@ class Connection:
                 if self.reading_stopped_by is not None:
                     await self._drain()
             tiny_reads = tiny_reads + 1 if count < _TINY_READ_BYTES else 0
-            await trio.lowlevel.checkpoint()  # whoever was woken may begin to wait again
-            if tiny_reads > _TINY_READ_STORM and not self._hurried():
+            await trio.lowlevel.checkpoint()  # woken tasks may start to wait again
+            if tiny_reads > _TINY_READ_STORM and not self._ack_awaited():
                 await trio.sleep(_TINY_READ_PAUSE_S)  # gather acks that come one by one
 
     def _nothing_left(self) -> None:
-        """All that has arrived is read."""
+        """Everything that has arrived was read: the caught-up time is now."""
         now = trio.current_time()
         self._caught_up.drained(now)
         if now >= self._note_caught_up_at:
@@ -318,7 +318,10 @@ class Connection:
             yield self._events
 
     def _refuse_deadlock(self, full: Obstacle) -> None:
-        """The consumer of a full queue must not wait for an ack that stands behind its messages."""
+        """Fail the pending commands of the consumer whose full queue stopped the reading.
+
+        Their acks stand behind the messages that this very task has to take.
+        """
 
         def error(pending: PendingCommand) -> HAClientError:
             return would_deadlock(pending.what)
@@ -339,8 +342,8 @@ class Connection:
             now = trio.current_time()
             match heartbeat.due(now):
                 case Due.LOST if not looked_again:
-                    # This process may have stood still. The first turn lets trio look at the
-                    # sockets, the second the reader at what has come.
+                    # This process may have been suspended. The first checkpoint lets trio poll the
+                    # sockets, the second lets the reader read what has arrived.
                     looked_again = True
                     await trio.lowlevel.checkpoint()
                     await trio.lowlevel.checkpoint()
@@ -360,7 +363,7 @@ class Connection:
             looked_again = False
 
     def _warn_if_held(self, late_s: float, heartbeat: Heartbeat) -> None:
-        """Say so when no task could run for so long that the server may have cut us."""
+        """Warn when the event loop was held for so long that the server may have cut us."""
         if late_s > heartbeat.interval_s:
             _logger.warning(
                 "the event loop was held for %.1f s, longer than the heartbeat of %g s allows: "

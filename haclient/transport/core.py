@@ -64,7 +64,7 @@ __all__ = ["ClosedByOwnError", "Core", "drain", "fail", "log_on", "release_queue
 
 _LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened
 # Makes the server send its persisted ack now. The watermark is what is waited for: no id is needed.
-_HURRY: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
+_FLUSH_PERSISTED: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})
 _logger = logging.getLogger(__name__)
 
 
@@ -73,15 +73,15 @@ class ClosedByOwnError(DisconnectedError):
 
 
 class Core:
-    """One client's pieces and their life.
+    """The parts of one client and their lifetime.
 
     Args:
         settings: What the client was made with.
-        manager: Remembers the subscriptions to enter again, in a client that reconnects.
+        manager: Remembers the subscriptions to send again, in a client that reconnects.
 
     Attributes:
         status: What is known of the connection; the one owner of those facts.
-        lasting: The subscriptions that survive a lost connection, by id.
+        resumable: The subscriptions that survive a lost connection, by id.
         drops: Whether a handler's subscription that the server has ended (its id, the error) may
             end with a log line; a client that reconnects has a policy for that.
     """
@@ -111,7 +111,7 @@ class Core:
         )
         self.connection: Connection | None = None
         self.heartbeat = settings.new_heartbeat()
-        self.lasting: dict[str, Subscription] = {}
+        self.resumable: dict[str, Subscription] = {}
         self.drops: Callable[[str, HAClientError], bool] = lambda _, __: False
         self._manager = manager
         self._stack = AsyncExitStack()
@@ -172,7 +172,7 @@ class Core:
             await self._stack.__aexit__(kind, error, traceback)
         finally:
             try:
-                self.tell(ConnectionState.SHUTDOWN)
+                self.set_state(ConnectionState.SHUTDOWN)
                 with trio.CancelScope(shield=True) as last_calls:
                     last_calls.deadline = trio.current_time() + _LAST_CALLS_S
                     await self.events.finish()
@@ -182,12 +182,12 @@ class Core:
                 await self._maintenance.close()
 
     def stop(self, reason: HAClientError) -> None:
-        """No other connection follows: whoever waits for one is told why."""
+        """Expect no other connection: everyone who waits for one gets the reason."""
         self.status.stop(reason)
         self.publisher.persisted.release()  # no ack will come: each waiter looks at the status
         self._live.set()
         if self.status.state is ConnectionState.RECONNECTING:
-            self.tell(ConnectionState.DISCONNECTED)
+            self.set_state(ConnectionState.DISCONNECTED)
 
     # -- connecting and logging on -------------------------------------------------
 
@@ -217,7 +217,7 @@ class Core:
             writer=Writer(link, self.publisher.log, self.publisher.gate),
             on_received=self._received,
             events=self.events,
-            hurried=self._hurried,
+            ack_awaited=self._ack_awaited,
             on_stopped=self.publisher.persisted.release,
             on_caught_up=self.commander.note_caught_up,
         )
@@ -225,7 +225,7 @@ class Core:
         self._closed = trio.Event()
         self.status.connected(self._uri.address)
         self.publisher.connected(connection.writer)
-        self.tell(ConnectionState.CONNECTED)
+        self.set_state(ConnectionState.CONNECTED)
         nursery.start_soon(self._serve, connection)
 
     async def logon(self, *, timeout: float) -> None:
@@ -259,7 +259,7 @@ class Core:
             raise
         finally:
             self._logging_on = False
-        self.tell(ConnectionState.LOGGED_ON)
+        self.set_state(ConnectionState.LOGGED_ON)
 
     async def log_on(self, authenticator: Authenticator, *, timeout: float) -> None:
         """Exchange the logon alone; it raises what `logon` does."""
@@ -275,7 +275,7 @@ class Core:
             correlation_id=self.settings.logon_correlation_id,
             timeout=timeout,
         )
-        self.check_connected(connection)  # it may have been lost right behind the ack
+        self.check_connected(connection)  # it may have been lost right after the ack
         self.status.logged_on(server)
         self.commander.logged_on()
 
@@ -295,11 +295,11 @@ class Core:
         return self.connection
 
     async def abandon(self, reason: HAClientError | None = None) -> None:
-        """Close a connection that came to nothing; then the client may connect again at once."""
+        """Close an unfinished connection; when it returns, the client may connect again."""
         if self.connection is not None:
             closed = self._closed
             self.connection.close(reason)
-            # Not to be interrupted: until it is over, nothing else can be connected.
+            # Shielded: until this connection has ended, no other one can be opened.
             with trio.CancelScope(shield=True):
                 await closed.wait()
 
@@ -356,29 +356,29 @@ class Core:
     def _lost(self, connection: Connection, reason: HAClientError) -> None:
         """The connection is over: what waits fails, what streams ends or waits for the next."""
         if self.status.is_live and self.status.expects_connection:
-            self._live = trio.Event()  # first: who has to wait must not take this one for the next
+            self._live = trio.Event()  # first: a later waiter must not see the old event set
         self.connection = self.commander.connection = None
         self.status.lost(reason)
         self.publisher.lost()
         for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
             self._end_or_keep(subscription, reason)
-        if not self.status.reconnects:  # else the recovery says it, and which server it was
+        if not self.status.reconnects:  # else the reconnector logs it, with the server
             ours = connection.closed_by_us or isinstance(reason, ClosedByOwnError)
             level = logging.INFO if ours else logging.WARNING
             _logger.log(level, "client %s: %s", self.name, reason)
-        self.tell(ConnectionState.DISCONNECTED)
-        self.events.tell("disconnect", reason)
+        self.set_state(ConnectionState.DISCONNECTED)
+        self.events.emit("disconnect", reason)
         self._closed.set()
 
     def _end_or_keep(self, subscription: Subscription, reason: HAClientError) -> None:
         """The connection of a subscription is lost."""
         keeps = self.status.expects_connection
         if keeps and subscription.phase is Phase.OPENING:
-            subscription.phase = Phase.LOST  # whoever opens it does so anew, with the same queue
+            subscription.phase = Phase.LOST  # its opener sends the command again
             drop_queued(subscription)
-        elif keeps and self.lasting.get(subscription.sub_id) is subscription:
+        elif keeps and self.resumable.get(subscription.sub_id) is subscription:
             if subscription.log is not None or subscription.query_id:
-                drop_queued(subscription)  # of a plain subscription nothing is redelivered
+                drop_queued(subscription)  # redelivered; what a plain subscription has is not
             subscription.sink.mark(Marker.GAP if subscription.log is None else Marker.REPLAY)
         elif keeps and not subscription.finite:
             fail(subscription, _plain_stream_lost(subscription, reason))
@@ -395,16 +395,16 @@ class Core:
         """Wait until the present connection has ended."""
         await self._closed.wait()
 
-    def tell(self, state: ConnectionState) -> None:
-        """A state is reached: the application is told."""
+    def set_state(self, state: ConnectionState) -> None:
+        """Enter a state and report it to the listeners of the application."""
         self.status.state = state
         log_state(self.name, state)
-        self.events.tell("state", state)
+        self.events.emit("state", state)
 
     # -- what connections that follow each other share -------------------------------
 
     def live(self) -> None:
-        """The recovery is complete: what waited for it goes on."""
+        """The recovery is complete: wake every command that waited for it."""
         self.status.live()
         self._live.set()
 
@@ -423,19 +423,19 @@ class Core:
 
     def subscriptions(self) -> list[Subscription]:
         """Every subscription that has not ended."""
-        return list(dict.fromkeys((*self.session.router.all(), *self.lasting.values())))
+        return list(dict.fromkeys((*self.session.router.all(), *self.resumable.values())))
 
     def opened(self, subscription: Subscription) -> None:
         """A subscription that lasts was accepted or changed; its present form is sent again."""
         request = subscription.request
         if self._manager is not None and request is not None:
-            self.lasting[subscription.sub_id] = subscription
+            self.resumable[subscription.sub_id] = subscription
             self._manager.add(Entry(subscription.sub_id, dict(request.fields), request.body))
 
     def closed(self, subscription: Subscription) -> None:
         """A subscription was ended on purpose."""
-        if self._manager is not None and self.lasting.get(subscription.sub_id) is subscription:
-            del self.lasting[subscription.sub_id]
+        if self._manager is not None and self.resumable.get(subscription.sub_id) is subscription:
+            del self.resumable[subscription.sub_id]
             self._manager.remove(subscription.sub_id)
 
     # -- waiting for the server ------------------------------------------------------
@@ -468,7 +468,7 @@ class Core:
         if not log.unpersisted_count:
             return
         if self.connection is not None and self.status.is_logged_on:
-            self.connection.writer.send(_HURRY)
+            self.connection.writer.send(_FLUSH_PERSISTED)
         with trio.move_on_after(timeout):
             await self.publisher.wait_persisted(target, "publish_flush")
             return
@@ -568,7 +568,7 @@ class Core:
         """Whether the client's `async with` was entered, and not left."""
         return self._nursery is not None
 
-    def _hurried(self) -> bool:
+    def _ack_awaited(self) -> bool:
         return bool(self.session.pending or self.publisher.persisted)
 
     def _refuse_deadlock(self, what: str) -> None:
@@ -580,7 +580,7 @@ class Core:
             message = self.publisher.refused(ack)
             which = message.sequence or "without a sequence number"
             _logger.warning("publish %s was refused: %s", which, ack.reason)
-            self.events.tell("failed_write", message, ack.reason)
+            self.events.emit("failed_write", message, ack.reason)
         for subscription, error in received.ended:
             _logger.error("client %s: the server has ended %s", self.name, error)
             self.closed(subscription)
@@ -590,13 +590,13 @@ class Core:
             self.commander.resume.servers.persisted(received.persisted)
             self.publisher.acknowledged(received.persisted)
         for message in received.duplicates:
-            self.events.tell("duplicate", message)
+            self.events.emit("duplicate", message)
         for message in received.unrouted:
-            self.events.tell("last_chance", message)
+            self.events.emit("last_chance", message)
 
 
 def fail(subscription: Subscription, error: HAClientError) -> None:
-    """End it by an error: who iterates gets it raised, a handler's task ends."""
+    """End it with an error: a stream raises it, a handler's task ends."""
     if isinstance(subscription.sink, Delivery):
         subscription.sink.end(error, raises=True)
 

@@ -24,7 +24,7 @@ _NEXT_ADDRESS_AFTER_S: Final = 0.25  # as RFC 8305 recommends
 
 
 class Dialler:
-    """Dials for one client, who may change its mind meanwhile."""
+    """Opens connections for one client; a dial under way can be stopped."""
 
     def __init__(self) -> None:
         self._scope: trio.CancelScope | None = None

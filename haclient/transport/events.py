@@ -1,4 +1,4 @@
-"""What the application is told of besides its messages, off the reading task.
+"""Calls the listeners of the application, off the reading task.
 
 Callbacks may be plain or async; one task calls them in order, so one that issues commands holds up
 nothing but the callbacks behind it. The queue is bounded like a subscription's: when the callbacks
@@ -44,10 +44,10 @@ class Events:
         return name in self._callbacks
 
     def add(self, name: str, callback: Callback) -> None:
-        """One more that is told of what happens from now on.
+        """Add a listener; it gets every event from now on.
 
         Raises:
-            UsageError: It is told already.
+            UsageError: It was added already.
         """
         callbacks = self._callbacks.get(name, ())
         if callback in callbacks:
@@ -55,7 +55,7 @@ class Events:
         self._callbacks[name] = (*callbacks, callback)
 
     def remove(self, name: str, callback: Callback) -> None:
-        """It is told nothing any more, not even of what has happened before.
+        """Remove a listener; it gets no further call, not even for queued events.
 
         Raises:
             UsageError: It was never added, or was removed before.
@@ -69,7 +69,7 @@ class Events:
         else:
             del self._callbacks[name]
 
-    def tell(self, name: str, *values: object) -> None:
+    def emit(self, name: str, *values: object) -> None:
         """Queue one event, if anyone listens."""
         if name in self._callbacks:
             self._queue.append((name, self._callbacks[name], values))
@@ -98,9 +98,9 @@ class Events:
             await self._arrived.park()
 
     async def finish(self) -> None:
-        """Tell what is left, after `run` has ended; nothing if that was by an error of theirs.
+        """Call back for the queued events after `run` has ended, unless a callback had failed.
 
-        The client is being left: what a callback still wants of it fails, and is no error of ours.
+        The client is shutting down: what a callback still asks of it fails, which is only logged.
         """
         while not self._failed and self._queue:
             try:

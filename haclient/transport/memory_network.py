@@ -44,7 +44,7 @@ class Pipe:
         receive_bytes: The most that one `recv_into` gives: small reads.
         latency_s: How long each byte travels; may change, order stays.
         silent: What is sent disappears: no error, no end, as behind a dead router (half-open).
-        held: Nothing arrives until it is let go, and then all of it: a healed partition.
+        held: While set, nothing arrives; once cleared, all of it does: a healed partition.
         ended: The sender has closed its end.
         broken: Both ends meet this error in this direction, after what was in flight.
         sent_bytes: How much was ever sent.

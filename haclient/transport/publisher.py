@@ -5,8 +5,8 @@ queue and the replay buffer; a broken link is no error then. Without a store, a 
 in the control outbox, and a broken link is an error.
 
 Every wait of `publish` comes before its append, so a cancelled publish was not stored and a
-returned one was. Waits are rare: about every 256 KiB one look at the socket, at the cap on
-unpersisted bytes and at the scheduler. Acks are cumulative; nothing is kept per message.
+returned one was. Waits are rare: about every 256 KiB a publish checks the socket, the cap on
+unpersisted bytes and the scheduler. Acks are cumulative; nothing is kept per message.
 
 A store that is full and says so with `StoreFull.wait` (a ring, a refused growth) is asked again
 after each ack; any other `StoreFull` is the caller's.
@@ -79,13 +79,13 @@ class Watermark:
         return bool(self._heap)
 
     def rise(self, level: int) -> None:
-        """The mark is at `level` now."""
+        """Raise the mark to `level` and wake who waits for it."""
         heap = self._heap
         while heap and heap[0][0] <= level:
             heapq.heappop(heap)[2].set()
 
     def release(self) -> None:
-        """Wake everyone: the mark may never rise again, and each looks for itself."""
+        """Wake every waiter, although the mark has not risen: each checks again."""
         for _, _, event in self._heap:
             event.set()
         self._heap.clear()
@@ -148,7 +148,7 @@ class Publisher:
     # -- the connection's life ---------------------------------------------
 
     def connected(self, writer: Writer) -> None:
-        """A link is up; the log stays shut until the logon has said where to begin."""
+        """A link is open. The log is not sent before the logon ack has said where to begin."""
         self.writer = writer
         self._note_time()
 
@@ -156,7 +156,7 @@ class Publisher:
         """Trim to what is persisted and number above what was seen.
 
         Raises:
-            PublishGap: The server has lost what was once acknowledged, and the store minds.
+            PublishGap: The server has lost what was once acknowledged, and the store refuses gaps.
             StoreError: The server has seen higher numbers than the clock gave: it would take what
                 was published before the logon for duplicates.
         """
@@ -170,34 +170,41 @@ class Publisher:
             self.persisted.rise(log.last_persisted)
 
     def open_log(self) -> None:
-        """Send again what is not persisted, and from now on whatever is published."""
+        """Start to send the log: first what is not persisted, then every new publish."""
         writer = self.writer
         if writer is not None:
             writer.log_open = True
             writer.wake()
 
     def lost(self) -> None:
-        """The link is gone; who waits looks for itself whether waiting still makes sense."""
+        """The link has ended. Waiters are woken unless another connection will follow."""
         self.writer = None
         self._note_time()
         if self.log is not None:
-            self._look_again_later(self.log)
+            self._check_at_cap(self.log)
         if not self._status.expects_connection:
             self.persisted.release()
 
     def acknowledged(self, sequence: int) -> None:
-        """Everything up to `sequence` is persisted."""
+        """Trim the store up to a persisted sequence, and wake who waits for it."""
         log = self.log
         if log is not None:
             self._discard(log, sequence)
             self._discard_refused(log)
-            self.gate.ages.forget(log.lowest_unpersisted)
+            self.gate.unpersisted_ages.forget(log.lowest_unpersisted)
             self._note_time()
 
     def refused(self, ack: Message) -> Message:
-        """The publish that a failure ack is about, as it was stored; it is forgotten.
+        """Remove a refused publish from the store.
 
-        It leaves the store when all before it has: an ack for those may still be on its way.
+        It leaves the store after everything before it: an ack for those may still be on its way.
+
+        Args:
+            ack: The failure ack.
+
+        Returns:
+            The publish as it was stored, with the reason of the ack. Where it is not in the store,
+            only the facts of the ack.
         """
         sequence, log = ack.sequence, self.log
         if sequence is None:  # nothing says which one it is
@@ -230,14 +237,14 @@ class Publisher:
 
     def _note_time(self) -> None:
         if self.log is not None and self.log.unpersisted_count:
-            self.gate.ages.note(self.log.last_sequence, trio.current_time())
+            self.gate.unpersisted_ages.note(self.log.last_sequence, trio.current_time())
 
     @property
     def oldest_age_s(self) -> float:
         """How long the oldest unpersisted message has waited; 0 when none does."""
         self._note_time()
         lowest = 0 if self.log is None else self.log.lowest_unpersisted
-        return self.gate.ages.age(lowest, trio.current_time())
+        return self.gate.unpersisted_ages.age(lowest, trio.current_time())
 
     # -- publishing ---------------------------------------------------------
 
@@ -252,7 +259,7 @@ class Publisher:
         return head
 
     def append(self, head: bytes, body: Payload) -> int:
-        """Store one frame and see to its sending; never waits.
+        """Store one frame and have it sent; never waits.
 
         Raises:
             StoreFull: There is no room; nothing was stored.
@@ -265,28 +272,28 @@ class Publisher:
             body = body.encode()
         try:
             sequence = log.append(head, _TAIL, body)
-        except TypeError:
+        except TypeError:  # the body, in most cases: say what was wanted
             check_payload(body)
             raise
-        if log.unsent_bytes >= self.gate.look_at:
-            self._look(log)
+        if log.unsent_bytes >= self.gate.check_at:
+            self._flush_backlog(log)
         elif self.gate.parked and self.writer is not None:
             self.writer.wake()
         return sequence
 
-    def _look(self, log: FrameLog) -> None:
-        """Enough has gathered: send it now, and have the next publish look at the limits."""
-        self.gate.attention = True
+    def _flush_backlog(self, log: FrameLog) -> None:
+        """Send what has gathered, and have the next publish check the limits."""
+        self.gate.has_to_check = True
         self._note_time()
         if self.writer is not None and self.writer.log_open:
             self.writer.flush()
         else:
-            self._look_again_later(log)
+            self._check_at_cap(log)
 
-    def _look_again_later(self, log: FrameLog) -> None:
-        """Nothing is sent now, so nothing but the limit is there to look for."""
+    def _check_at_cap(self, log: FrameLog) -> None:
+        """While nothing can be sent, check again only at the cap."""
         room = max(self.gate.cap_bytes - log.unpersisted_bytes, 1)
-        self.gate.look_at = log.unsent_bytes + min(FLUSH_BYTES, room)
+        self.gate.check_at = log.unsent_bytes + min(FLUSH_BYTES, room)
 
     async def publish(self, topic: str, body: Payload) -> int | None:
         """Publish plainly, waiting for room first when there is none.
@@ -296,7 +303,7 @@ class Publisher:
         if get_ident() != self._thread.ident:  # before anything is stored
             self._thread.check("publish")
         gate, log = self.gate, self.log
-        if gate.attention:
+        if gate.has_to_check:
             await self.make_room()
         if log is None:
             await self._send_unstored(publish_frame_without_store(topic, as_bytes(body)))
@@ -307,12 +314,12 @@ class Publisher:
             sequence = log.append(self._heads.get(topic) or self._head(topic), _TAIL, body)
         except StoreFull as full:
             sequence = await self._append_later(full, self._head(topic), body)
-        except TypeError:  # asked only now: it costs something, and the usual types are right
+        except TypeError:  # checked only after a failure, to keep the hot path short
             check_text("topic", topic)
             check_payload(body)
             raise
-        if log.unsent_bytes >= gate.look_at:
-            self._look(log)
+        if log.unsent_bytes >= gate.check_at:
+            self._flush_backlog(log)
         elif gate.parked and self.writer is not None:
             self.writer.wake()
         if self._synced:
@@ -389,16 +396,16 @@ class Publisher:
             sequence = self.append(head, body)
         except StoreFull as full:
             sequence = await self._append_later(full, head, body)
-        await self.settle()
+        await self.wait_synced()
         return sequence
 
-    async def settle(self) -> None:
+    async def wait_synced(self) -> None:
         """Wait for the disk, where durability asks for it."""
         if self._synced:
             await sync_accepted(self.store)
 
-    def hurry(self, what: str) -> None:
-        """Send now what is stored: the caller is about to wait for the answer.
+    def flush_for_waiter(self, what: str) -> None:
+        """Send what is stored now, because the caller is about to wait for the answer.
 
         Raises:
             UsageError: The wait could only end after the caller itself has gone on.
@@ -416,7 +423,7 @@ class Publisher:
         """
         if get_ident() != self._thread.ident:  # before anything is stored
             self._thread.check("publish_nowait")
-        if self.gate.attention:
+        if self.gate.has_to_check:
             self._check_room()
         if self._synced:
             raise UsageError("publish_nowait cannot wait for the disk: durability is fsync")
@@ -429,7 +436,7 @@ class Publisher:
             if not full.wait:
                 raise
             raise WouldBlock(f"publish_nowait: {full}") from full
-        except TypeError:  # a topic that is not even hashable
+        except TypeError:  # a topic that is not hashable
             check_text("topic", topic)
             raise
 
@@ -460,7 +467,7 @@ class Publisher:
             raise DisconnectedError("not logged on, and there is no publish store to keep it")
         writer.send(frame)
         if writer.outbox_bytes >= FLUSH_BYTES:
-            self.gate.attention = True
+            self.gate.has_to_check = True
             writer.flush()
 
     # -- room ---------------------------------------------------------------
@@ -474,12 +481,14 @@ class Publisher:
         """
         await trio.lowlevel.checkpoint()
         while (log := self.log) is not None and self._over_cap(log):
-            self.gate.attention = True  # whoever publishes meanwhile stands before the same limit
+            self.gate.has_to_check = (
+                True  # whoever publishes meanwhile stands before the same limit
+            )
             await self._until_acknowledged(log, "publish")
         while (writer := self.writer) is not None and self._socket_is_behind(writer):
-            self.gate.attention = True
+            self.gate.has_to_check = True
             await writer.room()
-        self.gate.attention = False
+        self.gate.has_to_check = False
 
     def _check_room(self) -> None:
         writer = self.writer
@@ -487,7 +496,7 @@ class Publisher:
             raise WouldBlock("publish_nowait: too much is unpersisted, use await publish to wait")
         if writer is not None and self._socket_is_behind(writer):
             raise WouldBlock("publish_nowait: the socket is full, use await publish to wait")
-        self.gate.attention = False
+        self.gate.has_to_check = False
 
     def _over_cap(self, log: FrameLog) -> bool:
         return log.unpersisted_bytes >= self.gate.cap_bytes
@@ -550,7 +559,7 @@ class Publisher:
                 f"; {what_remains(log)}",
             )
             if self.writer is not None:
-                self.writer.flush()  # who waits has nothing to gather: one task switch less
+                self.writer.flush()  # for a waiter batching gains nothing
             await self.persisted.reached(sequence)
 
 
@@ -573,7 +582,7 @@ def _read_frame(frame: bytes) -> Message:
 
 
 async def sync_accepted(store: PublishStore | None) -> None:
-    """Have a publish on disk that is accepted already: shielded, it cannot be taken back.
+    """Sync an accepted publish to disk; shielded from cancellation, since it cannot be undone.
 
     Raises:
         StoreError: It is not on the disk. It stays stored, so this is never a `StoreFull`, after

@@ -49,7 +49,7 @@ class Reconnector:
     Args:
         core: What to connect; it was made with the same settings and subscription manager.
         settings: Which servers, which waits, and what to do when a server is not fit.
-        manager: Remembers the subscriptions to enter again.
+        manager: Remembers the subscriptions to send again.
     """
 
     def __init__(self, core: Core, settings: HASettings, manager: SubscriptionManager) -> None:
@@ -99,7 +99,7 @@ class Reconnector:
         core, reason = self._core, DisconnectedError("the client was disconnected on purpose")
         core.stop(reason)
         self._scope.cancel()
-        for subscription in core.lasting.values():
+        for subscription in core.resumable.values():
             core.end(subscription, reason)
         await core.disconnect()
 
@@ -135,7 +135,7 @@ class Reconnector:
         if final:
             self._give_up(error)
         elif core.status.state is ConnectionState.DISCONNECTED:
-            core.tell(ConnectionState.RECONNECTING)
+            core.set_state(ConnectionState.RECONNECTING)
 
     def _is_final(self, error: HAClientError) -> bool:
         """Whether the client ends with this error.
@@ -182,9 +182,9 @@ class Reconnector:
         """The error leaves the block, and every stream."""
         self._fatal = error
         self._core.stop(error)
-        for subscription in self._core.lasting.values():
+        for subscription in self._core.resumable.values():
             fail(subscription, error)
-        self._core.lasting.clear()
+        self._core.resumable.clear()
 
     def _info(self) -> dict[str, str]:
         return {
@@ -238,7 +238,7 @@ class Reconnector:
         with trio.move_on_after(limit_s):  # with what the authenticator takes
             await core.log_on(self._authenticator, timeout=limit_s)
             self._sweep.clear()
-            core.tell(ConnectionState.LOGGED_ON)
+            core.set_state(ConnectionState.LOGGED_ON)
             return
         raise TimedOut(f"logon: no answer within {limit_s:g} s")
 
@@ -266,24 +266,24 @@ class Reconnector:
         core = self._core
         core.check_connected()
         if await core.start_heartbeat(timeout=self._settings.connect_timeout):
-            core.tell(ConnectionState.HEARTBEAT_INITIATED)
+            core.set_state(ConnectionState.HEARTBEAT_INITIATED)
 
     async def _replay(self) -> None:
         self._core.check_connected()
         self._core.publisher.open_log()
-        self._core.tell(ConnectionState.PUBLISH_REPLAYED)
+        self._core.set_state(ConnectionState.PUBLISH_REPLAYED)
 
     async def _resubscribe(self) -> None:
         core = self._core
         for entry in self._manager.entries():
-            subscription = core.lasting.get(entry.sub_id)
+            subscription = core.resumable.get(entry.sub_id)
             if subscription is not None:
                 try:
-                    await self._reenter(subscription, entry)
+                    await self._resubscribe_one(subscription, entry)
                 except (CommandError, AuthenticationError) as error:
                     self._refused(subscription, error)
         core.check_connected()
-        core.tell(ConnectionState.RESUBSCRIBED)
+        core.set_state(ConnectionState.RESUBSCRIBED)
 
     async def _serve(self) -> None:
         """Stay until the connection is lost; one that lasts counts as a success."""
@@ -300,16 +300,16 @@ class Reconnector:
             await core.wait_lost()
         raise core.status.why_not_connected()
 
-    # -- entering again -----------------------------------------------------------
+    # -- resubscribing -------------------------------------------------------------
 
-    async def _reenter(self, subscription: Subscription, entry: Entry) -> None:
+    async def _resubscribe_one(self, subscription: Subscription, entry: Entry) -> None:
         """Subscribe one again, from where its store says."""
         core = self._core
         if subscription.request is not None:
             await core.commander.resubscribe(
                 subscription,
                 subscription.request.changed(entry.fields),
-                still_wanted=lambda: core.lasting.get(subscription.sub_id) is subscription,
+                still_wanted=lambda: core.resumable.get(subscription.sub_id) is subscription,
                 timeout=self._settings.connect_timeout,
             )
 
@@ -323,7 +323,7 @@ class Reconnector:
             HAClientError: The connection is given up, for the next server or for good.
         """
         sub_id, core = subscription.sub_id, self._core
-        if core.lasting.get(sub_id) is not subscription:  # ended on purpose meanwhile
+        if core.resumable.get(sub_id) is not subscription:  # ended on purpose meanwhile
             return
         if not self._refusals.add(sub_id, self._uri):
             raise error

@@ -118,7 +118,7 @@ class HAOptions(ClientOptions, total=False):
         servers: Connection strings, best first; or give a `server_chooser`.
         server_chooser: Chooses the server of each attempt.
         delay_strategy: Decides the waits between attempts; exponential unless told otherwise.
-        subscription_manager: Remembers which subscriptions to enter again.
+        subscription_manager: Remembers which subscriptions to send again after a lost connection.
         connect_timeout: Seconds for each step of an attempt: connecting, the logon, the heartbeat,
             each subscription.
         on_publish_gap: What to do with a server that lacks what was acknowledged to us: try the

@@ -29,8 +29,8 @@ from haclient_stores.publish_stores.publish_log import PublishLog
 
 __all__ = ["StoreMaintenance", "group_sync", "open_all"]
 
-_LOOK_EVERY_S: Final = 0.1
-_PRUNE_LOOK_EVERY_S: Final = 1.0
+_RUN_EVERY_S: Final = 0.1
+_PRUNE_CHECK_EVERY_S: Final = 1.0
 _AFTER_FAILED_PRUNE_S: Final = 60.0
 _RECOVER_S: Final = 30.0  # for what an adapter has kept
 _CLOSE_S: Final = 10.0  # for what an adapter has not written yet
@@ -113,18 +113,18 @@ class StoreMaintenance:
         if store is None:
             return tasks
         if store.adapter is not None or store.watch is not None:
-            tasks.append(self._look_again_and_again)
+            tasks.append(self._run_repeatedly)
         if store.prunes:
             tasks.append(self._prune_when_due)
         return tasks
 
-    async def _look_again_and_again(self) -> None:
+    async def _run_repeatedly(self) -> None:
         while True:
-            self.look(trio.current_time())
-            await trio.sleep(_LOOK_EVERY_S)
+            self.run_due(trio.current_time())
+            await trio.sleep(_RUN_EVERY_S)
 
-    def look(self, now: float) -> None:
-        """Tell the adapter what has moved, and the watch what has not."""
+    def run_due(self, now: float) -> None:
+        """Pass moved recovery points to the adapter; warn of messages that nobody discards."""
         store = self._store
         if store is None:
             return
@@ -144,7 +144,7 @@ class StoreMaintenance:
     async def _prune_when_due(self) -> None:
         store = self._store
         while store is not None:
-            await trio.sleep(_PRUNE_LOOK_EVERY_S)
+            await trio.sleep(_PRUNE_CHECK_EVERY_S)
             if not store.prune_due(trio.current_time()):
                 continue
             try:
@@ -154,7 +154,7 @@ class StoreMaintenance:
                 await trio.sleep(_AFTER_FAILED_PRUNE_S)
 
     async def close(self) -> None:
-        """Tell the adapter the last points, and close it and all stores."""
+        """Pass the last recovery points to the adapter; close it and all stores."""
         with ExitStack() as closing:  # each of them, whatever happens to another
             for each in reversed(self._stores):
                 closing.callback(each.close)

@@ -33,11 +33,11 @@ FLUSH_BYTES: Final = 256 * 1024
 _JOIN_BYTES: Final = 256 * 1024  # small control frames leave together, in pieces of this size
 
 
-_MOST_SAMPLES: Final = 1024  # then every second one is forgotten: the old ones get coarser
+_MOST_SAMPLES: Final = 1024  # above it every second sample is dropped: old ones get coarser
 
 
 class UnpersistedAges:
-    """When which number was the last."""
+    """Samples of the last sequence number over time: how old an unpersisted publish is."""
 
     __slots__ = ("_samples",)
 
@@ -45,7 +45,7 @@ class UnpersistedAges:
         self._samples: deque[tuple[int, float]] = deque()
 
     def note(self, last_sequence: int, now: float) -> None:
-        """Numbers have got so far."""
+        """Add a sample, if the number has risen since the last one."""
         samples = self._samples
         if samples and samples[-1][0] >= last_sequence:
             return
@@ -55,7 +55,7 @@ class UnpersistedAges:
             self._samples = deque(kept if kept[-1] == samples[-1] else [*kept, samples[-1]])
 
     def forget(self, lowest_unpersisted: int) -> None:
-        """Nothing below this number waits; 0 when nothing waits at all."""
+        """Drop the samples below the lowest unpersisted number; all of them when it is 0."""
         samples = self._samples
         while samples and (not lowest_unpersisted or samples[0][0] < lowest_unpersisted):
             samples.popleft()
@@ -67,24 +67,24 @@ class UnpersistedAges:
 
 
 class SendGate:
-    """What a publish looks at after its append: three fields, no calls.
+    """What a publish checks after its append: three fields, no calls.
 
     Attributes:
-        look_at: Unsent bytes at which the publisher stops to look at the socket.
+        check_at: Unsent bytes at which a publish sends and has the next one check the limits.
         parked: Whether the writer's task sleeps and has to be woken.
-        attention: Whether the next publish has to look at the limits before its append.
+        has_to_check: Whether the next publish checks the limits before its append.
         cap_bytes: Unpersisted bytes above which it has to wait for acks.
-        ages: How far the numbers had got, and when; the writer says so whenever it has sent.
+        unpersisted_ages: Samples of the last sequence number and when it was reached.
     """
 
-    __slots__ = ("ages", "attention", "cap_bytes", "look_at", "parked")
+    __slots__ = ("cap_bytes", "check_at", "has_to_check", "parked", "unpersisted_ages")
 
     def __init__(self, cap_bytes: int) -> None:
         self.cap_bytes = cap_bytes
-        self.ages = UnpersistedAges()
-        self.look_at = min(FLUSH_BYTES, cap_bytes)
+        self.unpersisted_ages = UnpersistedAges()
+        self.check_at = min(FLUSH_BYTES, cap_bytes)
         self.parked = False
-        self.attention = False
+        self.has_to_check = False
 
 
 class Writer:
@@ -157,12 +157,12 @@ class Writer:
         return not self.blocked
 
     def _set_gate(self) -> None:
-        """Tell the publisher when to look next; not again for what the socket does not take."""
+        """Set when the publisher checks next: not again for what the socket does not take."""
         log, gate = self._log, self._gate
         if log is not None:
-            gate.look_at = FLUSH_BYTES + (log.unsent_bytes if self.blocked else 0)
+            gate.check_at = FLUSH_BYTES + (log.unsent_bytes if self.blocked else 0)
             if log.unpersisted_bytes >= gate.cap_bytes:
-                gate.attention = True
+                gate.has_to_check = True
 
     def _next_piece(self) -> memoryview:
         """What leaves next: a control piece at its place, else the log up to that place."""
@@ -222,7 +222,7 @@ class Writer:
         while True:
             everything_left = self.pump()
             if self._log is not None:
-                self._gate.ages.note(self._log.last_sequence, trio.current_time())
+                self._gate.unpersisted_ages.note(self._log.last_sequence, trio.current_time())
             self._room.unpark_all()
             if everything_left:
                 self._gate.parked = True

@@ -29,8 +29,8 @@ rng = random.Random(int(seed))
 
 async def main():
     store = MemoryBookmarkStore(SqliteRecoveryPointAdapter(path))
-    upkeep = StoreMaintenance(store)
-    await upkeep.recover("victim")
+    maintenance = StoreMaintenance(store)
+    await maintenance.recover("victim")
     log = store.subscription("s")
     log.begin(acked=False, start=None)
     log.entered("east:9007")
@@ -56,7 +56,7 @@ async def main():
                 number, message = hands.pop()
                 os.write(1, b"discarded %d|%d|\\n" % message)
                 log.discard(number)
-            upkeep.look(trio.current_time())
+            maintenance.run_due(trio.current_time())
             await trio.sleep(0)
 
 trio.run(main)

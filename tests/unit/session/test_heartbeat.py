@@ -31,7 +31,7 @@ def test_two_silent_intervals_are_the_end_and_not_a_moment_earlier() -> None:
 @pytest.mark.row("HB2")
 def test_anything_heard_starts_the_idle_limit_again() -> None:
     heartbeat = started(3.0)
-    heartbeat.heard(105.9)
+    heartbeat.received(105.9)
     heartbeat.beat(109.0)
     assert heartbeat.due(111.89) is Due.NOTHING
     assert heartbeat.due(111.9) is Due.LOST
@@ -88,7 +88,7 @@ def test_next_at_is_exactly_when_something_becomes_due(
     heartbeat = Heartbeat(interval, interval * limit)
     heartbeat.start(0.0)
     for now in sorted(heard):
-        heartbeat.heard(now)
+        heartbeat.received(now)
         moment = heartbeat.next_at()
         assert heartbeat.due(moment) is not Due.NOTHING
         if now < moment:

@@ -45,8 +45,8 @@ class Bench:
         self.reason: HAClientError | None = None
         self.over = trio.Event()
         self.stopped = 0
-        self.heard: list[tuple[float, bool]] = []
-        self.hurried = True
+        self.caught_up: list[tuple[float, bool]] = []
+        self.ack_awaited = True
         self.delivery = Delivery(cap_bytes)
         self.events = Events(event=lambda _: None)
         self.session.router.add(Subscription("1", self.delivery))
@@ -56,9 +56,9 @@ class Bench:
             writer=Writer(self.link, None, SendGate(1 << 40)),
             on_received=self._on_received,
             events=self.events,
-            hurried=lambda: self.hurried,
+            ack_awaited=lambda: self.ack_awaited,
             on_stopped=self._on_stopped,
-            on_caught_up=lambda until, last: self.heard.append((until, last)),
+            on_caught_up=lambda until, last: self.caught_up.append((until, last)),
         )
 
     def _on_received(self, received: Received) -> None:
@@ -108,9 +108,9 @@ async def test_what_is_read_tells_up_to_when_the_peer_was_heard() -> None:
         await trio.sleep(50)
         bench.far.close()
         await bench.ended()
-    times = [round(until - begun, 3) for until, _ in bench.heard]
+    times = [round(until - begun, 3) for until, _ in bench.caught_up]
     assert times == [0.0, 1.2, 1.8]  # about once a second; and nothing after the last message
-    assert [last for _, last in bench.heard] == [False, False, True]
+    assert [last for _, last in bench.caught_up] == [False, False, True]
 
 
 @pytest.mark.row("BS9", "MS5")
@@ -126,7 +126,7 @@ async def test_while_reading_stands_still_nothing_is_heard() -> None:
         await wait_all_tasks_blocked()
         bench.far.close()
         await bench.ended()
-    assert [round(until - begun, 3) for until, _ in bench.heard] == [0.0, 0.0, 0.0]
+    assert [round(until - begun, 3) for until, _ in bench.caught_up] == [0.0, 0.0, 0.0]
 
 
 # -- reading ------------------------------------------------------------------------------
@@ -172,14 +172,16 @@ async def test_bytes_that_are_not_the_protocol_end_the_connection(junk: bytes) -
     assert isinstance(bench.reason, ProtocolError)
 
 
-@pytest.mark.parametrize(("hurried", "least_s", "most_s"), [(False, 0.001, 0.005), (True, 0, 0)])
+@pytest.mark.parametrize(
+    ("ack_awaited", "least_s", "most_s"), [(False, 0.001, 0.005), (True, 0, 0)]
+)
 async def test_many_tiny_reads_are_gathered_unless_someone_waits(
-    hurried: bool,  # noqa: FBT001  # a parameter
+    ack_awaited: bool,  # noqa: FBT001  # a parameter
     least_s: float,
     most_s: float,
 ) -> None:
     bench = Bench()
-    bench.hurried = hurried
+    bench.ack_awaited = ack_awaited
     bench.far.sending.receive_bytes = 50
     async with bench.running():
         start = trio.current_time()
@@ -437,7 +439,7 @@ async def test_callbacks_that_are_behind_stop_the_reading_too(
     bench = Bench()
     async with bench.running(), trio.open_nursery() as nursery:
         for _ in range(3):
-            bench.events.tell("event", 1)
+            bench.events.emit("event", 1)
         await bench.peer.publish("1", b"a")
         await wait_all_tasks_blocked()
         assert bench.stopped_by() is bench.events
@@ -458,7 +460,7 @@ async def test_reading_resumes_only_when_every_full_queue_has_drained(
         await bench.peer.publish("1,2", bytes(100))
         await wait_all_tasks_blocked()
         for _ in range(3):
-            bench.events.tell("event", 1)
+            bench.events.emit("event", 1)
         assert bench.stopped_by() is bench.delivery
         await bench.bodies()
         await wait_all_tasks_blocked()

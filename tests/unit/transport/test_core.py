@@ -156,7 +156,7 @@ class Bench:
             writer=Writer(near, None, SendGate(1 << 40)),
             on_received=lambda _: None,
             events=Events(),
-            hurried=lambda: True,
+            ack_awaited=lambda: True,
             on_stopped=lambda: None,
             on_caught_up=lambda _until, _last: None,
         )

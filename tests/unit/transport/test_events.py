@@ -19,11 +19,11 @@ async def test_callbacks_are_called_in_order_whether_plain_or_async() -> None:
     events = Events(now=lambda number: told.append(("now", number)), later=later, absent=None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(events.run)
-        events.tell("later", 1)
-        events.tell("now", 2)
-        events.tell("absent", 3)
+        events.emit("later", 1)
+        events.emit("now", 2)
+        events.emit("absent", 3)
         await wait_all_tasks_blocked()
-        events.tell("now", 4)
+        events.emit("now", 4)
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert told == [("later", 1), ("now", 2), ("now", 4)]
@@ -36,7 +36,7 @@ async def test_an_error_of_a_callback_is_the_clients() -> None:
         raise UsageError("mine")
 
     events = Events(fail=fail)
-    events.tell("fail")
+    events.emit("fail")
     with pytest.raises(UsageError, match="mine"):
         await events.run()
 
@@ -57,7 +57,7 @@ async def test_when_callbacks_are_behind_the_queue_says_full_until_half_is_done(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(events.run)
         for number in range(5):
-            events.tell("slow", number)
+            events.emit("slow", number)
         assert events.full
         drained = trio.Event()
 
@@ -90,12 +90,12 @@ async def test_listeners_are_told_what_happens_while_they_are_known() -> None:
         told.append(("second", number))
 
     events = Events()
-    events.tell("now", 0)
+    events.emit("now", 0)
     events.add("now", first)
-    events.tell("now", 1)
+    events.emit("now", 1)
     events.add("now", second)
-    events.tell("now", 2)
-    events.tell("now", 3)
+    events.emit("now", 2)
+    events.emit("now", 3)
     events.remove("now", first)
     assert "now" in events
     await events.finish()
@@ -119,7 +119,7 @@ async def test_what_is_left_is_told_at_the_end_unless_a_callback_has_failed() ->
 
     events = Events(pick=pick)
     for number in (1, 2, 3):
-        events.tell("pick", number)
+        events.emit("pick", number)
     with pytest.raises(ZeroDivisionError):
         await events.finish()
     await events.finish()
@@ -136,8 +136,8 @@ async def test_at_the_end_a_callback_that_misses_its_client_is_passed_over(
         raise DisconnectedError("the client was left")
 
     events = Events(use=use)
-    events.tell("use", 1)
-    events.tell("use", 2)
+    events.emit("use", 1)
+    events.emit("use", 2)
     await events.finish()
     assert told == [1, 2]
     assert caplog.text.count("the client was left") == 2

@@ -39,7 +39,7 @@ class Wire:
     def append(self, body: bytes = b"") -> None:
         assert self.log is not None
         self.log.append(HEAD, TAIL, body)
-        if self.log.unsent_bytes >= self.gate.look_at:
+        if self.log.unsent_bytes >= self.gate.check_at:
             self.writer.flush()
         elif self.gate.parked:
             self.writer.wake()
