@@ -56,6 +56,7 @@ class BatchBuilder:
         self._parts: list[bytes] = []
         self._records = 0
         self._touched: list[Publisher] = []
+        self._routes: list[Route] = []
         self._assigned: set[int] = set()
         self._marks: list[tuple[int, int, int]] = []
         self._definitions: list[tuple[int, str, str]] = []
@@ -66,6 +67,9 @@ class BatchBuilder:
         """Add a data record; the position of the record is `position` before the call."""
         if not route.topic_id:
             self._define(route)
+        if not route.in_batch:
+            route.in_batch = True
+            self._routes.append(route)
         key, correlation_id, expiration, flags, command = extras
         parts = self._parts
         parts.append(
@@ -132,6 +136,13 @@ class BatchBuilder:
             ):
                 return record.position
         return None
+
+    def take_routes(self) -> list[Route]:
+        """The topics of the data records since the last call."""
+        routes, self._routes = self._routes, []
+        for route in routes:
+            route.in_batch = False
+        return routes
 
     def build(self) -> Block | None:
         """The block of this batch, if it has any record; the next batch begins empty."""

@@ -251,7 +251,7 @@ class Engine:
             self._acks.resume(connection)
         if state.durability.limit > confirmed:
             self._acks.log_moved()
-        self._replay.wake_waiting()
+        self._replay.end_batch()
         return state.take_effects()
 
     def _run_due(self) -> None:

@@ -22,10 +22,21 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.journal import Cursor
     from haclient_fake_server.engine.topics import TopicMatcher
 
-__all__ = ["BookmarkSubscription", "Connection", "Phase", "Selection", "Style", "Subscription"]
+__all__ = [
+    "BookmarkSubscription",
+    "Connection",
+    "LogEnd",
+    "Phase",
+    "Selection",
+    "Style",
+    "Subscription",
+]
 
 SILENT_INTERVALS: Final = 2.5
 """A connection is closed when it was silent for so many heartbeat intervals."""
+
+MAX_PASSED_AGAIN: Final = 1000
+"""So many records are rather read again than looked up in the index of the journal."""
 
 
 class Connection:
@@ -186,6 +197,21 @@ class Subscription:
         return self.matcher.matches(topic)
 
 
+class LogEnd:
+    """An end of the log that subscriptions follow: that of all records, or of the durable ones.
+
+    Attributes:
+        position: The first position beyond it.
+        bookmark: That of the last record before it; empty where that is not known.
+    """
+
+    __slots__ = ("bookmark", "position")
+
+    def __init__(self) -> None:
+        self.position = 1
+        self.bookmark = ""
+
+
 class Phase(enum.Enum):
     """Where the messages of a bookmark subscription come from."""
 
@@ -212,6 +238,9 @@ class BookmarkSubscription(Subscription):
         last_position: The position after which its range ends, if it has an end.
         last_us: The time after which its range ends, if it has an end.
         remaining: How many messages it still gets, `None` for no limit.
+        end: The end of the log that it follows without reading, since nothing has come for it. Then
+            `position` and `passed` are those of `end`.
+        read_until: While it waits at the end of the log: no record from here on is for it.
         heads: By topic id, the constant beginnings of its replayed frames; `None` before the first.
         cid: The command id of its subscribe, for later acks.
         wants_completed: Whether `completed` was asked for and is still to come.
@@ -224,6 +253,7 @@ class BookmarkSubscription(Subscription):
         "acked",
         "cid",
         "cursor",
+        "end",
         "fully_durable",
         "heads",
         "last_position",
@@ -232,6 +262,7 @@ class BookmarkSubscription(Subscription):
         "paused",
         "phase",
         "position",
+        "read_until",
         "remaining",
         "start",
         "target",
@@ -249,6 +280,8 @@ class BookmarkSubscription(Subscription):
         self.cursor: Cursor | None = None
         self.position = 0
         self.start = 0
+        self.end: LogEnd | None = None
+        self.read_until = 0
         self.target = 0
         self.last_position: int | None = None
         self.last_us: int | None = None
@@ -270,6 +303,31 @@ class BookmarkSubscription(Subscription):
         return (
             self.remaining is not None or self.last_position is not None or self.last_us is not None
         )
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its messages come from the publishers."""
+        return self.phase is Phase.LIVE
+
+    @property
+    def reached(self) -> tuple[int, str]:
+        """The first position that it has not passed, and the bookmark of the last that it has."""
+        end = self.end
+        return (
+            (self.position, self.passed)
+            if end is None
+            else (end.position, end.bookmark or self.passed)
+        )
+
+    def leave_end(self) -> None:
+        """Read the log again, from the end that it has followed."""
+        if self.end is None:
+            return
+        before = self.position
+        self.position, self.passed = self.reached
+        self.end = None
+        if self.position - before > MAX_PASSED_AGAIN:
+            self.cursor = None
 
     @property
     def wants_replay(self) -> bool:

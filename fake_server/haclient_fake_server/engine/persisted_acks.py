@@ -16,7 +16,6 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine.acks import ack
-from haclient_fake_server.engine.connections import Phase
 from haclient_fake_server.engine.replication.durability import MAX_HELD
 
 if TYPE_CHECKING:
@@ -166,10 +165,12 @@ class PersistedAcks:
     def _safe_bookmark(self, item: BookmarkSubscription) -> str:
         """How far a subscription may consider the log safe: no further than it has passed it."""
         state = self._state
-        is_live = item.phase is Phase.LIVE
+        position, passed = item.reached
+        if item.is_live:
+            position, passed = state.batch.position, state.last_bookmark
         limit, durability = state.durable_limit, state.durability
-        if (state.batch.position if is_live else item.position) <= limit:
-            return state.last_bookmark if is_live else item.passed
+        if position <= limit:
+            return passed
         if item.start > limit or durability.passed is None:
             return ""  # what is safe lies before its start
         publisher_id, sequence = durability.passed

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.acks import ack
-from haclient_fake_server.engine.connections import Phase, Style
+from haclient_fake_server.engine.connections import LogEnd, Phase, Style
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import blocks_of, records_of
 from haclient_fake_server.engine.routes import frame_head
@@ -38,7 +38,7 @@ from haclient_fake_server.journal.format import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from haclient_fake_server.engine.connections import BookmarkSubscription, Connection
+    from haclient_fake_server.engine.connections import BookmarkSubscription, Connection, Selection
     from haclient_fake_server.engine.journal import Cursor
     from haclient_fake_server.engine.persisted_acks import PersistedAcks
     from haclient_fake_server.engine.routes import Route
@@ -64,8 +64,10 @@ class Replay:
     def __init__(self, state: State, acks: PersistedAcks) -> None:
         self._state = state
         self._acks = acks
+        self._following: dict[int, BookmarkSubscription] = {}
         self._waiting: dict[int, BookmarkSubscription] = {}
-        self._limits = (0, 0)
+        self._log_end, self._durable_end = LogEnd(), LogEnd()
+        self._move_ends()
 
     def enter(self, item: BookmarkSubscription, span: Span) -> None:
         """Start a subscription; it goes live at once when the log has nothing for it."""
@@ -99,6 +101,17 @@ class Replay:
         item.cursor = None
         self._place(item)
 
+    def select(self, item: BookmarkSubscription, selection: Selection) -> None:
+        """Give a subscription other topics or another filter; its position is kept."""
+        table = self._state.tables[item.connection.message_type]
+        item.leave_end()
+        self._stop_following(item)  # it is found by its old topic
+        table.leave(item)
+        item.select(selection)
+        if item.is_live:
+            table.enter(item)
+        self._place(item)
+
     def set_paused(self, item: BookmarkSubscription, *, paused: bool) -> None:
         """Pause a bookmark subscription, or let it go on from where it is."""
         if paused and item.phase is Phase.LIVE:
@@ -124,31 +137,75 @@ class Replay:
             if room <= 0:
                 return
 
-    def wake_waiting(self) -> None:
-        """Put subscriptions that have more to read since the last batch into the backlog."""
-        limits = (self._state.batch.position, self._state.durable_limit)
-        if limits != self._limits:
-            self._limits = limits
+    def end_batch(self) -> None:
+        """Put subscriptions that have more to read since the last batch into the backlog.
+
+        Those that follow an end of the log are looked at only if the batch has a record of one of
+        their topics.
+        """
+        state = self._state
+        for route in state.batch.take_routes():
+            if not self._following:
+                continue
+            plan = route.plan or state.tables[route.message_type].plan(route)
+            for item in plan.waiting:
+                item.leave_end()
+                item.read_until = state.batch.position
+                if item.number not in item.connection.backlog:
+                    self._waiting[item.number] = item
+        if self._move_ends():
             for item in [item for item in self._waiting.values() if self._has_more(item)]:
                 self._place(item)
+            if self._following:
+                self._acks.log_moved()
+
+    def _move_ends(self) -> bool:
+        """Let the subscriptions that follow an end pass what the batch has added to the log."""
+        state, durability = self._state, self._state.durability
+        log_end, durable_end = self._log_end, self._durable_end
+        before = (log_end.position, durable_end.position)
+        log_end.position, log_end.bookmark = state.batch.position, state.last_bookmark
+        durable_end.position, durable_end.bookmark = state.durable_limit, state.last_bookmark
+        if durability.waits:
+            passed = durability.passed
+            durable_end.bookmark = f"{passed[0]}|{passed[1]}|" if passed else ""
+        return (log_end.position, durable_end.position) != before
 
     def _place(self, item: BookmarkSubscription) -> None:
         """Move a subscription to where it belongs after anything about it has changed.
 
-        It is in the backlog of its connection while replay can go on, among those that wait while
-        it has read all there is, nowhere while it is live, paused or over.
+        It is in the backlog of its connection while replay can go on; at the end of the log while
+        it has read all there is; nowhere while it is live, paused or over. At the end it waits
+        until what is there for it may be read, and follows the end while nothing is.
         """
-        backlog = item.connection.backlog
-        if not item.wants_replay:
-            backlog.pop(item.number, None)
-            self._waiting.pop(item.number, None)
-        elif self._has_more(item):
-            self._waiting.pop(item.number, None)
-            backlog[item.number] = item
+        item.leave_end()
+        backlog, number = item.connection.backlog, item.number
+        if item.wants_replay and self._has_more(item):
+            self._waiting.pop(number, None)
+            backlog[number] = item
             self._state.with_backlog[item.connection.id] = None
+            return
+        backlog.pop(number, None)
+        if not item.wants_replay:
+            self._waiting.pop(number, None)
+            self._stop_following(item)
+            return
+        if number not in self._following:
+            # Which of the records that are not durable yet are for it is not known.
+            item.read_until = self._state.batch.position
+            self._following[number] = item
+            self._state.tables[item.connection.message_type].enter(item)
+        # These depend on the end itself, whatever the topics of the records there are.
+        watches_end = item.fully_durable and (item.wants_completed or item.last_us is not None)
+        if item.position < item.read_until or watches_end:
+            self._waiting[number] = item
         else:
-            backlog.pop(item.number, None)
-            self._waiting[item.number] = item
+            self._waiting.pop(number, None)
+            item.end = self._durable_end if item.fully_durable else self._log_end
+
+    def _stop_following(self, item: BookmarkSubscription) -> None:
+        if self._following.pop(item.number, None) is not None:
+            self._state.tables[item.connection.message_type].leave(item)
 
     def _has_more(self, item: BookmarkSubscription) -> bool:
         """Whether there is more to read for a subscription, or it can go live."""
@@ -263,12 +320,17 @@ class Replay:
             over = state.now_us > item.last_us
             if not over:
                 due = state.due_at_us(item.last_us + 1)
-                state.timers.set(("range", item.number), due, lambda: self._check_end(item))
+                state.timers.set(("range", item.number), due, lambda: self._on_range_due(item))
         if over:
             self._complete(item)
             self.end(item)
         elif item.last_position is None and item.last_us is None and item.position > item.target:
             self._complete(item)
+
+    def _on_range_due(self, item: BookmarkSubscription) -> None:
+        item.leave_end()
+        self._check_end(item)
+        self._place(item)
 
     def _complete(self, item: BookmarkSubscription) -> None:
         if item.wants_completed:

@@ -5,6 +5,9 @@ frame and the connections that get it. Several subscriptions of one connection s
 lists all their ids, unless they want different headers. Where subscriptions
 have filters, the set of those that match is a bit mask, and groups are remembered per mask.
 
+The plan also names the bookmark subscriptions that wait at the end of the log for a record of the
+topic, so that a batch need not look at the others.
+
 A change of a subscription drops the plan of its topic, or all plans when its topic is a pattern.
 They are built again when the next message needs them.
 """
@@ -15,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from haclient.protocol.codec import encode_string
+from haclient_fake_server.engine.connections import BookmarkSubscription
 
 if TYPE_CHECKING:
     from haclient_fake_server.engine.connections import Connection, Subscription
@@ -45,17 +49,32 @@ class Plan:
 
     Attributes:
         subscriptions: All live ones that match the topic, in the order they came.
+        waiting: Those that match the topic and wait for more at the end of the log.
         everyone: The groups when no filter says no.
         filtered: Whether any of them has a filter, so that each message must be looked at.
         watched: Whether any of them wants to know of records that go out of focus.
     """
 
-    __slots__ = ("_by_mask", "_wire_topic", "everyone", "filtered", "subscriptions", "watched")
+    __slots__ = (
+        "_by_mask",
+        "_wire_topic",
+        "everyone",
+        "filtered",
+        "subscriptions",
+        "waiting",
+        "watched",
+    )
 
-    def __init__(self, wire_topic: bytes, subscriptions: tuple[Subscription, ...]) -> None:
+    def __init__(
+        self,
+        wire_topic: bytes,
+        subscriptions: tuple[Subscription, ...],
+        waiting: tuple[BookmarkSubscription, ...] = (),
+    ) -> None:
         self._wire_topic = wire_topic
         self._by_mask: dict[tuple[bytes, int], tuple[FanoutGroup, ...]] = {}
         self.subscriptions = subscriptions
+        self.waiting = waiting
         self.everyone = self._groups(b"p", subscriptions)
         self.filtered = any(item.filter is not None for item in subscriptions)
         self.watched = any(item.oof for item in subscriptions)
@@ -117,12 +136,22 @@ class Route:
         message_type: The message type of its bodies.
         wire: Its name as a JSON string.
         topic_id: Its number in the journal; 0 while nothing of it was recorded.
+        in_batch: Whether the batch being built has a record of it.
         logged: Whether the journal records it.
         sow: Its state of the world, if it has one.
         plan: Who hears it; `None` when that must be found out anew.
     """
 
-    __slots__ = ("logged", "message_type", "plan", "sow", "topic", "topic_id", "wire")
+    __slots__ = (
+        "in_batch",
+        "logged",
+        "message_type",
+        "plan",
+        "sow",
+        "topic",
+        "topic_id",
+        "wire",
+    )
 
     def __init__(
         self, topic: str, message_type: str, *, logged: bool, sow: SowTopic | None
@@ -131,6 +160,7 @@ class Route:
         self.message_type = message_type
         self.wire = encode_string(topic)
         self.topic_id = 0
+        self.in_batch = False
         self.logged = logged
         self.sow = sow
         self.plan: Plan | None = None
@@ -165,13 +195,22 @@ class RouteTable:
     def plan(self, route: Route) -> Plan:
         """Find out who hears a topic and remember it."""
         found = (*self._literal.get(route.topic, {}).values(), *self._patterns.values())
-        members = (item for item in found if item.accepts(route.topic, logged=route.logged))
-        route.plan = Plan(route.wire, tuple(sorted(members, key=_number)))
+        members = [item for item in found if item.accepts(route.topic, logged=route.logged)]
+        members.sort(key=_number)
+        live: list[Subscription] = []
+        waiting: list[BookmarkSubscription] = []
+        for item in members:
+            match item:
+                case BookmarkSubscription(is_live=False):
+                    waiting.append(item)
+                case _:
+                    live.append(item)
+        route.plan = Plan(route.wire, tuple(live), tuple(waiting))
         self._planned[route.topic] = route
         return route.plan
 
     def enter(self, subscription: Subscription) -> None:
-        """From now on this subscription hears what is published."""
+        """A subscription is live, or waits at the end of the log."""
         matcher = subscription.matcher
         if matcher.is_regex:
             self._patterns[subscription.number] = subscription
@@ -181,7 +220,7 @@ class RouteTable:
             self._forget_plan(matcher.text)
 
     def leave(self, subscription: Subscription) -> None:
-        """This subscription hears nothing more; it need not have been heard before."""
+        """A subscription is neither any more; it need not have been."""
         if self._patterns.pop(subscription.number, None) is not None:
             self._forget_plans()
             return

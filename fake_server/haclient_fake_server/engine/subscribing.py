@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
-from haclient_fake_server.engine.connections import BookmarkSubscription, Phase, Subscription
+from haclient_fake_server.engine.connections import BookmarkSubscription, Subscription
 from haclient_fake_server.engine.requests import Request, read_options, read_request
 from haclient_fake_server.engine.starting import span_of
 from haclient_stores.bookmark import Now, parse_bookmark
@@ -123,11 +123,7 @@ class Subscribing:
 
     def _change(self, item: BookmarkSubscription, request: Request) -> None:
         """Give a bookmark subscription another topic or filter; its place in the log is kept."""
-        table = self._state.tables[item.connection.message_type]
-        table.leave(item)  # it is found by its old topic
-        item.select(request.selection)
-        if item.phase is Phase.LIVE:
-            table.enter(item)
+        self._replay.select(item, request.selection)
         if request.options.pause:
             self._replay.set_paused(item, paused=True)
 

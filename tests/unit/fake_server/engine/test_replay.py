@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from haclient.protocol.codec import encode_frame
+from haclient.protocol.identity import publisher_id
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.connections import (
     BookmarkSubscription,
@@ -23,11 +25,12 @@ from haclient_fake_server.engine.connections import (
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES, Replay
-from haclient_fake_server.engine.settings import EngineSettings, LogTopic
+from haclient_fake_server.engine.settings import EngineSettings, LogTopic, ReplicateTo
 from haclient_fake_server.engine.starting import Span
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.topics import TopicMatcher
-from support.engine import Peer, World
+from haclient_stores.bookmark import Timestamp
+from support.engine import START_US, Peer, World, decode
 
 if TYPE_CHECKING:
     from _collections_abc import dict_values
@@ -381,6 +384,109 @@ def test_a_turn_looks_once_for_those_whose_turn_it_is_however_many_wait() -> Non
     assert len(connection.live_replays) == 2000
 
 
+AT_THE_END: dict[str, dict[str, str | int]] = {
+    "live": {"bm": "0", "a": ""},
+    "fully durable": {"bm": "0", "a": "", "opts": "fully_durable"},
+    "with acks": {"bm": "0", "opts": "fully_durable"},
+    "limited in number": {"bm": "0", "top_n": 3},
+    "limited in time": {"bm": "[0:20990101T000000Z]"},
+    "a pattern": {"bm": "0", "top_n": 3, "t": "^quiet"},
+}
+
+
+def calls_of_a_publish(subscriptions: int, fields: dict[str, str | int]) -> int:
+    """The Python and C calls of a batch of one publish beside idle bookmark subscriptions."""
+    world = World()
+    publisher, reader = world.client("pubber"), world.client("reader")
+    for number in range(subscriptions):
+        reader.subscribe(str(number), **{"t": f"quiet-{number}", **fields})
+    publisher.publish(1)
+    publisher.publish(2)
+    messages = decode(encode_frame({"c": "p", "t": "orders", "s": 3, "a": "persisted"}))
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    before = sys.getprofile()
+    gc.disable()  # callbacks of a collection would be counted
+    sys.setprofile(count)
+    try:
+        effects = world.engine.received(publisher.number, messages, world.now)
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+    assert effects.with_backlog == []
+    return calls
+
+
+@pytest.mark.parametrize("fields", AT_THE_END.values(), ids=AT_THE_END)
+def test_a_publish_costs_the_same_beside_any_number_of_subscriptions_to_other_topics(
+    fields: dict[str, str | int],
+) -> None:
+    assert calls_of_a_publish(300, fields) == calls_of_a_publish(10, fields)
+
+
+@pytest.mark.parametrize("fields", AT_THE_END.values(), ids=AT_THE_END)
+def test_a_subscription_that_has_waited_at_the_end_gets_the_next_message(
+    fields: dict[str, str | int],
+) -> None:
+    world = World()
+    publisher, reader = world.client("pubber"), world.client("reader")
+    publisher.publish(1, b"1", t="quiet")
+    reader.subscribe(**{"t": "quiet", **fields})
+    for sequence in range(2, 1500):
+        publisher.publish(sequence, t="orders")
+    publisher.publish(1500, b"2", t="quiet")
+    publisher.publish(1501, t="orders")
+    publisher.publish(1502, b"3", t="quiet")
+    assert reader.bodies() == [b"1", b"2", b"3"]
+
+
+def test_a_waiting_subscription_is_acknowledged_what_others_publish_and_ends_in_time() -> None:
+    world = World()
+    publisher, reader = world.client("pubber"), world.client("reader")
+    until = Timestamp(START_US + int((world.now + 10) * 1e6))
+    reader.subscribe("range", bm=f"[0:{until}]")
+    reader.subscribe("durable", bm="0", opts="fully_durable")
+    reader.take()
+    publisher.publish(1, t="elsewhere")
+    world.advance(1)
+    acked = [(ack.sub_id, ack.ack_type, ack.bookmark) for ack in reader.acks()]
+    last = f"{publisher_id('pubber')}|1|"
+    assert acked == [("range", "persisted", last), ("durable", "persisted", last)]
+    world.advance(10)
+    (ack,) = reader.acks()
+    assert (ack.sub_id, ack.ack_type, ack.bookmark) == ("range", "completed", last)
+
+
+def test_a_replaced_selection_of_a_waiting_subscription_holds_from_there_on() -> None:
+    world = World()
+    publisher, reader = world.client("pubber"), world.client("reader")
+    reader.subscribe(bm="0", opts="fully_durable", a="")
+    publisher.publish(1, b"1", t="elsewhere")
+    reader.subscribe(t="elsewhere", opts="replace", a="")
+    publisher.publish(2, b"2")
+    publisher.publish(3, b"3", t="elsewhere")
+    assert reader.bodies() == [b"3"]
+
+
+def test_a_durable_subscription_waits_for_its_own_records_only() -> None:
+    destination = ReplicateTo("tcp://elsewhere:1")
+    world = World(replicate_to=(destination,))
+    publisher, reader = world.client("pubber"), world.client("reader")
+    reader.subscribe("early", bm="0", opts="fully_durable", a="completed")
+    publisher.publish(1, b"1", t="elsewhere")
+    publisher.publish(2, b"2")
+    publisher.publish(3, b"3", t="elsewhere")
+    reader.subscribe("late", bm="0", opts="fully_durable", a="completed")
+    assert [ack.sub_id for ack in reader.take()] == ["early"]
+    world.apply(world.engine.downgrade(destination.address, world.now))
+    found = [(each.kind, each.sub_id or each.sids, each.data) for each in reader.take()]
+    assert sorted(found) == [("ack", "late", b""), ("p", "early", b"2"), ("p", "late", b"2")]
+
+
 @pytest.mark.row("TL1", "ID1")
 def test_a_replay_after_a_restart_is_the_same_as_before() -> None:
     world = filled(4)
@@ -393,13 +499,22 @@ def test_a_replay_after_a_restart_is_the_same_as_before() -> None:
     assert after.take_bytes() == wanted
 
 
+KINDS: list[dict[str, str | int]] = [
+    {},
+    {"opts": "fully_durable"},
+    {"top_n": 1000},
+    {"t": "^ord", "opts": "fully_durable"},
+    {"bm": "[0:20990101T000000Z]"},
+]
+
+
 @pytest.mark.row("TL4", "RB9")
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_all_subscribers_see_one_order_however_late_or_slow_they_are(data: st.DataObject) -> None:
     world = World()
     publishers = [world.client(f"p{number}") for number in range(3)]
-    sequences = [0, 0, 0]
+    sequences, published = [0, 0, 0], 0
     readers: list[Peer] = []
     for _ in range(data.draw(st.integers(1, 40))):
         match data.draw(st.sampled_from(["publish", "publish", "subscribe", "stall", "congest"])):
@@ -409,12 +524,15 @@ def test_all_subscribers_see_one_order_however_late_or_slow_they_are(data: st.Da
                 for _ in range(data.draw(st.integers(1, 3))):
                     sequences[who] += 1
                     body = b"%d:%d" % (who, sequences[who])
-                    head: dict[str, str | int] = {"c": "p", "t": "orders", "s": sequences[who]}
+                    topic = data.draw(st.sampled_from(["orders", "elsewhere"]))
+                    head: dict[str, str | int] = {"c": "p", "t": topic, "s": sequences[who]}
+                    published += topic == "orders"
                     frames.append(encode_frame(head, body))
                 publishers[who].send_all(frames)
             case "subscribe":
                 reader = world.client(f"r{len(readers)}")
-                reader.subscribe(bm="0", a="")
+                kind: dict[str, str | int] = data.draw(st.sampled_from(KINDS))
+                reader.subscribe(**{"bm": "0", "a": "", **kind})
                 readers.append(reader)
             case "stall" if readers:
                 reader = data.draw(st.sampled_from(readers))
@@ -427,7 +545,7 @@ def test_all_subscribers_see_one_order_however_late_or_slow_they_are(data: st.Da
     witness = world.client("witness")
     witness.subscribe(bm="0", a="")
     history = witness.bodies()
-    assert len(history) == sum(sequences)
+    assert len(history) == published
     for reader in readers:
         reader.stalled = False
         world.feed(reader)
