@@ -1,4 +1,4 @@
-"""Who the client says it is."""
+"""Authenticators: the credentials that a client logs on with."""
 
 from __future__ import annotations
 
@@ -20,15 +20,37 @@ class Authenticator(Protocol):
 
     @abstractmethod
     async def authenticate(self, user: str, password: str) -> str:
-        """The password or token for the first logon frame."""
+        """Choose the credentials of the first logon frame.
+
+        Args:
+            user: The user of the URI; empty without one.
+            password: The password of the URI; empty without one.
+
+        Returns:
+            The password or token to send.
+        """
 
     @abstractmethod
     async def retry(self, user: str, password: str) -> str:
-        """The next password or token, given the values that the server sent back."""
+        """Choose other credentials, since the server has asked for some.
+
+        Args:
+            user: The user that the server sent back, else the one that was sent.
+            password: The password or challenge that the server sent back, else the URI's.
+
+        Returns:
+            The password or token to send next.
+        """
 
     @abstractmethod
     def completed(self, user: str, password: str, reason: str) -> None:
-        """The server accepted; `reason` is its informative text."""
+        """Note that the server has accepted the logon.
+
+        Args:
+            user: The user that was sent.
+            password: The password or token that was sent.
+            reason: The server's informative text; often empty.
+        """
 
 
 class DefaultAuthenticator(Authenticator):

@@ -1,7 +1,7 @@
-"""Which server comes next.
+"""Server choosers: which server is tried next.
 
-A chooser is asked before each attempt and told of each result. It never calls the client and never
-waits; an empty URI says that there is no server to try, and its `error` then says why.
+The client asks its chooser before each attempt and reports each result to it. A chooser never calls
+the client and never waits. An empty URI means that there is no server to try; `error` says why.
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ class ServerChooser(Protocol):
 
     @abstractmethod
     def current_authenticator(self) -> Authenticator:
-        """The authenticator for that server; asked on each attempt."""
+        """The authenticator for that server; asked on each attempt.
+
+        Returns:
+            An authenticator; `DefaultAuthenticator` sends the password of the URI.
+        """
 
     @abstractmethod
     def report_success(self, info: ConnectionInfo) -> None:
-        """The attempt led to a logon.
+        """Note that the attempt led to a logon.
 
         When the connection is lost before it was live for 5 seconds, `report_failure` follows.
 
@@ -49,7 +53,7 @@ class ServerChooser(Protocol):
 
     @abstractmethod
     def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
-        """The attempt failed, the server was found unfit, or its connection did not last.
+        """Note that the attempt failed, the server was unfit, or its connection did not last.
 
         Args:
             error: Why.
@@ -58,7 +62,11 @@ class ServerChooser(Protocol):
 
     @abstractmethod
     def error(self) -> str:
-        """Why there is no server to try."""
+        """Why there is no server to try.
+
+        Returns:
+            One line for people to read; it must not contain a password.
+        """
 
 
 class DefaultServerChooser(ServerChooser):
@@ -94,7 +102,7 @@ class DefaultServerChooser(ServerChooser):
         self._servers.append((uri, authenticator or DefaultAuthenticator()))
 
     def remove(self, uri: str) -> None:
-        """Take a server out.
+        """Remove a server. A connection to it goes on until it is lost.
 
         Args:
             uri: The connection string that it was added with.

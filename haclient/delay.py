@@ -33,13 +33,16 @@ class DelayStrategy(Protocol):
             uri: The server that is about to be tried.
             now: Seconds on a clock that only rises.
 
+        Returns:
+            Seconds from 0 on.
+
         Raises:
             TimedOut: It was tried for long enough.
         """
 
     @abstractmethod
     def reset(self) -> None:
-        """A connection was live for long enough: the next loss begins anew."""
+        """Begin anew: a connection has been live for long enough."""
 
 
 @dataclass(slots=True)

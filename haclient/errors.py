@@ -203,10 +203,17 @@ _BY_REASON: tuple[tuple[str, type[HAClientError]], ...] = (
 
 
 def command_error(what: str, reason: str) -> HAClientError:
-    """The error for a failure ack: `what` was refused with the server's `reason`.
+    """The error for a failure ack.
 
-    Reasons are free text, so they are matched by their documented beginning and fall back to a
-    plain `CommandError` that carries the text.
+    Reasons are free text. The documented ones are looked for in it; any other becomes a plain
+    `CommandError` that carries the text.
+
+    Args:
+        what: The command that was refused, in words.
+        reason: The server's reason.
+
+    Returns:
+        The error to raise.
     """
     text = f"{what}: {reason or 'refused without a reason'}"
     lowered = reason.lower()

@@ -32,8 +32,8 @@ class MessageStream:
 
     When the server ends the subscription by an error, the stream raises it.
 
-    Use it as a context manager; leaving the block unsubscribes. To iterate over one that
-    nobody has opened is a `UsageError`::
+    Use it as a context manager; leaving the block unsubscribes. To iterate over a stream that was
+    never opened is a `UsageError`::
 
         async with client.stream("orders") as messages:
             async for message in messages:
@@ -72,7 +72,7 @@ class MessageStream:
         try:
             self.sub_id = await self._open()
         except BaseException:
-            self._delivery.end()  # nothing was accepted: who iterates must not wait for it
+            self._delivery.end()  # refused or cancelled: nothing will come
             raise
         return self
 
@@ -111,11 +111,15 @@ class MessageStream:
 
     def _check_opened(self) -> None:
         self._check_thread("iterating over a stream")
-        if not (self._opened or self._delivery.ended):  # nothing was sent: nothing would ever come
+        if not (self._opened or self._delivery.ended):  # nothing was sent: the wait would not end
             raise UsageError("enter the stream first: async with ... as messages")
 
     def batches(self) -> Batches:
-        """The same messages in lists, as they arrive: the fast path."""
+        """The same messages in lists, as they arrive: the fast path.
+
+        Returns:
+            An async iterator of non-empty lists.
+        """
         return Batches(self._next_list)
 
     async def _next_list(self) -> list[Message]:

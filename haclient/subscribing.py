@@ -57,7 +57,10 @@ class Subscriber:
         Args:
             command: What to send.
             markers: Whether `group_begin` and `group_end` are messages of the stream.
-            resumes: Whether a client that reconnects enters it again.
+            resumes: Whether a client that reconnects sends it again.
+
+        Returns:
+            The stream; entering it sends the command.
         """
         delivery = Delivery(self._core.settings.max_queued_bytes)
         opened: list[Subscription] = []
@@ -95,7 +98,22 @@ class Subscriber:
     async def handle(
         self, command: Command, handler: Handler, *, auto_discard: bool = False
     ) -> str:
-        """Send `command` and give its messages to `handler`, in order; the subscription id."""
+        """Send a command and give its messages to a handler, in order.
+
+        Args:
+            command: What to send.
+            handler: Called with each message, one at a time.
+            auto_discard: Whether a message is discarded when the handler has returned.
+
+        Returns:
+            The subscription id.
+
+        Raises:
+            CommandError: The server refused it.
+            DisconnectedError: There is no connection, and none will follow.
+            TimedOut: The server did not answer in time.
+            UsageError: It replaces a subscription that is a stream.
+        """
         self._core.running()
         if (active := self._replaces(command)) is not None:
             if active.sub_id not in self._served or not isinstance(active.sink, Delivery):
@@ -170,7 +188,20 @@ class Subscriber:
         return command_id
 
     async def execute(self, command: Command) -> MessageStream:
-        """Send any command; its messages and the acks it asks for as an open stream."""
+        """Send any command; its messages and the acks it asks for come as an open stream.
+
+        Args:
+            command: What to send.
+
+        Returns:
+            The stream, which the server has accepted.
+
+        Raises:
+            UsageError: The command has no messages of its own; the message says what to use.
+            CommandError: The server refused it.
+            DisconnectedError: There is no connection, and none will follow.
+            TimedOut: The server did not answer in time.
+        """
         if command.name in _PUBLISHES:
             raise UsageError("a publish has no messages to stream: use execute_async or publish")
         if self._pauses(command) is not None:
@@ -183,7 +214,21 @@ class Subscriber:
         return await self.stream(command, markers=True).open()
 
     async def execute_async(self, command: Command, handler: Handler | None) -> str:
-        """Send any command; its messages and the acks it asks for go to `handler`."""
+        """Send any command; its messages and the acks it asks for go to a handler.
+
+        Args:
+            command: What to send.
+            handler: Called with each message and ack; `None` where none is asked for.
+
+        Returns:
+            The subscription id, or the id of a publish; empty for a command that has none.
+
+        Raises:
+            UsageError: The command needs a handler, or cannot be carried out as it is.
+            CommandError: The server refused it.
+            DisconnectedError: There is no connection, and none will follow.
+            TimedOut: The server did not answer in time.
+        """
         self._core.thread.check("execute_async")
         if command.name in _PUBLISHES:
             return await self._publish(command, handler)
@@ -241,6 +286,11 @@ class Subscriber:
     async def pause(self, sub_ids: str | Iterable[str], *, paused: bool, timeout: float) -> None:
         """Pause bookmark subscriptions, or resume them, with one command.
 
+        Args:
+            sub_ids: One id, or several.
+            paused: Whether to pause; else they are resumed.
+            timeout: Seconds to wait for a server's answer.
+
         Raises:
             UsageError: One of them is not active, or has no bookmark.
         """
@@ -270,6 +320,11 @@ class Subscriber:
         self, sub_id: str, fields: Mapping[str, str | int], *, timeout: float
     ) -> None:
         """Replace some fields of an active subscription; its handler or stream goes on.
+
+        Args:
+            sub_id: Its id.
+            fields: The new values by wire name; the others stay.
+            timeout: Seconds to wait for a server's answer.
 
         Raises:
             UsageError: It is not active.
@@ -333,7 +388,12 @@ class Subscriber:
                 self._core.opened(one)
 
     async def unsubscribe(self, ids: str | Iterable[str], *, timeout: float | None) -> None:
-        """End subscriptions by id, or all of them; unknown ids are over already."""
+        """End subscriptions.
+
+        Args:
+            ids: One id, several, or `all`; an unknown one is no error.
+            timeout: Seconds to wait for the server's answer; `None` for no limit.
+        """
         self._core.thread.check("unsubscribe")
         wanted = {ids} if isinstance(ids, str) else set(ids)
         chosen = [

@@ -37,19 +37,31 @@ class SubscriptionManager(Protocol):
 
     @abstractmethod
     def add(self, entry: Entry) -> None:
-        """A subscription was accepted; one of the same id is replaced and keeps its place."""
+        """Add a subscription that a server has accepted.
+
+        Args:
+            entry: The subscription; it replaces one of the same id and keeps that one's place.
+        """
 
     @abstractmethod
     def remove(self, sub_id: str) -> None:
-        """It was ended on purpose; an unknown id is no error."""
+        """Remove a subscription that was ended on purpose.
+
+        Args:
+            sub_id: Its id; an unknown one is no error.
+        """
 
     @abstractmethod
     def clear(self) -> None:
-        """All were ended."""
+        """Remove every subscription."""
 
     @abstractmethod
     def entries(self) -> Iterator[Entry]:
-        """All of them, in the order of entry."""
+        """List the subscriptions.
+
+        Returns:
+            All of them, in the order in which they were added.
+        """
 
 
 class MemorySubscriptionManager(SubscriptionManager):

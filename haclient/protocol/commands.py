@@ -112,6 +112,12 @@ class Status(enum.StrEnum):
 def parse_acks(text: str) -> frozenset[AckType]:
     """The ack types of a list like `processed, completed`.
 
+    Args:
+        text: The list; `none` and empty words are skipped.
+
+    Returns:
+        The types, without an order.
+
     Raises:
         UsageError: A word is no ack type; the message names it.
     """
@@ -121,6 +127,12 @@ def parse_acks(text: str) -> frozenset[AckType]:
 
 def format_acks(acks: Iterable[AckType | str]) -> str:
     """The list on the wire, in the order of `AckType`, each type once.
+
+    Args:
+        acks: Ack types, or their words.
+
+    Returns:
+        A comma list.
 
     Raises:
         UsageError: A word is no ack type.
@@ -219,6 +231,9 @@ class Command:
     def to_fields(self) -> dict[str, str | int]:
         """The header as wire names and values: the command first, what is not set left out.
 
+        Returns:
+            The values by wire name.
+
         Raises:
             UsageError: The bookmark is `MOST_RECENT`, which only a client can resolve; or a value
                 has the wrong type.
@@ -248,126 +263,298 @@ class Command:
         validate(self)
 
     def copy(self) -> Command:
-        """Another command with the same values."""
+        """A copy, independent of this command.
+
+        Returns:
+            Another command with the same values.
+        """
         return copy.copy(self)
 
     def set_topic(self, topic: str) -> Self:
-        """Set the topic; returns the command, like all setters."""
+        """Set the topic.
+
+        Args:
+            topic: Literal, or a regular expression where the command takes one.
+
+        Returns:
+            This command.
+        """
         self.topic = topic
         return self
 
     def set_data(self, data: Payload) -> Self:
-        """Set the body."""
+        """Set the body.
+
+        Args:
+            data: The body; text is sent as UTF-8.
+
+        Returns:
+            This command.
+        """
         self.data = data
         return self
 
     def set_filter(self, content_filter: str) -> Self:
-        """Set the content filter."""
+        """Set the content filter.
+
+        Args:
+            content_filter: Content filter.
+
+        Returns:
+            This command.
+        """
         self.filter = content_filter
         return self
 
     def set_order_by(self, order_by: str) -> Self:
-        """Set the order of a query's records."""
+        """Set the order of a query's records.
+
+        Args:
+            order_by: Order of the records of a query.
+
+        Returns:
+            This command.
+        """
         self.order_by = order_by
         return self
 
     def set_batch_size(self, batch_size: int | None) -> Self:
-        """Set how many records come in one frame."""
+        """Set how many records come in one frame.
+
+        Args:
+            batch_size: Records in one frame; `None` for none.
+
+        Returns:
+            This command.
+        """
         self.batch_size = batch_size
         return self
 
     def set_top_n(self, top_n: int | None) -> Self:
-        """Set how many records, or messages of a replay, come at most."""
+        """Set how many records, or messages of a replay, come at most.
+
+        Args:
+            top_n: Most records, or messages of a replay; `None` for none.
+
+        Returns:
+            This command.
+        """
         self.top_n = top_n
         return self
 
     def set_options(self, options: Options | str) -> Self:
-        """Set the options."""
+        """Set the options.
+
+        Args:
+            options: An `Options` or an option string.
+
+        Returns:
+            This command.
+        """
         self.options = options
         return self
 
     def set_bookmark(self, bookmark: StartPoint | str) -> Self:
-        """Set where to start: this alone makes a bookmark subscription."""
+        """Set where to start: this alone makes a bookmark subscription.
+
+        Args:
+            bookmark: Where to start; or what is acknowledged, in a `sow_delete` on a queue.
+
+        Returns:
+            This command.
+        """
         self.bookmark = bookmark
         return self
 
     def set_sub_id(self, sub_id: str) -> Self:
-        """Set the id of the subscription."""
+        """Set the id of the subscription.
+
+        Args:
+            sub_id: Id of the subscription; several, or `all`, in an `unsubscribe`.
+
+        Returns:
+            This command.
+        """
         self.sub_id = sub_id
         return self
 
     def set_query_id(self, query_id: str) -> Self:
-        """Set the id of the query."""
+        """Set the id of the query.
+
+        Args:
+            query_id: Id of the query.
+
+        Returns:
+            This command.
+        """
         self.query_id = query_id
         return self
 
     def set_command_id(self, command_id: str) -> Self:
-        """Set the id by which acks name the command."""
+        """Set the id by which acks name the command.
+
+        Args:
+            command_id: Names the command in its acks; the client assigns one where it is empty.
+
+        Returns:
+            This command.
+        """
         self.command_id = command_id
         return self
 
     def set_ack_type(self, ack_type: str) -> Self:
-        """Set which acks are wanted, as a comma list."""
+        """Set which acks are wanted, as a comma list.
+
+        Args:
+            ack_type: Acks wanted, as a comma list.
+
+        Returns:
+            This command.
+        """
         self.ack_type = ack_type
         return self
 
     def add_ack_type(self, ack_type: AckType | str) -> Self:
-        """Ask for one more ack."""
+        """Ask for one more ack.
+
+        Args:
+            ack_type: One more ack type.
+
+        Returns:
+            This command.
+        """
         self.ack_type = f"{self.ack_type},{ack_type}" if self.ack_type else str(ack_type)
         return self
 
     def set_sow_key(self, sow_key: str) -> Self:
-        """Set the key of the record."""
+        """Set the key of the record.
+
+        Args:
+            sow_key: Key of a publish to a topic without key fields.
+
+        Returns:
+            This command.
+        """
         self.sow_key = sow_key
         return self
 
     def set_sow_keys(self, sow_keys: str) -> Self:
-        """Set the keys, as a comma list."""
+        """Set the keys, as a comma list.
+
+        Args:
+            sow_keys: Keys, as a comma list.
+
+        Returns:
+            This command.
+        """
         self.sow_keys = sow_keys
         return self
 
     def set_expiration(self, expiration: int | None) -> Self:
-        """Set the lifetime of the record in seconds."""
+        """Set the lifetime of the record in seconds.
+
+        Args:
+            expiration: Lifetime of the record in seconds; `None` for none.
+
+        Returns:
+            This command.
+        """
         self.expiration = expiration
         return self
 
     def set_correlation_id(self, correlation_id: str) -> Self:
-        """Set what is attached to the message."""
+        """Set what is attached to the message.
+
+        Args:
+            correlation_id: Attached to the message; letters, digits, `+`, `/`, `=`.
+
+        Returns:
+            This command.
+        """
         self.correlation_id = correlation_id
         return self
 
     def set_sequence(self, sequence: int | None) -> Self:
-        """Set the publisher's sequence number."""
+        """Set the publisher's sequence number.
+
+        Args:
+            sequence: The publisher's sequence number; `None` for none.
+
+        Returns:
+            This command.
+        """
         self.sequence = sequence
         return self
 
     def set_client_name(self, client_name: str) -> Self:
-        """Set the client name."""
+        """Set the client name.
+
+        Args:
+            client_name: Of a logon or flush.
+
+        Returns:
+            This command.
+        """
         self.client_name = client_name
         return self
 
     def set_user_id(self, user_id: str) -> Self:
-        """Set the user."""
+        """Set the user.
+
+        Args:
+            user_id: Of a logon.
+
+        Returns:
+            This command.
+        """
         self.user_id = user_id
         return self
 
     def set_password(self, password: str) -> Self:
-        """Set the password."""
+        """Set the password.
+
+        Args:
+            password: Of a logon; never shown.
+
+        Returns:
+            This command.
+        """
         self.password = password
         return self
 
     def set_message_type(self, message_type: str) -> Self:
-        """Set the type of the connection's bodies."""
+        """Set the type of the connection's bodies.
+
+        Args:
+            message_type: Of a logon.
+
+        Returns:
+            This command.
+        """
         self.message_type = message_type
         return self
 
     def set_version(self, version: str) -> Self:
-        """Set the version that a logon names."""
+        """Set the version that a logon names.
+
+        Args:
+            version: Of a logon.
+
+        Returns:
+            This command.
+        """
         self.version = version
         return self
 
     def set_timeout(self, timeout: float | None) -> Self:
-        """Set how long the client waits, in seconds."""
+        """Set how long the client waits, in seconds.
+
+        Args:
+            timeout: Seconds; `None` for the default of the method that sends the command.
+
+        Returns:
+            This command.
+        """
         self.timeout = timeout
         return self
 
@@ -396,6 +583,9 @@ _HIDDEN: Final = {"password": "'***'", "data": "..."}
 
 def validate(command: Command) -> None:
     """Apply every rule for this command.
+
+    Args:
+        command: What is about to be sent.
 
     Raises:
         UsageError: By the first rule that the command breaks.

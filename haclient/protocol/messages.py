@@ -122,10 +122,14 @@ _RENAMED: Final = {**WIRE_NAMES, "data": "\x7fdata", "number": "\x7fnumber", "ow
 
 @runtime_checkable
 class MessageOwner(Protocol):
-    """Where a message was logged, and what is told when the application has finished with it."""
+    """Where a message was logged, and where `Message.discard` goes."""
 
     def discard(self, number: int, /) -> object:
-        """Forget the message of this number; an unknown number, or a second time, does nothing."""
+        """Discard a message; an unknown number, or a second call, does nothing.
+
+        Args:
+            number: The message's number in the bookmark store.
+        """
 
 
 class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True, rename=_RENAMED):
@@ -247,6 +251,9 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
     def json(self) -> object:
         """The body, read as JSON.
 
+        Returns:
+            Objects, lists, text, numbers, booleans or `None`.
+
         Raises:
             UsageError: It is no JSON; `data` has the bytes.
         """
@@ -258,6 +265,9 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
     def msgpack(self) -> object:
         """The body, read as MessagePack.
 
+        Returns:
+            What was packed.
+
         Raises:
             UsageError: It is no MessagePack; `data` has the bytes.
         """
@@ -267,7 +277,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
             raise UsageError(f"the body on {self.topic!r} is no MessagePack: {error}") from error
 
     def discard(self) -> None:
-        """Say that this message is finished with, so that it is never delivered again.
+        """Mark this message as finished, so that it is never delivered again.
 
         Does nothing for a message that no bookmark store has logged, nor the second time.
         """
@@ -285,7 +295,11 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
             self.discard()
 
     def copy(self) -> Message:
-        """Another message with the same values."""
+        """A copy, independent of this message.
+
+        Returns:
+            Another message with the same values.
+        """
         return copy.copy(self)
 
     @override

@@ -75,10 +75,17 @@ class Rate:
 
     @classmethod
     def parse(cls, text: str) -> Rate:
-        """Read `1000`, `64KB` or `.5X`.
+        """Read a rate.
+
+        Args:
+            text: Messages per second such as `1000`, bytes per second such as `64KB`, or a
+                multiple of the original speed such as `.5X`.
+
+        Returns:
+            The rate.
 
         Raises:
-            UsageError: The text is no rate, or no more than 0.
+            UsageError: The text is not a rate, or the rate is 0.
         """
         amount, unit = _quantity(text, "a rate like 1000, 64KB or 2X")
         if unit == "x":
@@ -95,10 +102,16 @@ class Rate:
 
 
 def parse_interval(text: str) -> float:
-    """Seconds of an interval like `100ms`.
+    """Read an interval.
+
+    Args:
+        text: An interval with a unit, such as `100ms`.
+
+    Returns:
+        Seconds.
 
     Raises:
-        UsageError: The text is none.
+        UsageError: The text is not an interval.
     """
     amount, unit = _quantity(text, "an interval like 100ms or 2s")
     if unit in _PER_SECOND:
@@ -110,6 +123,12 @@ def parse_interval(text: str) -> float:
 
 def format_interval(seconds: float) -> str:
     """The shortest interval that is exact to the nanosecond: `0.1` gives `100ms`.
+
+    Args:
+        seconds: The interval in seconds.
+
+    Returns:
+        The interval with a unit, as options have it.
 
     Raises:
         UsageError: The number is negative or not finite.
@@ -124,10 +143,16 @@ def format_interval(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size like `64KB`.
+    """Read a size.
+
+    Args:
+        text: A size with a unit, such as `64KB`.
+
+    Returns:
+        Bytes.
 
     Raises:
-        UsageError: The text is none.
+        UsageError: The text is not a size.
     """
     amount, unit = _quantity(text, "a size like 64KB")
     if unit not in _BYTES:
@@ -264,6 +289,12 @@ class Options:
     def parse(cls, text: str) -> Options:
         """Read an option string.
 
+        Args:
+            text: Options joined by commas, as they stand on the wire.
+
+        Returns:
+            The options.
+
         Raises:
             UsageError: An option is unknown (the message names it) or cannot be read.
         """
@@ -301,7 +332,11 @@ class Options:
 
     @property
     def rate_limit(self) -> Rate | None:
-        """The replay rate as a value."""
+        """The replay rate as a value.
+
+        Raises:
+            UsageError: It is not a rate, or not more than 0.
+        """
         if self.rate is None or isinstance(self.rate, str):
             return None if self.rate is None else Rate.parse(self.rate)
         if self.rate <= 0:

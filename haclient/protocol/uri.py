@@ -148,8 +148,14 @@ class Uri:
     def parse(cls, text: str) -> Uri:
         """Read a connection string.
 
+        Args:
+            text: Such as `tcp://user:password@host:9007/amps/json?tcp_keepalive=true`.
+
+        Returns:
+            Its parts.
+
         Raises:
-            UsageError: What is wrong, with an unknown option named; never with the password.
+            UsageError: It is malformed; the message says where, and never shows the password.
         """
         try:
             return _parse(text.strip())
