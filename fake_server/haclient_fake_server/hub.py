@@ -1,8 +1,8 @@
-"""Between the engine and the world: carries out effects, in the order that is contract.
+"""The hub: carries out the engine's effects, in an order that is part of the contract.
 
 Journal first, then sends, then closes; only `live` subscriptions are sent it sooner.
-Everything here is synchronous, so an engine step and its effects are never interrupted by another:
-that alone makes the order of the log the order of every subscriber.
+Everything here is synchronous, so no other step interrupts an engine step and its effects. That
+alone makes the order of the log the order in which every subscriber receives messages.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ class SessionLike(Protocol):
         """Queue bytes for sending."""
 
     def wake(self) -> None:
-        """There may be a backlog to send."""
+        """Wake the writer: there may be a backlog to send."""
 
     def finish(self, reason: str) -> None:
-        """Close after what is queued was sent."""
+        """Close the connection once everything queued was sent; `reason` is for the log."""
 
     def finish_slow_client(self) -> None:
-        """Close a connection that is not read, with the reason in a last ack."""
+        """Close a connection whose peer does not read, with the reason in a last ack."""
 
     def cut(self, reason: str) -> None:
-        """Close at once."""
+        """Close the connection at once; `reason` is for the log."""
 
 
 class Hub:
     """One engine, its journal and its connections.
 
     Args:
-        config: What it is.
-        journal: Its journal, open.
-        now_us: The wall clock in microseconds; from here on trio's clock is the only one.
+        config: Of the broker.
+        journal: An open journal.
+        now_us: The wall clock in microseconds; from here on only trio's clock is read.
         progress_file: Where the progress of replication is written; `None` without destinations.
         kill_points: Where a test may end the process.
     """
@@ -98,18 +98,23 @@ class Hub:
         return self._connections
 
     def accepted(self, session: SessionLike, *, peer: str) -> None:
-        """A connection begins."""
+        """Register a connection that a client or another broker has made.
+
+        Args:
+            session: The connection.
+            peer: The other end's address, for the log.
+        """
         self._sessions[session.number] = session
         self._engine.connected(session.number, trio.current_time(), peer=peer)
 
     def dialled(self, session: SessionLike, address: str) -> None:
-        """A connection to a destination begins."""
+        """Register a connection to a destination of replication, and log on there."""
         self._sessions[session.number] = session
         self._apply(self._engine.dialled(session.number, address, trio.current_time()))
 
     @property
     def destinations(self) -> tuple[DestinationStatus, ...]:
-        """Where the log is replicated to, and how far that is."""
+        """The state of each destination of replication."""
         return self._engine.destinations
 
     @property
@@ -126,31 +131,35 @@ class Hub:
         self._apply(self._engine.upgrade(address, trio.current_time()))
 
     def received(self, session: SessionLike, messages: Sequence[Message]) -> None:
-        """Something came on a connection."""
+        """Process commands from a connection; none means that bytes of one came."""
         self._apply(self._engine.received(session.number, messages, trio.current_time()))
 
     def disconnected(self, session: SessionLike) -> None:
-        """A connection has ended."""
+        """Unregister a connection that has ended."""
         self._sessions.pop(session.number, None)
         self._apply(self._engine.disconnected(session.number, trio.current_time()))
 
     def has_backlog(self, session: SessionLike) -> bool:
-        """Whether replay has something for a connection."""
+        """Whether `pump` has something for a connection."""
         return self._engine.has_backlog(session.number)
 
     def pump(self, session: SessionLike) -> bool:
-        """Replay one chunk for a connection; whether there was something to replay."""
+        """Send the next chunk of replays on a connection; whether there was one."""
         if not self._engine.has_backlog(session.number):
             return False
         self._apply(self._engine.pump(session.number, trio.current_time()))
         return True
 
     def sent(self) -> None:
-        """Bytes were handed to the kernel."""
+        """Note that the kernel has accepted bytes of a connection."""
         self._points.reach(KillPoint.AFTER_SEND)
 
     async def keep_time(self) -> None:
-        """Call the engine when it wants to be called; never returns."""
+        """Call the engine whenever a deadline of it is due; never returns.
+
+        Raises:
+            StoreError: The journal could not be written.
+        """
         while True:
             self._planned_tick = self._engine.next_due
             with trio.move_on_at(self._planned_tick):
@@ -161,7 +170,11 @@ class Hub:
                 self._apply(self._engine.tick(now))
 
     async def keep_synced(self) -> None:
-        """Force the journal to the disk now and then, as policy `interval` asks; never returns."""
+        """Sync the journal every `flush_interval_s` seconds, for policy `interval`; never returns.
+
+        Raises:
+            StoreError: The disk failed.
+        """
         while True:
             await trio.sleep(self._config.flush_interval_s)
             if self._files is not None and self._files.dirty:
@@ -217,14 +230,14 @@ class Hub:
 
     def _send(self, number: int, data: bytes) -> None:
         session = self._sessions.get(number)
-        if session is None:  # it ended in the same step
+        if session is None:  # the connection has ended in the same step
             return
         session.put(data)
         if session.unsent_bytes > self._config.high_water_bytes:
             self._over_high_water(session)
 
     def _over_high_water(self, session: SessionLike) -> None:
-        """A reader does not keep up: replay holds what it can, the rest has a hard limit."""
+        """Let bookmark subscriptions read the log again; above a hard limit, cut the client."""
         self._engine.over_high_water(session.number)
         if session.unsent_bytes > self._config.slow_client_bytes:
             session.finish_slow_client()

@@ -15,10 +15,10 @@ __all__ = ["KillPoint", "KillPoints"]
 
 
 class KillPoint(enum.StrEnum):
-    """Where a broker can die, in the order in which a batch comes by."""
+    """Where a broker can be killed, in the order in which a batch reaches the points."""
 
     BEFORE_WRITE = "before_write"
-    """A batch is decided; nothing of it is in the journal, and nothing of it was sent."""
+    """The engine has processed a batch; nothing of it is in the journal or was sent."""
     IN_WRITE = "in_write"
     """Half of the block is in the journal."""
     AFTER_WRITE = "after_write"
@@ -28,7 +28,7 @@ class KillPoint(enum.StrEnum):
     AFTER_SEND = "after_send"
     """Acks or messages were handed to the kernel."""
     BEFORE_ROLL = "before_roll"
-    """The next block needs a new segment, and there is none."""
+    """The next block needs a new segment, which does not exist yet."""
     AFTER_ROLL = "after_roll"
     """The new segment has its name and its prologue; the block is not written."""
     BEFORE_SEAL = "before_seal"
@@ -55,7 +55,12 @@ class KillPoints:
         self._passes: dict[KillPoint, int] = {}
 
     def arm(self, point: KillPoint, *, passes: int = 0) -> None:
-        """Die when the point is reached for the next time, after so many passes."""
+        """Kill the process at a point.
+
+        Args:
+            point: Where.
+            passes: How often the process passes the point before that.
+        """
         self._passes[point] = passes
 
     def is_due(self, point: KillPoint) -> bool:
@@ -63,7 +68,7 @@ class KillPoints:
         return self._passes.get(point) == 0
 
     def reach(self, point: KillPoint) -> None:
-        """A point is reached."""
+        """Note that a point is reached; kills the process if it is armed and due."""
         passes = self._passes.get(point)
         if passes == 0:
             self._kill()

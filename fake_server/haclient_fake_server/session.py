@@ -1,13 +1,13 @@
 """Connections of the broker: those that clients make, and those to destinations of replication.
 
-The reader of a `Session` splits and decodes what arrives and hands whole chunks to the hub. The
-writer sends what the hub queued, and asks it for replay whenever its queue is short: that is how a
-replay runs at its reader's pace. Neither does any work of its own per message.
+The reader of a `Session` splits and decodes what arrives and passes whole chunks to the hub. The
+writer sends what the hub has queued, and asks it for more of a replay whenever the queue is short,
+so a replay runs at its reader's pace. Neither does any work per message.
 
-A destination is dialled again for as long as the broker runs. The wait doubles from failure to
-failure up to a limit and starts again from the beginning when the destination was reached; a
-connection that has gone silent is ended by the engine's heartbeats. The first failure of a row is a
-warning in the log, the others are not.
+A destination is dialled again for as long as the broker runs. The wait doubles with each failure up
+to a limit, and starts from the beginning once the destination was reached. The engine's heartbeats
+end a connection that is silent. Of several failures in a row the log has only the first as a
+warning.
 """
 
 from __future__ import annotations
@@ -33,23 +33,29 @@ if TYPE_CHECKING:
 __all__ = ["Dial", "Session", "dial_destination", "keep_connected"]
 
 SEND_BYTES: Final = 256 * 1024
-"""What is offered to the kernel at a time."""
+"""How much is offered to the kernel at a time."""
 
 CLOSE_LIMIT_S: Final = 1.0
-"""How long a connection that is to be closed may take for what it was sent last."""
+"""How long a connection that is to be closed may take to send what is queued."""
 
 SLOW_CLIENT_LIMIT_S: Final = 10.0
-"""How long a slow client has to read why it is cut."""
+"""How long a slow client has to read the ack that says why it is cut."""
 
 _log = logging.getLogger(__name__)
 
 
 class Session:
-    """One accepted connection.
+    """One connection.
+
+    Args:
+        number: Its number in the engine.
+        link: The connection itself.
+        hub: Takes what is received.
+        config: Of the broker.
 
     Attributes:
-        number: What the engine calls it.
-        unsent_bytes: What is queued and not yet with the kernel.
+        number: Its number in the engine.
+        unsent_bytes: How much is queued and not yet with the kernel.
         reason: Why it is to be closed; empty while it is not.
     """
 
@@ -66,7 +72,7 @@ class Session:
         self._scope = trio.CancelScope()
 
     def put(self, data: bytes) -> None:
-        """Queue bytes for sending; once it is to be closed, nothing follows the last frame."""
+        """Queue bytes for sending; does nothing once the connection is to be closed."""
         if self.reason:
             return
         self._chunks.append(data)
@@ -74,31 +80,40 @@ class Session:
         self._woken.set()
 
     def wake(self) -> None:
-        """There may be something to do for the writer."""
+        """Wake the writer: there may be a backlog to send."""
         self._woken.set()
 
     def finish(self, reason: str, *, limit_s: float = CLOSE_LIMIT_S) -> None:
-        """Close after what is queued was sent, or after `limit_s` seconds."""
+        """Close the connection once everything queued was sent.
+
+        Args:
+            reason: For the log.
+            limit_s: Close it after this many seconds in any case.
+        """
         if not self.reason:
             self.reason = reason
             self._scope.deadline = trio.current_time() + limit_s
             self._woken.set()
 
     def finish_slow_client(self) -> None:
-        """Close a connection that is not read: drop what is queued, and say why instead."""
+        """Drop what is queued, send the reason in a last ack, and close the connection."""
         if not self.reason:
-            self._chunks.clear()  # whole frames; what is partly sent still goes out before the ack
+            self._chunks.clear()  # whole frames: the rest of a partly sent one goes out first
             self.unsent_bytes = len(self._sending)
             self.put(SLOW_CLIENT_ACK)
             self.finish("slow client", limit_s=SLOW_CLIENT_LIMIT_S)
 
     def cut(self, reason: str) -> None:
-        """Close at once."""
+        """Close the connection at once; `reason` is for the log."""
         self.reason = self.reason or reason
         self._scope.cancel()
 
     async def run(self) -> None:
-        """Serve the connection until either side ends it."""
+        """Serve the connection until either side ends it.
+
+        Raises:
+            StoreError: The journal could not be written.
+        """
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -162,7 +177,7 @@ class Session:
         await trio.lowlevel.checkpoint()
 
     def _next_chunk(self) -> bytes:
-        """Small chunks joined, so that a burst of acks is one system call."""
+        """The next bytes to send: small chunks joined, so that a burst of acks is one call."""
         chunks = self._chunks
         parts = [chunks.popleft()]
         size = len(parts[0])
@@ -173,13 +188,15 @@ class Session:
 
 
 Dial = Callable[["ReplicateTo", float], Awaitable["Link"]]
-"""Connects to a destination within so many seconds; raises `HAClientError` or `OSError`."""
-
-_log = logging.getLogger(__name__)
+"""Connects to a destination within a time in seconds; raises `HAClientError` or `OSError`."""
 
 
 async def dial_destination(to: ReplicateTo, timeout_s: float) -> Link:
-    """Connect to where a destination listens.
+    """Connect to a destination.
+
+    Args:
+        to: The destination.
+        timeout_s: How long this may take, in seconds.
 
     Raises:
         HAClientError: It could not be reached in time.
@@ -188,13 +205,23 @@ async def dial_destination(to: ReplicateTo, timeout_s: float) -> Link:
 
 
 async def keep_connected(to: ReplicateTo, *, hub: Hub, config: BrokerConfig, dial: Dial) -> None:
-    """Be connected to a destination whenever that is possible; never returns."""
+    """Connect to a destination, again and again; never returns.
+
+    Args:
+        to: The destination.
+        hub: Of the broker.
+        config: Of the broker.
+        dial: How to connect.
+
+    Raises:
+        StoreError: The journal could not be written.
+    """
     wait_s, level = config.redial_s, logging.WARNING
     while True:
         before = _links(hub, to)
         try:
             link = await dial(to, config.dial_timeout_s)
-        except (HAClientError, OSError) as error:
+        except (HAClientError, OSError) as error:  # it is down or unreachable: dial again later
             _log.log(level, "%s: replication to %s: %s", config.name, to.address, error)
         else:
             session = Session(hub.next_number(), link, hub=hub, config=config)
@@ -209,5 +236,5 @@ async def keep_connected(to: ReplicateTo, *, hub: Hub, config: BrokerConfig, dia
 
 
 def _links(hub: Hub, to: ReplicateTo) -> int:
-    """How often a destination was reached."""
+    """How many connections to a destination were accepted so far."""
     return sum(each.links for each in hub.destinations if each.address == to.address)

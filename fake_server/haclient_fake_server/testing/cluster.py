@@ -8,9 +8,9 @@
             ...
             await cluster.apply(Heal(), Kill("east"))
 
-Every connection, of a client to a broker and of a broker to another, goes through a `Wire` of its
-own. `on` chooses what all this is made of: brokers of this process on TCP, brokers of this process
-in memory (`mem://`, for virtual time), or processes. Nothing else changes.
+All connections from clients to a broker, and from one broker to another, go through a `Wire` of
+their own. `on` chooses how the brokers run: in this process on TCP, in this process in memory
+(`mem://`, for virtual time), or as processes. Nothing else changes.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class LocalBroker:
     """A broker in a task of this process.
 
     Args:
-        config: What to run.
-        nursery: Where.
+        config: Of the broker.
+        nursery: In which its task runs.
 
     Attributes:
         address: Where it listens; the same after a restart.
@@ -82,19 +82,24 @@ class LocalBroker:
         return self.server is not None
 
     async def start(self) -> None:
-        """Start it on the data that it has left; does nothing while it runs."""
+        """Start the broker on the data of its earlier run; does nothing while it runs.
+
+        Raises:
+            StoreError: Its journal cannot be opened.
+            OSError: Its address cannot be listened on.
+        """
         if self.server is None:
             self._scope, self._ended = trio.CancelScope(), trio.Event()
             await self._nursery.start(self._run)
 
     async def kill(self) -> None:
-        """End it now; every acknowledged message is in its journal at any moment."""
+        """Cancel the broker's task. What it has acknowledged is in its journal at any moment."""
         self._scope.cancel()
         if self.server is not None:
             await self._ended.wait()
 
     async def kill_at(self, fault: Kill) -> None:
-        """A SIGKILL would end this process.
+        """Not possible here: SIGKILL would end this process.
 
         Raises:
             UsageError: Always.
@@ -125,10 +130,10 @@ class ProcessBroker:
     """A broker that is a process.
 
     Args:
-        config: What to run.
+        config: Of the broker.
 
     Raises:
-        UsageError: The command line has no words for something in it.
+        UsageError: The command line has no option for something in the configuration.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -147,16 +152,21 @@ class ProcessBroker:
         return self.process.is_running
 
     async def start(self) -> None:
-        """Start it on the data that it has left; does nothing while it runs."""
+        """Start the broker on the data of its earlier run; does nothing while it runs.
+
+        Raises:
+            HAClientError: The process ended instead of listening.
+            TimedOut: It does not listen after a minute.
+        """
         if not self.is_running:
             await trio.to_thread.run_sync(self.process.start)
 
     async def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL and wait for the end of the process."""
         await trio.to_thread.run_sync(self.process.kill)
 
     async def kill_at(self, fault: Kill) -> None:
-        """SIGKILL, at a point."""
+        """Have the process kill itself at a point; see `BrokerProcess.kill_at`."""
         await trio.to_thread.run_sync(self.process.kill_at, fault)
 
     @property
@@ -170,10 +180,13 @@ class ProcessBroker:
 
 
 def arguments_of(config: BrokerConfig) -> list[str]:
-    """A configuration as arguments of `python -m haclient_fake_server`, but for address and data.
+    """A configuration as arguments of `python -m haclient_fake_server`.
+
+    Args:
+        config: Of the broker; its addresses and its directory are left out.
 
     Raises:
-        UsageError: The command line has no words for something in it.
+        UsageError: The command line has no option for something in the configuration.
     """
     plain = BrokerConfig(
         name=config.name,
@@ -207,7 +220,7 @@ def arguments_of(config: BrokerConfig) -> list[str]:
 
 
 def _unsupported_of_replication(targets: tuple[ReplicateTo, ...]) -> list[str]:
-    """What is not the usual value in any of them: users gave that, and know it by its name."""
+    """The names of the attributes that the command line has no option for and that were given."""
     plain = [(each, ReplicateTo(each.uri, each.mode)) for each in targets]
     return [
         field.name
@@ -217,7 +230,7 @@ def _unsupported_of_replication(targets: tuple[ReplicateTo, ...]) -> list[str]:
 
 
 On: TypeAlias = Literal["tcp", "memory", "process"]
-"""What a cluster is made of: brokers of this process, on TCP or in memory, or processes."""
+"""How the brokers of a cluster run: in this process, on TCP or in memory, or as processes."""
 
 SEGMENT_BYTES: Final = 4 * 2**20
 """Small journal files: a test's brokers come and go."""
@@ -231,14 +244,14 @@ class Cluster:
 
     Args:
         names: The brokers' instance names, one or more.
-        on: What they are made of.
-        links: By broker, those that it replicates to; without it, each to all others.
+        on: How the brokers run.
+        links: By broker, those that it replicates to; `None` for each to all others.
         mode: How they replicate.
-        heartbeat_s: See `ReplicateTo`.
-        downgrade_after_s: See `ReplicateTo`.
-        config: Everything else; `name`, `listen`, `replicate_to` and `data_dir` are the cluster's.
-            Brokers that are processes take topics only.
-        data_dir: Where the journals are; a temporary directory unless told otherwise.
+        heartbeat_s: In seconds; see `ReplicateTo`.
+        downgrade_after_s: In seconds; see `ReplicateTo`.
+        config: Everything else; the cluster sets `name`, `listen`, `replicate_to` and `data_dir`.
+            With `on="process"` only what `haclient-fake-server` has options for.
+        data_dir: The directory of the journals; `None` for a temporary one.
 
     Raises:
         UsageError: `on` is none of these; or there is no name, or one is used twice, is unknown, or
@@ -294,10 +307,10 @@ class Cluster:
         async with AsyncExitStack() as stack:
             folder = self._data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             nursery = await stack.enter_async_context(open_nursery())
-            await self._lay_wires(stack)
+            await self._make_wires(stack)
             for name in self.names:
                 config = self._config_of(name, folder / name)
-                node = self._nodes[name] = self._made(config, nursery, stack)
+                node = self._nodes[name] = self._make_node(config, nursery, stack)
                 await node.start()
                 for (_, target), proxy in self._proxies.items():
                     if target == name:
@@ -316,26 +329,30 @@ class Cluster:
         self._scope.cancel()
         await self._stack.__aexit__(kind, error, traceback)
 
-    # -- for clients ------------------------------------------------------------
+    # -- for clients --------------------------------------------------------------------------
 
     @property
     def uris(self) -> list[str]:
-        """Where clients connect to, in the order of the names; the same after restarts."""
+        """The addresses for clients, in the order of the names; the same after restarts."""
         return [f"{self._addresses[CLIENT, name]}/amps/json" for name in self.names]
 
     @property
     def uri(self) -> str:
-        """The first of them: all there is of a single broker."""
+        """The first of `uris`."""
         return self.uris[0]
 
-    # -- for tests ------------------------------------------------------------
+    # -- for tests ----------------------------------------------------------------------------
 
     async def apply(self, *faults: Fault) -> None:
-        """Let these things go wrong, in this order.
+        """Apply faults, one after the other.
+
+        Args:
+            faults: What goes wrong, or is undone.
 
         Raises:
-            UsageError: One of them is not a fault, and none is applied; or it names who is not
-                here.
+            UsageError: One of them is not a fault, and none is applied; or one names an unknown
+                broker, and those before it are applied.
+            HAClientError: A broker did not start again.
         """
         for fault in faults:
             check_fault(fault)
@@ -348,19 +365,23 @@ class Cluster:
                     await node.kill()
                     await node.start()
                 case Partition():
-                    self._part(fault)
+                    self._partition(fault)
                 case Heal():
-                    for wire in self._between(fault.a, fault.b):
+                    for wire in self._wires_between(fault.a, fault.b):
                         wire.heal()
                 case Cut() | Slow() | Refuse():
-                    for wire in self._named(fault):
+                    for wire in self._wires_of(fault):
                         wire.apply(fault)
 
     def wire(self, source: str, target: str) -> Wire:
-        """The wire of the connections that one dials to the other.
+        """The wire of the connections from a dialler to a broker.
+
+        Args:
+            source: A broker's name, or `CLIENT`.
+            target: A broker's name.
 
         Raises:
-            UsageError: There is none.
+            UsageError: There are no such connections.
         """
         if (source, target) not in self._wires:
             raise UsageError(f"no connections from {source!r} to {target!r} in this cluster")
@@ -375,10 +396,10 @@ class Cluster:
         return self._node(name).is_running
 
     def process(self, name: str) -> BrokerProcess:
-        """A broker's process: its id, what it wrote, `pause` and `resume`.
+        """The process of a broker, for its id, its output, `pause` and `resume`.
 
         Raises:
-            UsageError: There is no such broker, or it is none.
+            UsageError: There is no such broker, or the brokers are not processes.
         """
         node = self._node(name)
         if not isinstance(node, ProcessBroker):
@@ -386,7 +407,11 @@ class Cluster:
         return node.process
 
     def destination(self, source: str, target: str) -> DestinationStatus:
-        """How far a broker's replication to another is.
+        """The state of the replication from one broker to another.
+
+        Args:
+            source: Name of the sending broker, which must run in this process.
+            target: Name of the receiving broker.
 
         Raises:
             UsageError: It does not replicate there, is a process, or does not run.
@@ -397,9 +422,9 @@ class Cluster:
                 return status
         raise UsageError(f"{source!r} does not run, or does not replicate to {target!r}")
 
-    # -- its parts ------------------------------------------------------------
+    # -- implementation -----------------------------------------------------------------------
 
-    async def _lay_wires(self, stack: AsyncExitStack) -> None:
+    async def _make_wires(self, stack: AsyncExitStack) -> None:
         pairs = [(CLIENT, name) for name in self.names] + sorted(self._links)
         switch = MemorySwitch(network()) if self._on == "memory" else None
         if switch is not None:
@@ -430,7 +455,7 @@ class Cluster:
             ),
         )
 
-    def _made(
+    def _make_node(
         self, config: BrokerConfig, nursery: trio.Nursery, stack: AsyncExitStack
     ) -> LocalBroker | ProcessBroker:
         if self._on != "process":
@@ -444,7 +469,7 @@ class Cluster:
             raise UsageError(f"no broker {name!r} runs here; there are {', '.join(self.names)}")
         return self._nodes[name]
 
-    def _named(self, fault: LinkFault) -> list[Wire]:
+    def _wires_of(self, fault: LinkFault) -> list[Wire]:
         found = [
             wire
             for (source, target), wire in self._wires.items()
@@ -456,8 +481,8 @@ class Cluster:
             )
         return found
 
-    def _between(self, a: str, b: str) -> list[Wire]:
-        """The wires between two, in both directions; of one, to and from all others; or all."""
+    def _wires_between(self, a: str, b: str) -> list[Wire]:
+        """The wires between two names in both directions; an empty name stands for all."""
         wanted = {a, b} - {""}
         found = [wire for pair, wire in self._wires.items() if wanted <= set(pair)]
         if not found:
@@ -471,10 +496,10 @@ class Cluster:
         else:
             await node.kill()
 
-    def _part(self, fault: Partition) -> None:
+    def _partition(self, fault: Partition) -> None:
         if fault.a == fault.b:
             raise UsageError(f"a partition between {fault.a!r} and itself: wanted two names")
-        self._between(fault.a, fault.b)
+        self._wires_between(fault.a, fault.b)
         sent_by_a: dict[tuple[str, str], Direction] = {
             (fault.a, fault.b): "up",
             (fault.b, fault.a): "down",
@@ -485,7 +510,7 @@ class Cluster:
                     self._wires[pair].block(each, dropped=fault.dropped)
 
     def _disarm(self, cut: Cut) -> None:
-        """A cut falls once, on whichever wire its place is reached first."""
+        """Disarm a cut on all wires: it applies once, where its place is reached first."""
         for wire in self._wires.values():
             wire.disarm(cut)
 
@@ -497,7 +522,17 @@ def _is_name(found: object) -> bool:
 async def run_cluster(
     cluster: Cluster, *, task_status: trio.TaskStatus[Cluster] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run a cluster until cancelled; reports it when all its brokers listen."""
+    """Run a cluster until cancelled.
+
+    Args:
+        cluster: One that does not run yet.
+        task_status: Gets the cluster when all its brokers listen.
+
+    Raises:
+        UsageError: A broker that is a process cannot be configured so.
+        HAClientError: A broker did not start.
+        OSError: An address cannot be listened on.
+    """
     async with cluster:
         task_status.started(cluster)
         await trio.sleep_forever()

@@ -1,17 +1,17 @@
 """Faults as data.
 
-A fault is a frozen value, carried out by the object that owns the connections: a
-`FaultProxy` for real sockets, a `MemoryWire` for `mem://` addresses, a `Cluster` for all of its
-connections and brokers. The same list of faults therefore runs against sockets, against processes
-and in virtual time::
+A fault is a frozen value. The object that owns the connections carries it out: a `FaultProxy` for
+real sockets, a `MemorySwitch` for `mem://` addresses, a `Cluster` for all of its connections and
+brokers. The same list of faults therefore runs against sockets, against processes and in virtual
+time::
 
     await cluster.apply(Cut(how="silence", at_byte=1000), Partition("east", "west", one_way=True))
 
-Each fault has a text form, one JSON object, for scripts that are kept or printed beside a seed:
+Each fault has a text form, one JSON object, for scripts that are stored or printed with a seed:
 `to_json(Kill("east"))` is `{"fault":"kill","name":"east"}`, and `from_json` reads it again.
 
-Directions are seen from who dialled: `up` is what the dialler sends, `down` what comes back. The
-name of everybody who is not a broker is `CLIENT`.
+Directions are seen from the dialler: `up` is what the dialler sends, `down` what it receives. Every
+dialler that is not a broker has the name `CLIENT`.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ __all__ = [
 ]
 
 Direction: TypeAlias = Literal["up", "down"]
-"""Which way bytes travel: `up` from who dialled, `down` to who dialled."""
+"""Which way bytes travel: `up` from the dialler, `down` to the dialler."""
 
 How: TypeAlias = Literal["reset", "end", "silence"]
-"""How a connection is lost: an error at once (RST), an orderly end (FIN), or nothing at all, as
-behind a router that died: both ends believe in it, and what they send disappears (half-open)."""
+"""How a connection is lost: an error at once (RST), an orderly end (FIN), or silence, as behind a
+router that died: both ends consider it open, and what they send disappears (half-open)."""
 
 CLIENT: Final = "client"
-"""The name of everybody who dials and is not a broker of the cluster."""
+"""The name of every dialler that is not a broker of the cluster."""
 
 BOTH: Final[tuple[Direction, Direction]] = ("up", "down")
 """Both ways."""
@@ -64,13 +64,14 @@ BOTH: Final[tuple[Direction, Direction]] = ("up", "down")
 class Cut:
     """Lose a connection, now or at a chosen place.
 
-    Without a place every open connection is lost at once. With one, the first connection that gets
-    there is lost, whether it is open now or comes later; what came before is not counted.
+    Without a place every open connection is lost at once. With one, the first connection that
+    reaches the place is lost, whether it is open now or comes later. Bytes and frames are counted
+    from the moment at which the fault is applied.
 
     Attributes:
         how: How it is lost.
-        direction: Whose bytes and frames are counted.
-        at_byte: After so many bytes.
+        direction: In which direction bytes and frames are counted.
+        at_byte: After this many bytes.
         in_frame: In the middle of this frame; the first one is 1.
         before_ack: Before the first ack of this type (`processed`, `persisted` ...); `*` for any.
         after_ack: Right after it.
@@ -78,7 +79,7 @@ class Cut:
         target: Only connections to this broker; empty for all.
 
     Raises:
-        UsageError: There is more than one place, it cannot be, or a word is none of those above.
+        UsageError: There is more than one place, a number is out of range, or a word is unknown.
     """
 
     how: How = "reset"
@@ -91,7 +92,7 @@ class Cut:
     target: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse nonsense."""
+        """Check the values."""
         _check_word("how", self.how, get_args(How))
         _check_word("direction", self.direction, get_args(Direction))
         for name in ("before_ack", "after_ack"):
@@ -113,23 +114,23 @@ class Cut:
 
     @property
     def is_now(self) -> bool:
-        """Whether it has no place to wait for."""
+        """Whether it takes effect at once, since it has no place to wait for."""
         somewhere = self.before_ack or self.after_ack
         return self.at_byte is None and self.in_frame is None and not somewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow:
-    """Make connections slow, those that are open and those to come; `Slow()` ends it.
+    """Make connections slow, open ones and later ones; `Slow()` ends it.
 
     Attributes:
-        latency_s: How long every byte travels, each way.
-        piece_bytes: The most that arrives at a time, so that frames come in pieces.
+        latency_s: How long every byte travels in each direction, in seconds.
+        piece_bytes: The most bytes that arrive at a time, so that frames come in pieces.
         source: As in `Cut`.
         target: As in `Cut`.
 
     Raises:
-        UsageError: A number cannot be.
+        UsageError: A number is out of range.
     """
 
     latency_s: float = 0.0
@@ -138,7 +139,7 @@ class Slow:
     target: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse nonsense."""
+        """Check the values."""
         _check_seconds("latency_s", self.latency_s)
         _check_whole("piece_bytes", self.piece_bytes)
         if self.piece_bytes is not None and self.piece_bytes < 1:
@@ -147,7 +148,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """Refuse new connections, until `Heal`; those that are open stay.
+    """Refuse new connections, until `Heal`; open ones stay.
 
     Attributes:
         source: As in `Cut`.
@@ -168,8 +169,8 @@ class Partition:
         a: A broker's name, or `CLIENT`.
         b: The other's.
         one_way: Only what `a` sends is blocked; what `b` sends arrives.
-        dropped: What was sent meanwhile is lost, and the connections that lost something are reset
-            by `Heal`. Otherwise it is held, and arrives then, as TCP sends it again.
+        dropped: What is sent meanwhile is lost, and `Heal` resets the connections that have lost
+            something. Otherwise it is held and arrives after `Heal`, as TCP would send it again.
     """
 
     a: str
@@ -180,13 +181,13 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """Undo everything between two, or everywhere: partitions, refusals, slowness, cuts to come.
+    """Undo all faults between two, or everywhere: partitions, refusals, slowness, waiting cuts.
 
-    Connections that lost bytes are reset, as by a peer that knows nothing of them any more.
+    Connections that have lost bytes are reset, as by a peer that has restarted.
 
     Attributes:
         a: A broker's name, or `CLIENT`; empty for all.
-        b: The other's; empty for all that `a` is connected to.
+        b: The other's; empty for all that `a` has connections with.
     """
 
     a: str = ""
@@ -197,15 +198,16 @@ class Heal:
 class Kill:
     """End a broker with SIGKILL, or with its task where it runs in this process.
 
-    Without a point it ends now. With one, which takes a process, it ends itself when it gets there.
+    Without a point it ends now. With one, it kills itself when it reaches the point; that needs a
+    broker that is a process.
 
     Attributes:
         name: The broker's.
         at: A `KillPoint`; empty for now.
-        passes: How often it passes the point before.
+        passes: How often it passes the point before that.
 
     Raises:
-        UsageError: There is no such point, or a number cannot be.
+        UsageError: There is no such point, or a number is out of range.
     """
 
     name: str
@@ -213,7 +215,7 @@ class Kill:
     passes: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse nonsense."""
+        """Check the values."""
         _check_word("at", self.at, ("", *KillPoint))
         _check_count("passes", self.passes)
         if self.passes and not self.at:
@@ -222,7 +224,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Start a broker again, on the same address and data; one that runs is killed first.
+    """Start a broker again with the same address and data; a running one is killed first.
 
     Attributes:
         name: The broker's.
@@ -232,25 +234,29 @@ class Restart:
 
 
 LinkFault: TypeAlias = Cut | Slow | Refuse
-"""What can be done to the connections of one wire."""
+"""A fault of the connections of one wire."""
 
 Fault: TypeAlias = LinkFault | Partition | Heal | Kill | Restart
-"""Everything that can go wrong."""
+"""Any fault."""
 
 LINK_FAULTS: Final[tuple[type[LinkFault], ...]] = (Cut, Slow, Refuse)
-"""The classes of what can be done to the connections of one wire."""
+"""The classes of faults of the connections of one wire."""
 
 FAULTS: Final[tuple[type[Fault], ...]] = (*LINK_FAULTS, Partition, Heal, Kill, Restart)
-"""The classes of everything that can go wrong."""
+"""The classes of all faults."""
 
 _KINDS: Final[dict[str, type[Fault]]] = {kind.__name__.lower(): kind for kind in FAULTS}
 
 
 def check_fault(found: object, wanted: tuple[type[Fault], ...] = FAULTS) -> None:
-    """Refuse what is not one of these faults, before any of it is carried out.
+    """Check that a value is a fault.
+
+    Args:
+        found: The value.
+        wanted: The classes of faults that are allowed.
 
     Raises:
-        UsageError: It is not.
+        UsageError: It is not one of these.
     """
     if not isinstance(found, wanted):
         names = ", ".join(kind.__name__ for kind in wanted)
@@ -258,7 +264,7 @@ def check_fault(found: object, wanted: tuple[type[Fault], ...] = FAULTS) -> None
 
 
 def to_json(fault: Fault) -> str:
-    """A fault as one JSON object; what has its usual value is left out."""
+    """A fault as one JSON object; attributes with their default value are left out."""
     values: dict[str, object] = {"fault": type(fault).__name__.lower()}
     for field in fields(fault):
         value: object = getattr(fault, field.name)
@@ -268,7 +274,10 @@ def to_json(fault: Fault) -> str:
 
 
 def from_json(text: str | bytes) -> Fault:
-    """Read what `to_json` wrote.
+    """Read a fault from its text form.
+
+    Args:
+        text: What `to_json` returned.
 
     Raises:
         UsageError: It is not the JSON of a fault.

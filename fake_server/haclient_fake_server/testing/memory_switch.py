@@ -26,10 +26,11 @@ _UNLIMITED: Final = 2**62
 
 
 class MemorySwitch:
-    """Puts wires into the network of a `trio.run`; connections without a wire are left alone.
+    """Puts wires into the network of a `trio.run`; connections without a wire are not changed.
 
     Args:
-        network: Whose `admit` and `connected` are taken; what was there is asked after this.
+        network: The network. The switch takes the place of its hooks `admit` and `connected`, and
+            calls the earlier ones after its own.
     """
 
     def __init__(self, network: MemoryNetwork) -> None:
@@ -40,13 +41,16 @@ class MemorySwitch:
         network.connected = self._connected
 
     def close(self) -> None:
-        """Have no more to do with connections; the switches made after this were closed before."""
+        """Restore the hooks of the network; the switch that was made last is closed first."""
         self._network.admit, self._network.connected = self._next_admit, self._next_connected
 
     def wire(self, source: str, address: str) -> Wire:
-        """The wire from who dials under this name to `host:port`.
+        """The wire of the connections from one dialler to one listener.
 
-        That of `CLIENT` is for everybody who has none.
+        Args:
+            source: The name under which the dialler is known; `CLIENT` for everyone without a wire
+                of their own.
+            address: `host:port` of the listener.
         """
         return self._wires.setdefault((source, address), Wire())
 
@@ -70,12 +74,12 @@ class MemorySwitch:
 
 
 class _MemoryWireConnection:
-    """One connection, disturbed through its pipes."""
+    """One connection, whose pipes carry out the faults of a wire."""
 
     def __init__(self, wire: Wire, connection: MemoryConnection) -> None:
         self._wire = wire
         self._connection = connection
-        self._lossy = self._silent = False
+        self._has_lost_bytes = self._silent = False
         self._pipes: dict[Direction, Pipe] = {
             "up": connection.client.sending,
             "down": connection.client.receiving,
@@ -85,29 +89,31 @@ class _MemoryWireConnection:
         wire.join(self)
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether at least one end is open."""
         return self._connection.open
 
     @property
-    def lossy(self) -> bool:
-        """Whether it cannot go on: it lost bytes, or one end has closed, unheard by the other."""
-        return self._lossy or self._connection.client.closed or self._connection.server.closed
+    def has_lost_bytes(self) -> bool:
+        """Whether it lost bytes, or one end has closed, of which the other may not know."""
+        return (
+            self._has_lost_bytes or self._connection.client.closed or self._connection.server.closed
+        )
 
     def lose(self, how: How) -> None:
-        """Lose it now."""
+        """Lose the connection now."""
         match how:
             case "reset":
                 self._silent = False
-                self.changed()
+                self.on_wire_changed()
                 self._connection.reset()
             case "end":
                 self._connection.end()
             case "silence":
-                self._silent = self._lossy = True
-                self.changed()
+                self._silent = self._has_lost_bytes = True
+                self.on_wire_changed()
 
-    def changed(self) -> None:
+    def on_wire_changed(self) -> None:
         """Apply the state of the wire to both pipes."""
         for direction, pipe in self._pipes.items():
             dropped = self._wire.blocked.get(direction)
@@ -119,7 +125,7 @@ class _MemoryWireConnection:
 
     def _tap(self, direction: Direction, data: bytes) -> tuple[bytes, Callable[[], None] | None]:
         if self._silent or self._wire.blocked.get(direction):
-            self._lossy = True
+            self._has_lost_bytes = True
             return b"", None
-        passed, how = self._wire.feed(self, direction, data)
+        passed, how = self._wire.forward(self, direction, data)
         return passed, None if how is None else partial(self.lose, how)

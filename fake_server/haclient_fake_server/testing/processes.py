@@ -7,7 +7,7 @@
         broker.kill()               # SIGKILL
         broker.start()              # the same port and the same data
 
-Nothing of it needs trio; in a trio program, run `start` and `stop` in a thread.
+It does not need trio; in a trio program, run `start` and `stop` in a thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from haclient_fake_server.testing.faults import Kill, to_json
 __all__ = ["BrokerProcess"]
 
 LIMIT_S: Final = 60.0
-"""How long a start or an end may take."""
+"""How long a start or an end of the process may take."""
 
 
 _COMMAND: Final = (sys.executable, "-m", "haclient_fake_server", "--faults-from-stdin")
@@ -42,9 +42,12 @@ class BrokerProcess:
 
     Args:
         arguments: More arguments of the command.
-        data_dir: Where it keeps its journal; without it, its journal is lost with the process.
-        listen: Where it listens; port 0 takes a free one and keeps it.
+        data_dir: Directory of the journal; without it, the journal is lost with the process.
+        listen: Address to listen on; port 0 takes a free port, which a restart keeps.
         command: What to run instead, such as `[sys.executable, "-m", "haclient", "broker", "run"]`.
+
+    Attributes:
+        address: Where it listens, with its real port once it was started.
     """
 
     def __init__(
@@ -65,17 +68,17 @@ class BrokerProcess:
 
     @property
     def uri(self) -> str:
-        """Where clients connect to; the port is known once it was started."""
+        """The address for clients; the port is known once it was started."""
         return f"{self.address}/amps/json"
 
     @property
     def is_running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process exists."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The process.
+        """The process id.
 
         Raises:
             UsageError: It does not run.
@@ -84,19 +87,19 @@ class BrokerProcess:
 
     @property
     def err(self) -> str:
-        """What it wrote to stderr since it was started."""
+        """The output on stderr since the last start."""
         if self._err is None:
             return ""
         size = os.fstat(self._err.fileno()).st_size
         return os.pread(self._err.fileno(), size, 0).decode(errors="replace")
 
     def start(self) -> None:
-        """Start it, on the same port and data as before; returns when it listens.
+        """Start it on the same port and data as before; returns when it listens.
 
         Raises:
             UsageError: It runs.
-            HAClientError: It ended instead; the error has its words.
-            TimedOut: It does not listen after a minute; it is killed then.
+            HAClientError: It ended instead; the error has its output on stderr.
+            TimedOut: It does not listen after a minute, and was killed.
         """
         if self.is_running:
             raise UsageError(f"the broker at {self.address} runs already")
@@ -123,11 +126,15 @@ class BrokerProcess:
             self._process.wait(LIMIT_S)
 
     def kill_at(self, fault: Kill) -> None:
-        """Have it end itself with SIGKILL at a point; returns when it knows. See `wait`.
+        """Have it kill itself at a point; returns when the point is armed. See `wait`.
+
+        Args:
+            fault: With the name of a point.
 
         Raises:
             UsageError: It does not run, or is another command.
             HAClientError: It ended meanwhile.
+            TimedOut: It does not answer after a minute.
         """
         process = self._running()
         if process.stdin is None or _COMMAND[-1] not in self._command:
@@ -137,7 +144,10 @@ class BrokerProcess:
         self._next_line("armed")
 
     def wait(self) -> int:
-        """Wait until it has ended; the exit code, or minus the number of the signal.
+        """Wait until it has ended.
+
+        Returns:
+            The exit code, or minus the number of the signal that has killed it.
 
         Raises:
             UsageError: It was never started.
@@ -151,7 +161,10 @@ class BrokerProcess:
             raise TimedOut(f"the broker at {self.address} still runs") from None
 
     def stop(self) -> int:
-        """Send SIGTERM and wait for the end; the exit code. A paused process is resumed first.
+        """Send SIGTERM and wait for the end. A paused process is resumed first.
+
+        Returns:
+            The exit code.
 
         Raises:
             UsageError: It does not run.
@@ -166,7 +179,7 @@ class BrokerProcess:
             raise TimedOut(f"the broker at {self.address} did not stop on SIGTERM") from None
 
     def pause(self) -> None:
-        """SIGSTOP: it lives and does nothing, and the kernel goes on to take connections for it.
+        """Send SIGSTOP: the process does nothing, but the kernel still accepts connections for it.
 
         Raises:
             UsageError: It does not run.
@@ -174,7 +187,7 @@ class BrokerProcess:
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT: it goes on.
+        """Send SIGCONT, which ends a pause.
 
         Raises:
             UsageError: It does not run.
@@ -182,7 +195,7 @@ class BrokerProcess:
         self._running().send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Kill it if it runs, and give back the descriptors."""
+        """Kill it if it runs, and close the pipes to it."""
         self.kill()
         faults = None if self._process is None else self._process.stdin
         for each in (self._out, self._err, faults):
@@ -228,6 +241,6 @@ class BrokerProcess:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with the same modules to import as this process has, installed or not."""
+    """This environment, with the import path of this process, whether installed or not."""
     paths = os.pathsep.join(path for path in sys.path if path)
     return {**os.environ, "PYTHONPATH": paths}

@@ -6,21 +6,22 @@
         ...                                     # clients connect to proxy.uri
         proxy.wire.apply(Cut(how="silence", before_ack="persisted"))
 
-A `Wire` is all connections from one dialler to one listener, and the faults that apply to them.
-Those who carry the bytes, `FaultProxy` here or `MemorySwitch` in memory, ask it:
+A `Wire` stands for all connections from one dialler to one listener, and holds the faults that
+apply to them. What transports the bytes, `FaultProxy` here or `MemorySwitch` in memory, asks it:
 
 * `refusing` and `barrier` before a connection is made; then `join`;
-* `feed` with everything that is sent: what of it arrives, and how the connection is lost then;
-* `blocked` and `slow` whenever something is to arrive; `changed` wakes a connection to check them.
+* `forward` with everything that is sent: what of it arrives, and how the connection is lost then;
+* `blocked` and `slow` whenever something is to arrive. The wire calls `on_wire_changed` of each
+  connection when one of them has changed.
 
 A `CutTracker` finds the place of a cut in one direction of one connection. It follows the frames
 from the first byte on, so that a cut may be armed at any time and still falls where a frame begins.
-While a cut waits for a frame, only whole frames pass: whether one is the ack that is waited for is
-not known before its end.
+While a cut waits for a frame, only whole frames pass: whether a frame is the ack that the cut waits
+for is known at its end only.
 
-In the proxy each direction of a connection has two tasks: one reads and notes when, one sends what
-has arrived, late or in pieces, and holds it back or drops it. So latency does not cost throughput,
-and what a partition holds is limited by what fits between the two, after which the sender waits.
+In the proxy each direction of a connection has two tasks: one reads and records the time, the other
+delays, splits, holds back or drops what was read, and sends the rest. So latency does not cost
+throughput. A partition holds what fits between the two tasks; then the sender has to wait.
 """
 
 from __future__ import annotations
@@ -61,27 +62,36 @@ class CutTracker:
     """One direction of one connection, watched for the places of cuts."""
 
     def __init__(self) -> None:
-        self._cuts: list[_Waiting] = []
+        self._cuts: list[_ArmedCut] = []
         self._kept = b""  # of a frame that is not whole, while a cut waits for a frame
         self._left = 0  # of the present frame
         self._length = b""  # of a frame of which not even the length is known
 
     def arm(self, cut: Cut) -> None:
-        """Watch for the place of a cut from here on."""
-        self._cuts.append(_Waiting(cut))
+        """Watch for the place of a cut from the next byte on.
+
+        Args:
+            cut: One that has a place.
+        """
+        self._cuts.append(_ArmedCut(cut))
 
     def disarm(self, cut: Cut) -> None:
-        """Watch for it no more; nothing happens when it is not armed."""
+        """Stop watching for a cut; does nothing when it is not armed."""
         self._cuts = [each for each in self._cuts if each.cut is not cut]
 
-    def feed(self, data: bytes | memoryview) -> tuple[bytes, Cut | None]:
-        """Take what was sent: what of it arrives now, and the cut that is due after that.
+    def forward(self, data: bytes | memoryview) -> tuple[bytes, Cut | None]:
+        """Split what was sent at the place of a cut.
 
-        After a cut the tracker is of no more use.
+        Args:
+            data: The next bytes that were sent.
+
+        Returns:
+            The bytes that arrive now, earlier ones that were kept back first, and the cut that
+            follows them, if any. After a cut the tracker must not be used any more.
         """
         self._kept += data
         passed: list[bytes] = []
-        while piece := self._piece():
+        while piece := self._next_piece():
             self._kept = self._kept[len(piece) :]
             starts = not (self._left or self._length)
             due = [(each.reached(piece, starts=starts), each.cut) for each in self._cuts]
@@ -92,8 +102,8 @@ class CutTracker:
             passed.append(piece)
         return b"".join(passed), None
 
-    def _piece(self) -> bytes:
-        """What passes next in one go: the rest of a frame, a whole one, or anything there is."""
+    def _next_piece(self) -> bytes:
+        """The bytes that pass next: all, or to the end of a frame while a cut waits for one."""
         if all(each.cut.at_byte is not None for each in self._cuts):
             return self._kept
         if self._left or self._length:
@@ -106,7 +116,7 @@ class CutTracker:
         return self._kept[:size] if len(self._kept) >= size else b""
 
     def _follow(self, data: bytes) -> None:
-        """Find out where the frame ends that the end of `data` is in."""
+        """Keep track of where in a frame the stream is after `data`."""
         at, end = 0, len(data)
         while at < end:
             if self._left:
@@ -121,8 +131,8 @@ class CutTracker:
             at += step
 
 
-class _Waiting:
-    """A cut, and what has passed since it was armed."""
+class _ArmedCut:
+    """A cut, and how much has passed since it was armed."""
 
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
@@ -130,7 +140,7 @@ class _Waiting:
         self._frames = 0
 
     def reached(self, piece: bytes, *, starts: bool) -> int:
-        """How much of a piece passes before the cut; more than there is when it is not in there."""
+        """How many bytes of a piece pass before the cut; more than there are if it is not in it."""
         cut = self.cut
         before, self._bytes = self._bytes, self._bytes + len(piece)
         if cut.at_byte is not None:
@@ -147,28 +157,28 @@ class _Waiting:
 def _is_ack(frame: bytes, kind: str) -> bool:
     try:
         (message,) = _DECODER.decode(*FrameReader().feed(frame))
-    except (HAClientError, ValueError):  # not ours to judge, or an empty frame
+    except (HAClientError, ValueError):  # no message, which is the receiver's business; or empty
         return False
     return message.kind == "ack" and kind in {message.ack_type, "*"}
 
 
 class WireConnection(Protocol):
-    """One connection, as its wire sees it."""
+    """What a wire needs of a connection."""
 
     @property
-    def open(self) -> bool:
-        """Whether anybody has an end of it."""
+    def is_open(self) -> bool:
+        """Whether at least one end of it is open."""
         ...
 
     @property
-    def lossy(self) -> bool:
+    def has_lost_bytes(self) -> bool:
         """Whether bytes of it have disappeared, so that it cannot go on after `Heal`."""
         ...
 
     def lose(self, how: How) -> None:
-        """Lose it now."""
+        """Lose the connection now."""
 
-    def changed(self) -> None:
+    def on_wire_changed(self) -> None:
         """What is blocked or slow has changed."""
 
 
@@ -202,10 +212,13 @@ class Wire:
         """The cuts whose place no connection has reached yet."""
         return tuple(self._cuts)
 
-    # -- for tests ------------------------------------------------------------
+    # -- for tests --------------------------------------------------------------------------------
 
     def apply(self, fault: LinkFault) -> None:
-        """Let it go wrong; whose connections they are is not looked at here.
+        """Apply a fault to all connections of this wire.
+
+        Args:
+            fault: Its `source` and `target` are ignored: they choose the wire.
 
         Raises:
             UsageError: It is not a fault of connections.
@@ -226,21 +239,26 @@ class Wire:
                 self.refusing = True
 
     def block(self, direction: Direction, *, dropped: bool = False) -> None:
-        """Let nothing arrive in this direction, and no new connection be made."""
+        """Let nothing arrive in a direction, and no new connection be made, until `heal`.
+
+        Args:
+            direction: As seen from the dialler.
+            dropped: Lose what is sent meanwhile instead of holding it back.
+        """
         self.blocked[direction] = dropped
         if self.barrier is None:
             self.barrier = trio.Event()
         self._notify()
 
     def heal(self) -> None:
-        """Undo everything; connections that lost bytes are reset."""
+        """Undo all faults and reset the connections that have lost bytes."""
         self.blocked.clear()
         self.slow = Slow()
         self.refusing = False
         for cut in self.waiting:
             self.disarm(cut)
         for connection in self._open():
-            if connection.lossy:
+            if connection.has_lost_bytes:
                 connection.lose("reset")
         self._notify()
         if self.barrier is not None:
@@ -248,26 +266,35 @@ class Wire:
             self.barrier = None
 
     def disarm(self, cut: Cut) -> None:
-        """Wait for the place of a cut no more."""
+        """Stop waiting for the place of a cut; does nothing when it is not waited for."""
         self._cuts = [each for each in self._cuts if each is not cut]
         for trackers in self._trackers.values():
             trackers[cut.direction].disarm(cut)
 
-    # -- for those who carry the bytes ------------------------------------------
+    # -- for what transports the bytes ------------------------------------------------------------
 
     def join(self, connection: WireConnection) -> None:
-        """A connection was made."""
+        """Apply the faults of this wire to a new connection, too."""
         self._open()
         trackers = self._trackers[connection] = {direction: CutTracker() for direction in BOTH}
         for cut in self._cuts:
             trackers[cut.direction].arm(cut)
-        connection.changed()
+        connection.on_wire_changed()
 
-    def feed(
+    def forward(
         self, connection: WireConnection, direction: Direction, data: bytes
     ) -> tuple[bytes, How | None]:
-        """What of these bytes arrives, and how the connection is lost after them, if it is."""
-        passed, cut = self._trackers[connection][direction].feed(data)
+        """Pass on what was sent on a connection.
+
+        Args:
+            connection: One that has joined.
+            direction: Which way the bytes travel.
+            data: The next bytes.
+
+        Returns:
+            The bytes that arrive, and how the connection is to be lost after them, if it is.
+        """
+        passed, cut = self._trackers[connection][direction].forward(data)
         if cut is None:
             return passed, None
         self.on_cut(cut)
@@ -275,13 +302,13 @@ class Wire:
 
     def _open(self) -> list[WireConnection]:
         """The open connections; closed ones are dropped from the table."""
-        for connection in [each for each in self._trackers if not each.open]:
+        for connection in [each for each in self._trackers if not each.is_open]:
             del self._trackers[connection]
         return list(self._trackers)
 
     def _notify(self) -> None:
         for connection in self._open():
-            connection.changed()
+            connection.on_wire_changed()
 
 
 READ_BYTES: Final = 64 * 1024
@@ -313,6 +340,11 @@ class FaultProxy:
         self._scope = trio.CancelScope()
 
     async def __aenter__(self) -> Self:
+        """Listen.
+
+        Raises:
+            OSError: No port is free.
+        """
         nursery = await self._stack.enter_async_context(open_nursery())
         self._scope = nursery.cancel_scope
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
@@ -326,7 +358,7 @@ class FaultProxy:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Lose all connections and stop to listen."""
+        """Lose all connections and stop listening."""
         self._scope.cancel()
         await self._stack.__aexit__(kind, error, traceback)
 
@@ -354,8 +386,8 @@ class _ProxiedConnection:
     """One connection: two streams and what is on its way between them."""
 
     def __init__(self, wire: Wire, client: trio.SocketStream, server: trio.SocketStream) -> None:
-        self.open = True
-        self.lossy = False
+        self.is_open = True
+        self.has_lost_bytes = False
         self._wire = wire
         self._client = client
         self._server = server
@@ -364,7 +396,7 @@ class _ProxiedConnection:
         self._changed = trio.Event()
 
     async def run(self) -> None:
-        """Carry bytes until both ends have ended."""
+        """Pass bytes on until both ends have ended."""
         self._wire.join(self)
         try:
             with self._scope:
@@ -372,7 +404,7 @@ class _ProxiedConnection:
                     self._start("up", self._client, self._server, nursery)
                     self._start("down", self._server, self._client, nursery)
         finally:
-            self.open = False
+            self.is_open = False
             for stream in (self._client, self._server):
                 stream.socket.close()
 
@@ -388,21 +420,21 @@ class _ProxiedConnection:
         nursery.start_soon(self._write, direction, sink, receive)
 
     def lose(self, how: How) -> None:
-        """Lose it now."""
-        self._silent = True  # also after an end: nothing follows it
-        self.lossy = self.lossy or how == "silence"
+        """Lose the connection now."""
+        self._silent = True  # also after an orderly end: nothing may follow it
+        self.has_lost_bytes = self.has_lost_bytes or how == "silence"
         for stream in (self._client, self._server):
             if how == "reset":
                 _reset(stream)
             elif how == "end":
-                with contextlib.suppress(OSError):  # that end has already gone
+                with contextlib.suppress(OSError):  # the peer has closed this end already
                     stream.socket.shutdown(socket.SHUT_WR)
         if how == "reset":
             self._scope.cancel()
-        self.changed()
+        self.on_wire_changed()
 
-    def changed(self) -> None:
-        """Wake what waits for the wire to change."""
+    def on_wire_changed(self) -> None:
+        """Wake the tasks that wait for the wire to change."""
         self._changed.set()
         self._changed = trio.Event()
 
@@ -414,7 +446,8 @@ class _ProxiedConnection:
                 try:
                     data = bytes(await source.receive_some(READ_BYTES))
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    self._broken()
+                    # The peer has reset its end, or `lose` has closed it in the meantime.
+                    self._handle_broken_end()
                     return
                 await queue.send((trio.current_time(), data))
                 if not data:
@@ -427,22 +460,22 @@ class _ProxiedConnection:
         queue: trio.MemoryReceiveChannel[tuple[float, bytes]],
     ) -> None:
         async for since, data in queue:
-            await self._turn(direction, since)
+            await self._wait_until_due(direction, since)
             if self._silent:
                 continue
             if self._wire.blocked.get(direction):
-                self.lossy = True
+                self.has_lost_bytes = True
                 continue
             try:
                 if data:
                     await self._send(direction, sink, data)
                 else:
                     await sink.send_eof()
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                self._broken()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):  # as in `_read`
+                self._handle_broken_end()
 
-    async def _turn(self, direction: Direction, since: float) -> None:
-        """Wait until what was read then may arrive: not held any more, and not too early."""
+    async def _wait_until_due(self, direction: Direction, since: float) -> None:
+        """Wait until bytes that were read at a time may arrive: not held, and not too early."""
         while not self._silent:
             changed, due = self._changed, since + self._wire.slow.latency_s
             if self._wire.blocked.get(direction) is False:
@@ -454,23 +487,23 @@ class _ProxiedConnection:
                 return
 
     async def _send(self, direction: Direction, sink: trio.SocketStream, data: bytes) -> None:
-        passed, how = self._wire.feed(self, direction, data)
+        passed, how = self._wire.forward(self, direction, data)
         size = self._wire.slow.piece_bytes or READ_BYTES
         for start in range(0, len(passed), size):
             await sink.send_all(passed[start : start + size])
         if how is not None:
             self.lose(how)
 
-    def _broken(self) -> None:
-        """One end is closed; the other is reset, unless the wire is blocked."""
+    def _handle_broken_end(self) -> None:
+        """Reset the other end of a connection, unless the wire is blocked."""
         if self._wire.blocked:
-            self.lossy = True
+            self.has_lost_bytes = True
         elif not self._silent:
             self.lose("reset")
 
 
 def _reset(stream: trio.SocketStream) -> None:
     """Close with RST."""
-    with contextlib.suppress(OSError):  # the peer has already gone
+    with contextlib.suppress(OSError):  # the peer has closed it already
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     stream.socket.close()

@@ -48,7 +48,7 @@ def run(tracker: CutTracker, sizes: list[int], data: bytes = STREAM) -> tuple[by
     """Feed a stream in chunks; what arrives, and the cut that ends it."""
     arrived = b""
     for chunk in chunks(sizes, data):
-        passed, cut = tracker.feed(chunk)
+        passed, cut = tracker.forward(chunk)
         arrived += passed
         if cut is not None:
             return arrived, cut
@@ -59,7 +59,7 @@ def run(tracker: CutTracker, sizes: list[int], data: bytes = STREAM) -> tuple[by
 def test_without_a_cut_everything_arrives_at_once(sizes: list[int]) -> None:
     tracker = CutTracker()
     for chunk in chunks(sizes):
-        assert tracker.feed(chunk) == (chunk, None)
+        assert tracker.forward(chunk) == (chunk, None)
 
 
 PLACES = [
@@ -92,13 +92,13 @@ def test_no_byte_at_all_passes_before_a_cut_at_byte_0() -> None:
     tracker = CutTracker()
     cut = Cut(at_byte=0)
     tracker.arm(cut)
-    assert tracker.feed(b"x") == (b"", cut)
+    assert tracker.forward(b"x") == (b"", cut)
 
 
 @given(armed_at=st.integers(0, STARTS[4]), sizes=chunkings)
 def test_a_cut_may_be_armed_in_the_middle_of_a_frame(armed_at: int, sizes: list[int]) -> None:
     tracker = CutTracker()
-    tracker.feed(STREAM[:armed_at])
+    tracker.forward(STREAM[:armed_at])
     cut = Cut(in_frame=1)
     tracker.arm(cut)
     frame = next(index for index, start in enumerate(STARTS) if start >= armed_at)
@@ -111,7 +111,7 @@ def test_of_several_cuts_the_first_place_counts() -> None:
     tracker = CutTracker()
     tracker.arm(late)
     tracker.arm(early)
-    assert tracker.feed(STREAM) == (STREAM[: STARTS[1] + 2], early)
+    assert tracker.forward(STREAM) == (STREAM[: STARTS[1] + 2], early)
 
 
 def test_a_cut_that_is_disarmed_lets_go_what_it_kept() -> None:
@@ -119,39 +119,39 @@ def test_a_cut_that_is_disarmed_lets_go_what_it_kept() -> None:
     tracker = CutTracker()
     tracker.arm(cut)
     half = FRAMES[0][:10]
-    assert tracker.feed(half) == (b"", None)
+    assert tracker.forward(half) == (b"", None)
     tracker.disarm(cut)
     tracker.disarm(cut)
-    assert tracker.feed(STREAM[10:]) == (STREAM, None)
+    assert tracker.forward(STREAM[10:]) == (STREAM, None)
 
 
 def test_a_length_that_no_receiver_takes_is_not_waited_for() -> None:
     tracker = CutTracker()
     tracker.arm(Cut(in_frame=2))
     nonsense = b"\xff\xff\xff\xff and more"
-    assert tracker.feed(nonsense) == (nonsense, None)
+    assert tracker.forward(nonsense) == (nonsense, None)
 
 
 def test_a_frame_that_is_no_message_is_no_ack() -> None:
     tracker = CutTracker()
     tracker.arm(Cut(before_ack="*"))
     garbage = b"\0\0\0\5hello\0\0\0\6{oops}"
-    assert tracker.feed(garbage) == (garbage, None)
+    assert tracker.forward(garbage) == (garbage, None)
 
 
 class Connection:
     """A connection that writes down what happens to it."""
 
     def __init__(self) -> None:
-        self.open = True
-        self.lossy = False
+        self.is_open = True
+        self.has_lost_bytes = False
         self.lost: list[How] = []
         self.changes = 0
 
     def lose(self, how: How) -> None:
         self.lost.append(how)
 
-    def changed(self) -> None:
+    def on_wire_changed(self) -> None:
         self.changes += 1
 
 
@@ -185,11 +185,11 @@ def test_a_cut_with_a_place_falls_once_on_whichever_connection_gets_there(
     later = Connection()
     wire.join(later)
     assert wire.waiting == (cut,)
-    assert wire.feed(connection, "down", b"abc") == (b"abc", None)
-    assert wire.feed(later, "up", b"abcdef") == (b"abcdef", None)
-    assert wire.feed(later, "down", b"abcdef") == (b"abcd", "silence")
+    assert wire.forward(connection, "down", b"abc") == (b"abc", None)
+    assert wire.forward(later, "up", b"abcdef") == (b"abcdef", None)
+    assert wire.forward(later, "down", b"abcdef") == (b"abcd", "silence")
     assert not wire.waiting
-    assert wire.feed(connection, "down", b"abcdef") == (b"abcdef", None)
+    assert wire.forward(connection, "down", b"abcdef") == (b"abcdef", None)
 
 
 def test_blocking_holds_back_new_connections_until_it_is_healed(
@@ -215,21 +215,21 @@ def test_healing_undoes_everything_and_resets_what_has_lost_bytes(
 ) -> None:
     whole = Connection()
     wire.join(whole)
-    connection.lossy = True
+    connection.has_lost_bytes = True
     for fault in (Slow(latency_s=1.0), Refuse(), Cut(at_byte=1)):
         wire.apply(fault)
     assert (wire.slow.latency_s, wire.refusing) == (1.0, True)
     wire.heal()
     assert (wire.slow, wire.refusing, wire.waiting) == (Slow(), False, ())
     assert (connection.lost, whole.lost) == (["reset"], [])
-    assert wire.feed(whole, "down", b"ab") == (b"ab", None)
+    assert wire.forward(whole, "down", b"ab") == (b"ab", None)
 
 
 def test_connections_that_nobody_has_any_more_are_forgotten(
     wire: Wire, connection: Connection
 ) -> None:
     assert wire.connections == 1
-    connection.open = False
+    connection.is_open = False
     assert wire.connections == 0
     wire.apply(Cut())
     assert connection.lost == []
