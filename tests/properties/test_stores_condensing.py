@@ -104,7 +104,7 @@ class Twins(RuleBasedStateMachine):
         self.short.condense()
         for each in self.both:
             assert_consistent(each)
-        for name in ("oldest_undiscarded", "undiscarded_count", "next_number", "head"):
+        for name in ("oldest_undiscarded", "undiscarded_count", "next_number", "low_watermark"):
             assert getattr(self.whole, name) == getattr(self.short, name)
         points = [newest(each.recovery_point()) for each in self.both]
         if self.acked:  # another point, but as safe
