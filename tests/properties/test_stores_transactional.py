@@ -155,7 +155,7 @@ class World:
 
 def test_each_message_has_its_effect_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactional, "_TRIM_EVERY", 3)
-    monkeypatch.setattr(tracking, "_MANY", 6)
+    monkeypatch.setattr(tracking, "_CONDENSE_EVERY", 6)
     for seed in range(SEEDS):
         world = World(seed)
         for _ in range(STEPS):

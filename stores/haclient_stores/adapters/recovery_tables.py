@@ -1,0 +1,255 @@
+"""The tables of `TransactionalRecoveryPoint` in the user's database, and every statement on them.
+
+    haclient_recovery_points (client_name, sub_id, bookmark, start, entered_us, server,
+                              caught_up_us, generation)
+    haclient_done            (client_name, sub_id, publisher, sequence, generation)
+
+Publisher ids and sequences are texts of 20 digits: 64 bits without a sign are more than a database
+has, and as texts they sort like numbers. stores/README.md says what each column means.
+
+Reads and writes run in the caller's transaction; only `transaction` commits.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from haclient_stores.adapters.recovery_point import RecoveryPoint, positions
+from haclient_stores.bookmark import BookmarkList
+from haclient_stores.checks import check_has, check_text
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["FIRST_GENERATION", "Connection", "Cursor", "RecoveryTables"]
+
+_POINTS: Final = "haclient_recovery_points"
+_DONE: Final = "haclient_done"
+_TABLES: Final = {
+    _POINTS: "client_name text not null, sub_id text not null, bookmark text not null, "
+    "primary key (client_name, sub_id)",
+    _DONE: "client_name text not null, sub_id text not null, "
+    "publisher text not null, sequence text not null, "
+    "primary key (client_name, sub_id, publisher, sequence)",
+}
+FIRST_GENERATION: Final = 1
+_TEXT: Final = "text not null default ''"
+_NUMBER: Final = "bigint not null default 0"
+_GENERATION: Final = f"bigint not null default {FIRST_GENERATION}"
+_COLUMNS: Final = {  # which tables of an earlier shape do not have
+    _POINTS: {
+        "start": _TEXT,
+        "entered_us": _NUMBER,
+        "server": _TEXT,
+        "caught_up_us": _NUMBER,
+        "generation": _GENERATION,
+    },
+    _DONE: {"generation": _GENERATION},
+}
+_READ_POINTS: Final = (
+    "select sub_id, bookmark, start, entered_us, server, caught_up_us, generation "
+    "from haclient_recovery_points where client_name = ?"
+)
+_READ_DONE: Final = (
+    "select sub_id, publisher, sequence, generation from haclient_done where client_name = ?"
+)
+_READ_GENERATION: Final = (
+    "select generation from haclient_recovery_points where client_name = ? and sub_id = ?"
+)
+_SAVE_DONE: Final = (
+    "insert into haclient_done (client_name, sub_id, publisher, sequence, generation) "
+    "values (?, ?, ?, ?, ?) on conflict do nothing"
+)
+_SAVE_POINT: Final = (
+    "insert into haclient_recovery_points "
+    "(client_name, sub_id, bookmark, start, entered_us, server, caught_up_us, generation) "
+    "values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (client_name, sub_id) do update set "
+    "bookmark = excluded.bookmark, start = excluded.start, entered_us = excluded.entered_us, "
+    "server = excluded.server, caught_up_us = excluded.caught_up_us, "
+    "generation = excluded.generation"
+)
+_TRIM: Final = (
+    "delete from haclient_done "
+    "where client_name = ? and sub_id = ? and publisher = ? and sequence <= ?"
+)
+_FORGET_EARLIER: Final = (
+    "delete from haclient_done where client_name = ? and sub_id = ? and generation <> ?"
+)
+_FORGET: Final = (
+    "delete from haclient_done where client_name = ? and sub_id = ?",
+    "delete from haclient_recovery_points where client_name = ? and sub_id = ?",
+)
+
+
+class Cursor(Protocol):
+    """What is asked of a DB-API cursor (PEP 249)."""
+
+    @property
+    def description(self) -> Any: ...  # noqa: ANN401, D102  # each driver types it in its own way
+
+    def execute(self, operation: str, parameters: Any = ..., /) -> object: ...  # noqa: ANN401, D102  # likewise
+
+    def fetchall(self) -> Any: ...  # noqa: ANN401, D102  # likewise
+
+    def close(self) -> object: ...  # noqa: D102  # PEP 249
+
+
+class Connection(Protocol):
+    """What is asked of a DB-API connection (PEP 249)."""
+
+    def cursor(self) -> Cursor: ...  # noqa: D102  # PEP 249
+
+    def commit(self) -> object: ...  # noqa: D102  # PEP 249
+
+    def rollback(self) -> object: ...  # noqa: D102  # PEP 249
+
+
+class RecoveryTables:
+    """The tables, reached by a DB-API connection.
+
+    Args:
+        connection: The connection that statements use unless they are given another one.
+        placeholder: How the driver marks a parameter: `?` or `%s`.
+
+    Attributes:
+        client_name: The client whose rows are read and written; set before the first use.
+
+    Raises:
+        UsageError: One of these is something else.
+    """
+
+    def __init__(self, connection: Connection, placeholder: str) -> None:
+        check_has("connection", connection, "a DB-API connection", "cursor", "commit", "rollback")
+        check_text("placeholder", placeholder)
+        self._connection = connection
+        self._placeholder = placeholder
+        self.client_name = ""
+
+    def create(self) -> None:
+        """Create missing tables, add missing columns to those of an earlier shape, and commit."""
+        with self.transaction():
+            for table in _TABLES:
+                self._create(table)
+
+    @contextmanager
+    def transaction(self) -> Generator[None]:
+        """Commit what the block does; roll back if it raises."""
+        try:
+            yield
+        except BaseException:  # some drivers refuse everything after a failed transaction
+            self._connection.rollback()
+            raise
+        self._connection.commit()
+
+    def _create(self, table: str) -> None:
+        self._execute(None, f"create table if not exists {table} ({_TABLES[table]})")
+        cursor = self._connection.cursor()
+        cursor.execute(f"select * from {table} where 1 = 0")  # noqa: S608  # a name of ours
+        known = {column[0] for column in cursor.description}
+        cursor.close()
+        for column, kind in _COLUMNS[table].items():
+            if column not in known:
+                self._execute(None, f"alter table {table} add column {column} {kind}")
+
+    def _execute(self, connection: Connection | None, statement: str, *values: str | int) -> None:
+        cursor = (connection or self._connection).cursor()
+        cursor.execute(statement.replace("?", self._placeholder), values)
+        cursor.close()
+
+    def _read(
+        self, connection: Connection | None, statement: str, *values: str
+    ) -> list[tuple[Any, ...]]:
+        cursor = (connection or self._connection).cursor()
+        cursor.execute(statement.replace("?", self._placeholder), values)
+        rows: list[tuple[Any, ...] | dict[str, Any]] = cursor.fetchall()  # as the user wants rows
+        cursor.close()
+        return [tuple(row.values() if isinstance(row, dict) else row) for row in rows]
+
+    def read_points(self) -> list[tuple[RecoveryPoint, str, int]]:
+        """The saved recovery points.
+
+        Returns:
+            For each subscription the point, its start in wire form, and the time of its entry at
+            NOW in microseconds since 1970, or 0.
+        """
+        return [
+            (RecoveryPoint(sub_id, bookmark, server, caught_up_us, generation), start, entered_us)
+            for sub_id, bookmark, start, entered_us, server, caught_up_us, generation in self._read(
+                None, _READ_POINTS, self.client_name
+            )
+        ]
+
+    def read_done(self) -> list[tuple[str, int, int, int]]:
+        """Subscription, publisher id, sequence and generation of each saved message."""
+        return [
+            (sub_id, int(publisher), int(sequence), generation)
+            for sub_id, publisher, sequence, generation in self._read(
+                None, _READ_DONE, self.client_name
+            )
+        ]
+
+    def read_generation(self, sub_id: str, connection: Connection | None = None) -> int:
+        """The saved generation of a subscription; the first one when no row says another."""
+        rows = self._read(connection, _READ_GENERATION, self.client_name, sub_id)
+        return rows[0][0] if rows else FIRST_GENERATION
+
+    def save_done(
+        self,
+        sub_id: str,
+        publisher_id: int,
+        sequence: int,
+        generation: int,
+        *,
+        connection: Connection | None,
+    ) -> None:
+        """Note one message as done; one that is noted already stays.
+
+        Args:
+            sub_id: The subscription.
+            publisher_id: The publisher id of the message's bookmark.
+            sequence: Its sequence.
+            generation: The generation of the subscription.
+            connection: The connection whose transaction it is; None for the tables' own.
+        """
+        number = _digits(publisher_id), _digits(sequence), generation
+        self._execute(connection, _SAVE_DONE, self.client_name, sub_id, *number)
+
+    def save_point(
+        self,
+        point: RecoveryPoint,
+        *,
+        start: str,
+        entered_us: int,
+        connection: Connection | None,
+    ) -> None:
+        """Save a recovery point over the earlier one.
+
+        Args:
+            point: The point.
+            start: Where the subscription began, in wire form.
+            entered_us: When it was entered at NOW, in microseconds since 1970, or 0.
+            connection: The connection whose transaction it is; None for the tables' own.
+        """
+        values = start, entered_us, point.server, point.caught_up_us, point.generation
+        key = self.client_name, point.sub_id
+        self._execute(connection, _SAVE_POINT, *key, point.bookmark, *values)
+
+    def trim_done(self, point: RecoveryPoint, connection: Connection | None) -> None:
+        """Delete the messages that a recovery point has passed."""
+        for publisher, sequence in positions(BookmarkList.parse(point.bookmark)).items():
+            key = self.client_name, point.sub_id, _digits(publisher)
+            self._execute(connection, _TRIM, *key, _digits(sequence))
+
+    def forget_earlier(self, sub_id: str, generation: int, connection: Connection | None) -> None:
+        """Delete the messages of other generations than this one."""
+        self._execute(connection, _FORGET_EARLIER, self.client_name, sub_id, generation)
+
+    def forget(self, sub_id: str) -> None:
+        """Delete everything of a subscription."""
+        for statement in _FORGET:
+            self._execute(None, statement, self.client_name, sub_id)
+
+
+def _digits(number: int) -> str:
+    return f"{number:020d}"
