@@ -259,7 +259,7 @@ def test_all_bookmark_stores_agree_with_the_model(
     few: int,
 ) -> None:
     caplog.set_level(logging.ERROR)  # torn tails are usual after a loss of power
-    monkeypatch.setattr(tracking, "_MANY", few)
+    monkeypatch.setattr(tracking, "_CONDENSE_EVERY", few)
     monkeypatch.setattr(runs, "_FEW", few // 2)
     monkeypatch.setattr(finished, "_WAITING_CHUNKS", 2 * few)
     monkeypatch.setattr(record_file, "GROW_BYTES", record_file.BLOCK_BYTES)
