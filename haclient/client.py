@@ -128,7 +128,7 @@ class Client(PublishingClient):
         Args:
             interval: Seconds between two heartbeats; `None` stops them.
             idle_limit: Silence in seconds after which the server is considered dead; two intervals
-                unless told otherwise.
+                by default.
 
         Raises:
             UsageError: A limit can never work.

@@ -6,7 +6,7 @@
     |-- UsageError                    the caller did something that can never work
     |-- ProtocolError                 the peer sent bytes that are not AMPS
     |-- DisconnectedError             there is no connection, or it was lost
-    |   |-- ConnectionRefused         nobody listens there, or the network says no
+    |   |-- ConnectionRefused         no server listens there, or the network refuses
     |   |-- AuthenticationError       the server refused user or password
     |   |-- NameInUse                 the client name belongs to another connection
     |   |-- HeartbeatLost             the peer was silent for longer than agreed
@@ -149,7 +149,7 @@ class InvalidBookmark(CommandError):
 
 
 class BookmarkNotFound(CommandError):
-    """None of the bookmarks is in the server's log and the client asked to be told."""
+    """None of the bookmarks is in the server's log, and the client asked for an error then."""
 
 
 class InvalidOptions(CommandError):

@@ -186,7 +186,7 @@ class HAClient(Client):
         Args:
             interval: Seconds between two heartbeats; `None` for none.
             idle_limit: Silence in seconds after which a server is considered dead; two intervals
-                unless told otherwise.
+                by default.
 
         Raises:
             UsageError: The block was entered, or a limit can never work.

@@ -147,7 +147,7 @@ class Subscriber:
             self._release(subscription)
             refused = delivery.failed
             if refused is not None and not self._core.drops(subscription.sub_id, refused):
-                raise refused  # nobody else would ever hear that it is over
+                raise refused  # no other task would report that it has ended
 
         self._served.append(subscription.sub_id)
         self._core.running().start_soon(serve_until_ended)
@@ -177,7 +177,7 @@ class Subscriber:
         subscription = Subscription(
             command_id, delivery, command_id=command_id, user_acks=awaited, ends_after=awaited
         )
-        subscription.phase = Phase.OPEN  # nobody opens it anew: its wait ends with the connection
+        subscription.phase = Phase.OPEN  # never sent again: its wait ends with the connection
         session.router.add(subscription)  # before it is sent, so that no ack is missed
         try:
             await publisher.publish_command(command, command_id)

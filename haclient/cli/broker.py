@@ -159,7 +159,7 @@ async def _serve(config: BrokerConfig, request: _Request) -> int:
             await trio.sleep_forever()
     finally:
         if request.data is None and config.data_dir is not None and not has_started:
-            shutil.rmtree(config.data_dir, ignore_errors=True)  # nobody was told of it
+            shutil.rmtree(config.data_dir, ignore_errors=True)  # its name was never printed
     return ExitCode.OK
 
 
@@ -214,7 +214,7 @@ def broker() -> None:
 @click.option(
     "--user-file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Who may log on: lines user:password. Default: everybody.",
+    help="File of the users that may log on, in lines user:password. Default: anyone may.",
 )
 @with_request(_Request)
 def run_broker(request: _Request) -> int:

@@ -131,7 +131,7 @@ class _Sweep(ServerChooser):
         return error
 
     def verdict(self, error: ReconnectGaveUp) -> Exception:
-        """What the user is told: one server's own error as it is; of several, each of them."""
+        """The error to print: that of the only server as it is; of several servers, all errors."""
         if self.refused is not None:
             return self._with_server(self.refused)
         if not self.is_connected and len(self._failures) == 1:
@@ -163,7 +163,7 @@ async def open_client(connection: Connection) -> AsyncGenerator[HAClient]:
 
     Raises:
         AuthenticationError: A server refused user or password.
-        NameInUse: The client name belongs to somebody else's connection.
+        NameInUse: The client name belongs to the connection of another client.
         DisconnectedError: No server could be reached; or none any more, for too long.
         TimedOut: The only server did not answer in time.
         PublishGap: The only server has lost what it once acknowledged.

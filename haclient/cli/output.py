@@ -73,7 +73,7 @@ class OutputWriter:
         that the reader never sees half of one followed by the whole.
 
         Raises:
-            OutputClosed: The reader has gone.
+            OutputClosed: The reader of the pipe has closed it.
             OSError: The output cannot be written (the disk is full, say).
         """
         if self._is_ready() and (len(record) <= _READY_PIPE_BYTES or not self._waits):
@@ -122,7 +122,7 @@ def check_open(fd: int, name: str) -> None:
 
 
 def print_result(text: str, *, aside: bool = False) -> None:
-    """Print a complete result; that nobody reads it is no error.
+    """Print a complete result; a closed pipe is not an error.
 
     Args:
         text: The result.

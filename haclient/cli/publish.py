@@ -235,7 +235,7 @@ async def _publish_line(run: PublishRun, client: Client, line: bytes, expected: 
 
 
 def lost_connection(run: PublishRun) -> DisconnectedError:
-    """The error of a run whose connection has gone for good."""
+    """The error of a run whose connection was lost and not found again."""
     what = f"the connection was lost after {run.summary.published} messages and not found again; "
     left = run.store.unpersisted_count
     if isinstance(run.store, FilePublishStore):

@@ -136,7 +136,7 @@ class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
             raise StoreError(
                 f"the store was left in the middle of {path} ({entry.lines} lines), and {taken} "
                 "sequence numbers were taken since: something else has published with this store "
-                "or client name, so nobody can say which lines are missing; take a new store, or "
+                "or client name, so it is unknown which lines are missing; take a new store, or "
                 "publish every line of that file with --from-start"
             )
         closed = msgspec.structs.replace(entry, taken=taken)

@@ -28,7 +28,7 @@ __all__ = ["entries_of", "explanations_of", "store", "subscriptions_of", "summar
 
 
 def explanations_of(store: BookmarkFile, sub_id: str | None = None) -> Iterator[Explanation]:
-    """What would come again, for one subscription or for all.
+    """What would be redelivered, for one subscription or for all.
 
     Raises:
         UsageError: The store knows no such subscription.
@@ -119,7 +119,7 @@ def store() -> None:
     """Look at store files, check, prune and export them."""
 
 
-# Whether a file can be read is told when it is its turn: one that cannot must not stop the others.
+# Each file is checked when it is opened: one that cannot be read must not stop the others.
 _a_path = click.Path(path_type=Path, readable=False)
 files_argument = click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_a_path)
 file_argument = click.argument("file", metavar="FILE", type=_a_path)
@@ -228,7 +228,7 @@ def prune(request: _Files) -> int:
 @json_option
 @with_request(_Explained)
 def explain(request: _Explained) -> None:
-    """Say what would come again if the process that uses the bookmark store died now."""
+    """Show what would be redelivered if the process that uses the bookmark store died now."""
     with viewed(request.file) as found:
         if isinstance(found, FilePublishStore):
             raise UsageError(f"{request.file}: explain is for bookmark stores; try show")

@@ -2,7 +2,7 @@
 
 A subscription with a bookmark continues after a reconnect, on whichever server; without `--store`
 its place is kept in memory. A subscription without a bookmark ends with its connection, because
-nobody knows which messages it missed.
+it is unknown which messages it missed.
 
 With `--store` each message is written to standard output, and only then discarded, with no await in
 between. So SIGTERM never finds a message that is printed but not discarded, and SIGKILL finds at
@@ -250,7 +250,7 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
             run.was_connected = True
             client.add_state_listener(run.on_state)
             await print_messages(run, messages, output)
-    except OutputClosed:  # nobody reads any more (`| head`): what was not printed is not discarded
+    except OutputClosed:  # the pipe was closed (`| head`); what was not printed is not discarded
         return ExitCode.OK
     except ReconnectGaveUp as error:
         if not run.was_connected:

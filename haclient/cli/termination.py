@@ -122,7 +122,7 @@ def one_line(error: BaseException) -> str:
 
 
 def print_error(text: str, *, kind: str = "error") -> None:
-    """Write one line to stderr; a stderr that nobody reads any more is no reason to fail."""
+    """Write one line to stderr; a closed stderr is not an error."""
     try:
         sys.stderr.write(f"haclient: {kind}: {text}\n")
         sys.stderr.flush()

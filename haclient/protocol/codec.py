@@ -163,7 +163,7 @@ def publish_frame_without_store(
     correlation_id: str = "",
     sow_key: str = "",
 ) -> bytes:
-    """The whole frame of a publish that nobody keeps: no sequence, no ack wanted.
+    """The whole frame of a publish without a store: no sequence, no ack wanted.
 
     Raises:
         UsageError: As in `publish_head`; or the frame is too large to be accepted.

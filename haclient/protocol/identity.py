@@ -1,4 +1,4 @@
-"""Who published a message, and which version a server has.
+"""Publisher ids and server versions.
 
 Publisher ids are the same on every instance and in every life.
 

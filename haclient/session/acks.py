@@ -1,8 +1,8 @@
-"""Commands that wait for the server's word.
+"""Commands that wait for the server's answer.
 
 A command is *pending* from its sending until the ack that confirms it has come, a failure ack has
 come instead, or the connection is lost. Acks are matched by command id first; what the user did not
-ask for is swallowed here, what the user asked for also goes to the command's subscription.
+ask for is dropped here, what the user asked for also goes to the command's subscription.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PendingCommands:
         return len(self._by_id)
 
     def add(self, pending: PendingCommand) -> None:
-        """The command is about to be sent.
+        """Add a command that is about to be sent.
 
         Raises:
             UsageError: Another command of this id waits for its ack.
@@ -90,7 +90,7 @@ class PendingCommands:
         return command_id in self._by_id
 
     def forget(self, command_id: str) -> None:
-        """Its caller no longer waits; a late ack is swallowed."""
+        """Remove a command whose caller no longer waits; a late ack is dropped."""
         self._by_id.pop(command_id, None)
 
     def on_ack(self, ack: Message) -> None:
@@ -108,14 +108,14 @@ class PendingCommands:
         pending.wake()
 
     def fail_all(self, error: Callable[[PendingCommand], HAClientError]) -> None:
-        """The connection is lost: nobody will be confirmed any more."""
+        """Fail every pending command, because the connection is lost."""
         lost, self._by_id = self._by_id, {}
         for pending in lost.values():
             pending.error = error(pending)
             pending.wake()
 
     def fail_waiter(self, waiter: object, error: Callable[[PendingCommand], HAClientError]) -> None:
-        """One task must not wait any longer: its commands fail."""
+        """Fail the pending commands of one task, which must not wait any longer."""
         for pending in [p for p in self._by_id.values() if p.waiter is waiter]:
             del self._by_id[pending.command_id]
             pending.error = error(pending)

@@ -1,8 +1,8 @@
 """The state of a client's connection, in one place.
 
 `ConnectionState` is what applications see. `ConnectionStatus` is the one owner of everything that
-is known of the connection: who needs to know whether it is connected, logged on, live or stopping
-asks it, and only `Core` and `Reconnector` change it. It has no clock and waits for nothing.
+is known of the connection. Every module that needs to know whether it is connected, logged on, live
+or stopping asks it, and only `Core` and `Reconnector` change it. It has no clock and never waits.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class ConnectionState(enum.StrEnum):
     RECONNECTING = "reconnecting"
     """There is none, and an `HAClient` is trying to get one."""
     CONNECTED = "connected"
-    """A server has accepted the connection, and nothing was said yet."""
+    """A server has accepted the connection; nothing was sent yet."""
     LOGGED_ON = "logged_on"
-    """The server knows who we are. A `Client` gets no further: its logon includes what follows."""
+    """The server has accepted the logon. The last state of a `Client`: its logon does the rest."""
     HEARTBEAT_INITIATED = "heartbeat_initiated"
-    """Both sides watch each other; left out without a heartbeat."""
+    """Both sides send heartbeats; left out where none are configured."""
     PUBLISH_REPLAYED = "publish_replayed"
-    """What was not persisted is on its way again, and whatever is published follows it."""
+    """What was not persisted is being sent again; new publishes follow it."""
     RESUBSCRIBED = "resubscribed"
     """Every subscription was sent again; commands are sent from here on."""
     SHUTDOWN = "shutdown"
@@ -50,7 +50,7 @@ class ConnectionStatus:
 
     Attributes:
         reconnects: As above; it stays true when the client has stopped, see `expects_connection`.
-        state: The state that the application was told last.
+        state: The state that was reported to the application last.
         address: Host and port of the present server, or of the last one; empty before the first.
         is_connected: Whether there is a link to a server.
         is_logged_on: Whether the server has accepted the logon: commands may be sent.
@@ -118,7 +118,7 @@ class ConnectionStatus:
         self.stop_reason = self.stop_reason or reason
 
     def check_expects_connection(self, what: str, lost_reason: HAClientError) -> None:
-        """Look whether waiting for another connection makes sense, after one was lost.
+        """Check that another connection follows, after one was lost.
 
         Args:
             what: What is waited for, for the error message.
@@ -135,11 +135,11 @@ class ConnectionStatus:
             raise lost_reason
 
     def why_not_connected(self) -> HAClientError:
-        """The error for who needs a connection and finds none."""
+        """The error to raise where a connection is needed and there is none."""
         return self.lost_reason or DisconnectedError("not connected: call connect first")
 
     def check_logged_on(self) -> None:
-        """Look whether commands may be sent.
+        """Check that commands may be sent.
 
         Raises:
             DisconnectedError: There is no connection, or it has not logged on.

@@ -4,7 +4,7 @@ Both ends promise to send *something* at least once per interval, and any traffi
 heartbeat every interval whatever else was sent: that is 35 bytes, and no bookkeeping on the hot
 path. The peer's heartbeats are not answered: two ends that answered would answer each other's
 answers without a pause. The peer is dead when it was silent for the idle limit, two intervals
-unless told otherwise.
+by default.
 
 While we do not read the socket ourselves (a subscription is full), silence proves nothing: the
 idle timer stands still, while our own heartbeats go on.

@@ -70,7 +70,7 @@ class LoggedOn:
         persisted: The highest that is persisted here and on all sync destinations: trim to it.
             `None` when the server does not say: then nothing is trimmed and no gap is concluded.
         server_version: As the server writes it.
-        reason: Informative text of a success.
+        reason: The informative text of a successful ack.
         log_starts: The recent starts of the server's transaction log, oldest first; empty for a
             server that does not name them.
     """
@@ -136,7 +136,11 @@ def read_logon_ack(ack: Message) -> LoggedOn:
 
 
 def refusal(reason: str) -> HAClientError:
-    """The error for a refused logon, by the server's words."""
+    """The error for a refused logon.
+
+    Args:
+        reason: The server's reason.
+    """
     error = command_error("the server refused the logon", reason)
     match error:
         case AuthenticationError() | NameInUse():

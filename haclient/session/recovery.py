@@ -2,7 +2,7 @@
 
 One table. Each state names one step of the shell. A step that succeeds leads to the next state; a
 loss in any of them leads back to `CHOOSING`. There is one plan per client and it is in one state:
-however many errors arrive there is one recovery, and one that is lost begins anew.
+however many errors arrive, there is one recovery, and a loss during it starts it again.
 
 ==============  =============================================================
 CHOOSING        ask the chooser for URI and authenticator; an empty URI ends it

@@ -37,7 +37,7 @@ class Received:
         persisted: The highest publish sequence acknowledged in this chunk, 0 when none was.
         failed: Failure acks for single publishes, in order.
         duplicates: Messages that the bookmark stores have seen before.
-        unrouted: Messages for nobody.
+        unrouted: Messages that no subscription receives.
         heartbeat: Whether the server has sent a heartbeat.
         disconnect_reason: Why the server is about to close the connection; empty unless the last
             message says so.
@@ -262,10 +262,13 @@ class Session:
     # -- the end ----------------------------------------------------------
 
     def lost(self, error: Callable[[PendingCommand | None], HAClientError]) -> list[Subscription]:
-        """The connection is gone: fail what waits; the subscriptions that end with it.
+        """The connection is lost: fail the pending commands and remove all subscriptions.
 
         Args:
             error: Makes a new error for one command, or for the connection as a whole.
+
+        Returns:
+            The subscriptions that were active.
         """
         self.pending.fail_all(error)
         ended = self.router.all()

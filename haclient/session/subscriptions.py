@@ -1,4 +1,4 @@
-"""Who gets which message.
+"""Subscriptions, and the router that finds the receivers of a message.
 
 A *subscription* here is anything that receives messages for one command: a subscribe, a query,
 both. The server names the receivers of a publish in `sids`, of a query's records in `query_id`, of
@@ -39,16 +39,16 @@ class Marker(enum.Enum):
 
     CAUGHT_UP = enum.auto()  # the query or the replay is complete: what follows is live
     GAP = enum.auto()  # the connection was lost here: messages may be missing
-    REPLAY = enum.auto()  # the connection was lost here: what is missing comes again
+    REPLAY = enum.auto()  # the connection was lost here: what is missing is redelivered
     ENDED = enum.auto()  # nothing follows
 
 
 class Phase(enum.Enum):
     """How far a subscription is."""
 
-    OPENING = enum.auto()  # whoever opens it has yet to hear that the server has accepted it
+    OPENING = enum.auto()  # its opener still waits for the server's answer
     OPEN = enum.auto()
-    LOST = enum.auto()  # the connection was lost first: it has to be opened anew
+    LOST = enum.auto()  # the connection was lost first: its opener sends it again
 
 
 class Sink(Protocol):
@@ -159,7 +159,7 @@ class SubscribeRequest:
 
     @property
     def ends_after(self) -> frozenset[str]:
-        """What has to arrive before it is over; empty for those that last."""
+        """What has to arrive before the command is complete; empty for those without an end."""
         if self.command == "sow":
             return frozenset({"group_end", "completed"}) | (self.user_acks & {"stats"})
         if self.command in LASTING:
@@ -203,7 +203,7 @@ class Subscription:
         sub_id: The id that its messages show, and that `unsubscribe` takes.
         command_id: The id of its command, which some acks carry alone.
         log: The bookmark store's memory of it; `None` when nothing is to be remembered.
-        owner: Where `discard` of its messages goes; the log itself unless told otherwise.
+        owner: Where `discard` of its messages goes; the log itself by default.
         phase: How far it is.
         accepted: Called once, when the server accepts the command and before its first message.
         user_acks: Ack types that the user asked for, delivered like messages.
@@ -261,7 +261,7 @@ class Subscription:
         self.position = ResumePosition(log)
 
     def saw(self, what: str) -> bool:
-        """`what` (an ack type or `group_end`) has arrived; whether that was the last thing."""
+        """Note that an ack type or `group_end` has arrived; whether nothing more is due."""
         self.ends_after.discard(what)
         return self.finite and not self.ends_after
 
@@ -285,13 +285,13 @@ class Router:
         return self._by_id.get(one_id)
 
     def of_ack(self, command_id: str, query_id: str, sub_id: str) -> Subscription | None:
-        """Whom an ack concerns: its command first, then its query, then its subscription."""
+        """The subscription that an ack belongs to: by command, else by query, else by its id."""
         return (
             self._by_command.get(command_id) or self._by_id.get(query_id) or self._by_id.get(sub_id)
         )
 
     def add(self, subscription: Subscription) -> None:
-        """Enter it before its command is sent, so that its first message finds it.
+        """Add a subscription, before its command is sent, so that its first message is routed.
 
         Raises:
             SubIdInUse: Another one of this connection has the same id.
@@ -305,14 +305,14 @@ class Router:
         self._routes.clear()
 
     def name_command(self, subscription: Subscription, command_id: str) -> None:
-        """From now on acks for another command concern it: that one has replaced the first."""
+        """Route the acks of another command to a subscription, which that one has replaced."""
         if self._by_command.get(subscription.command_id) is subscription:
             del self._by_command[subscription.command_id]
         subscription.command_id = command_id
         self._by_command[command_id] = subscription
 
     def check_free(self, ids: Iterable[str]) -> None:
-        """Look whether these ids may be used.
+        """Check that these ids are free.
 
         Raises:
             SubIdInUse: Another subscription of this connection has one of them.
@@ -325,7 +325,7 @@ class Router:
                 )
 
     def remove(self, subscription: Subscription) -> None:
-        """Late messages for it are nobody's; removing it again does nothing."""
+        """Remove a subscription; late messages for it are unrouted. A second call does nothing."""
         for one_id in _ids(subscription):
             if self._by_id.get(one_id) is subscription:
                 del self._by_id[one_id]

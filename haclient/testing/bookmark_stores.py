@@ -68,7 +68,7 @@ def _check_an_unknown_subscription(store: BookmarkStore) -> None:
 
 
 def _check_an_owner(store: BookmarkStore) -> None:
-    expect(store.client_name, "", "client_name of a store that nobody has used")
+    expect(store.client_name, "", "client_name of a store that was never used")
     store.open_for("one")
     store.open_for("one")
     expect(store.client_name, "one", "client_name after open_for")
@@ -194,12 +194,12 @@ def _check_reopened(store: BookmarkStore, *, knows_all_discards: bool) -> None:
         expect(store.is_discarded("s", f"1|{sequence}|"), True, what)
     numbers: list[int] = []
     for sequence in (3, 5, 6):
-        what = f"is_discarded of 1|{sequence}|, which nobody has finished with"
+        what = f"is_discarded of 1|{sequence}|, which was never discarded"
         expect(store.is_discarded("s", f"1|{sequence}|"), False, what)
-        if sequence == 5 and not knows_all_discards:  # noqa: PLR2004  # 4 comes again, before it
+        if sequence == 5 and not knows_all_discards:  # noqa: PLR2004  # 4 is redelivered, before it
             numbers.append(store.log("s", "1|4|"))
         numbers.append(store.log("s", f"1|{sequence}|"))
-    expect(all(number > 0 for number in numbers), True, "numbers of what comes again")
+    expect(all(number > 0 for number in numbers), True, "numbers of redelivered messages")
     for number in numbers:
         store.discard("s", number)
     expect(str(store.most_recent("s")), "1|6|", "most_recent after all was discarded")

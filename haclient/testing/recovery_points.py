@@ -96,19 +96,19 @@ async def _clients(make: _Make) -> None:
 
 
 async def _purges(make: _Make) -> None:
-    """One, all, or one that nobody knows."""
+    """Purge one subscription, all of them, or an unknown one."""
     points = [RecoveryPoint(sub_id, "1|1|") for sub_id in "abc"]
     await _update(make, *points)
     await _do(make, _ONE, lambda adapter: adapter.purge("a"))
     await _expect(make, _ONE, points[1:], "recover after purge of one subscription")
     await _do(make, _ONE, lambda adapter: adapter.purge("unknown"))
-    await _expect(make, _ONE, points[1:], "recover after purge of one that nobody knows")
+    await _expect(make, _ONE, points[1:], "recover after the purge of an unknown one")
     await _do(make, _ONE, lambda adapter: adapter.purge())
     await _expect(make, _ONE, [], "recover after purge of all")
 
 
 async def _order_of_moves(make: _Make) -> None:
-    """Updates and purges count in the order in which they are told."""
+    """Updates and purges count in the order of their calls."""
 
     def move(adapter: RecoveryPointAdapter) -> None:
         for sub_id in "abc":

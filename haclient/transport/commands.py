@@ -3,7 +3,7 @@
 Every command but a publish asks for `processed` and waits for it; a refusal is raised as the error
 its reason names. The receiver of a command's messages is entered in the router before the command
 is sent, and taken out again when the command fails or its caller gives up, in which case the server
-is told to stop as well.
+is asked to stop as well.
 
 `MOST_RECENT` is resolved here, from the bookmark store, and never reaches the wire.
 """
@@ -223,7 +223,7 @@ class Commander:
             sink: Where its messages go.
             command_id: Names the command in its acks.
             markers: Whether `group_begin` and `group_end` are delivered like messages.
-            timeout: Seconds to wait for the server's word.
+            timeout: Seconds to wait for the server's answer.
 
         Raises:
             SubIdInUse: The id is active on this connection; nothing was sent.
@@ -284,7 +284,7 @@ class Commander:
             request: Its command.
             still_wanted: Whether the application has not ended it meanwhile; asked before each
                 sending, since a server may refuse the first form of the bookmark.
-            timeout: Seconds to wait for the server's word, while this client reads.
+            timeout: Seconds to wait for the server's answer, while this client reads.
         """
         log = subscription.log
         forms: tuple[str, ...] = (request.bookmark,)
@@ -459,7 +459,7 @@ class Commander:
         with trio.move_on_after(timeout):
             await left.wait()
         if self.connection is not connection:
-            return  # then they are over without the server's word
+            return  # the connection was lost: they have ended without an answer
         if pending.error is not None:
             raise pending.error
         if pending.ack is None:
@@ -555,7 +555,7 @@ async def best_first(
     Args:
         bookmarks: The forms.
         enter: Enters the subscription with one of them.
-        where: Who is asked, for people to read.
+        where: The server that is asked, for the log.
 
     Raises:
         InvalidBookmark: It refuses the last one, too.

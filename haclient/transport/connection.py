@@ -70,7 +70,7 @@ class Obstacle(Protocol):
     @property
     @abstractmethod
     def consumer(self) -> trio.lowlevel.Task | None:
-        """Who empties it."""
+        """The task that empties it."""
 
     @abstractmethod
     async def drained(self) -> None:
@@ -87,8 +87,8 @@ class Connection:
         on_received: Called for every chunk with what it means; must not wait.
         events: The queue in front of the application's callbacks.
         ack_awaited: Whether someone waits for an ack right now; no read is delayed then.
-        on_stopped: Called when reading stops because of a full queue: whoever waits for an ack
-            without being a pending command looks again at `refuse_deadlock`.
+        on_stopped: Called when reading stops because of a full queue: tasks that wait for an ack
+            without a pending command check `refuse_deadlock` again.
         on_caught_up: Called about once a second while something comes, and at the end of the link,
             with the time up to which everything that was sent has been received, and whether this
             is the end.
@@ -255,7 +255,7 @@ class Connection:
             tiny_reads = tiny_reads + 1 if count < _TINY_READ_BYTES else 0
             await trio.lowlevel.checkpoint()  # woken tasks may start to wait again
             if tiny_reads > _TINY_READ_STORM and not self._ack_awaited():
-                await trio.sleep(_TINY_READ_PAUSE_S)  # gather acks that come one by one
+                await trio.sleep(_TINY_READ_PAUSE_S)  # batch acks that come one by one
 
     def _nothing_left(self) -> None:
         """Everything that has arrived was read: the caught-up time is now."""
@@ -378,7 +378,7 @@ def _queue(subscription: Subscription) -> Delivery | None:
 
 
 def would_deadlock(what: str) -> UsageError:
-    """The error for a wait that could only end after the caller itself has gone on."""
+    """The error for a wait that could only end after the caller itself goes on."""
     return UsageError(
         f"{what} waits for an ack that stands behind messages which this task has yet to take: "
         "its subscription is full. Issue it from another task, or take the messages first"

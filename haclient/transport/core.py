@@ -354,7 +354,7 @@ class Core:
             self._lost(connection, reason)
 
     def _lost(self, connection: Connection, reason: HAClientError) -> None:
-        """The connection is over: what waits fails, what streams ends or waits for the next."""
+        """The connection has ended: fail pending commands; end or keep the subscriptions."""
         if self.status.is_live and self.status.expects_connection:
             self._live = trio.Event()  # first: a later waiter must not see the old event set
         self.connection = self.commander.connection = None

@@ -70,7 +70,7 @@ class Pipe:
         self._changed = trio.lowlevel.ParkingLot()
 
     def changed(self) -> None:
-        """Let whoever waits look again, after an attribute was set."""
+        """Wake every waiter, after an attribute was set."""
         self._changed.unpark_all()
 
     def fail_after(self, count: int, what: Callable[[], None]) -> None:
@@ -241,7 +241,7 @@ class MemoryConnection:
     """One connection between a dialler and a listener.
 
     Attributes:
-        source: Who dialled: the value of `origin` in its task.
+        source: The dialling side: the value of `origin` in its task.
         target: The listener's address, `host:port`.
         client: The dialler's end.
         server: The listener's end.
@@ -254,7 +254,7 @@ class MemoryConnection:
 
     @property
     def open(self) -> bool:
-        """Whether an end of it is still held by somebody."""
+        """Whether an end of it is still open."""
         return not (self.client.closed and self.server.closed)
 
     def reset(self) -> None:
@@ -268,7 +268,7 @@ class MemoryConnection:
 
 
 class MemoryNetwork:
-    """Who listens, and what is connected.
+    """The listeners and the connections.
 
     Attributes:
         connected: Called with each new connection before anything is sent on it.
@@ -284,7 +284,7 @@ class MemoryNetwork:
 
     @property
     def connections(self) -> list[MemoryConnection]:
-        """Every connection of which an end is still held by somebody."""
+        """Every connection of which an end is still open."""
         self._connections = [each for each in self._connections if each.open]
         return self._connections
 
@@ -298,7 +298,7 @@ class MemoryNetwork:
             OSError: Somebody listens there already.
         """
         if address in self._accepting:
-            raise OSError(98, f"somebody listens on mem://{address} already")
+            raise OSError(98, f"mem://{address} has a listener already")
         self._accepting[address] = accept
         return lambda: self._accepting.pop(address, None) and None
 
@@ -314,7 +314,7 @@ class MemoryNetwork:
             await wait.wait()
         accept = self._accepting.get(address)
         if accept is None:
-            raise ConnectionRefusedError(111, "nobody listens there in this process")
+            raise ConnectionRefusedError(111, "no listener there in this process")
         connection = MemoryConnection(source, address)
         self.connections.append(connection)
         if self.connected is not None:

@@ -49,7 +49,7 @@ class Delivery(Sink):
     Args:
         cap_bytes: How much it may hold before reading stops.
         raises: Whether the consumer gets the reason of an early end as an error; a handler's task
-            does not, since nobody could catch it.
+            does not, since no code could catch it.
     """
 
     __slots__ = (
@@ -104,7 +104,7 @@ class Delivery(Sink):
     @override
     def mark(self, marker: Marker) -> None:
         if marker is Marker.ENDED and not self._batches:
-            self._end()  # a stream that was closed is over, whether anybody asks it again or not
+            self._end()  # a closed stream has ended even if it is never read again
         else:
             self._batches.append((marker, 0))
         self._wake()
@@ -262,7 +262,7 @@ async def serve(
 
     Args:
         delivery: Where messages come from.
-        handler: Who is called.
+        handler: Called with each message.
         policy: What happens when it raises.
         discards: Whether a message is discarded when the handler has returned.
     """

@@ -8,8 +8,8 @@ Every wait of `publish` comes before its append, so a cancelled publish was not 
 returned one was. Waits are rare: about every 256 KiB a publish checks the socket, the cap on
 unpersisted bytes and the scheduler. Acks are cumulative; nothing is kept per message.
 
-A store that is full and says so with `StoreFull.wait` (a ring, a refused growth) is asked again
-after each ack; any other `StoreFull` is the caller's.
+A store that is full with `StoreFull.wait` set (a ring, a refused growth) is tried again after each
+ack; any other `StoreFull` is raised to the caller.
 
 Durability `fsync` is the exception that the name asks for: the append is followed by a shielded
 wait for the disk, so that `publish` returns only what survives a power loss.
@@ -162,7 +162,7 @@ class Publisher:
         """
         log = self.log
         if log is not None:
-            # A server that does not say what it knows is told everything again: nothing is trimmed.
+            # A server that does not name what it has gets everything again: nothing is trimmed.
             seen = 0 if server.seen is None else server.seen
             persisted = log.last_persisted if server.persisted is None else server.persisted
             log.reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
@@ -408,7 +408,7 @@ class Publisher:
         """Send what is stored now, because the caller is about to wait for the answer.
 
         Raises:
-            UsageError: The wait could only end after the caller itself has gone on.
+            UsageError: The wait would deadlock: it could only end after the caller itself goes on.
         """
         self._would_deadlock(what)
         if self.writer is not None:
@@ -477,12 +477,12 @@ class Publisher:
 
         Raises:
             DisconnectedError: The wait could only end by acks, and the connection is lost.
-            UsageError: The wait could only end after the caller itself has gone on.
+            UsageError: The wait would deadlock: it could only end after the caller itself goes on.
         """
         await trio.lowlevel.checkpoint()
         while (log := self.log) is not None and self._over_cap(log):
             self.gate.has_to_check = (
-                True  # whoever publishes meanwhile stands before the same limit
+                True  # other tasks that publish meanwhile have to wait for the same limit
             )
             await self._until_acknowledged(log, "publish")
         while (writer := self.writer) is not None and self._socket_is_behind(writer):

@@ -89,7 +89,7 @@ class Reconnector:
         Raises:
             AuthenticationError: Every server has refused user or password.
             ReconnectGaveUp: The chooser has no server, or the delay strategy had enough.
-            NameInUse: The client name belongs to somebody else.
+            NameInUse: The client name belongs to another client.
         """
         self._core.running().start_soon(self._run)
         await self._core.ready()
@@ -140,7 +140,7 @@ class Reconnector:
     def _is_final(self, error: HAClientError) -> bool:
         """Whether the client ends with this error.
 
-        A client does not fight for a name that somebody else has taken. But a logon that it gave
+        A client does not fight for a name that another one has taken. But a logon that it gave
         up waiting for may reach its server late and displace the connection that was made since:
         then the client reconnects once, however many logons it has abandoned there.
         """
@@ -154,14 +154,14 @@ class Reconnector:
                 return True
             self._abandoned.remove(address)
         elif isinstance(error, TimedOut) and self._plan.state is Recovery.LOGGING_ON:
-            self._abandoned.add(address)  # nobody but this client has ended that logon
+            self._abandoned.add(address)  # this client itself has ended that logon
         return False
 
     def _warn(self, error: HAClientError) -> None:
         """Log a failed attempt or a lost connection; never a password."""
         core, plan, server = self._core, self._plan, self._info()["uri"]
         if plan.state in {Recovery.CHOOSING, Recovery.WAITING}:
-            return  # nobody was tried: this ends the client, which raises it
+            return  # no server was tried: this ends the client, which raises it
         if isinstance(error, ClosedByOwnError):
             return  # the error itself leaves the client's block
         if plan.state is Recovery.LIVE:
@@ -179,7 +179,7 @@ class Reconnector:
         )
 
     def _give_up(self, error: HAClientError) -> None:
-        """The error leaves the block, and every stream."""
+        """End the client: the error leaves its block, and every stream."""
         self._fatal = error
         self._core.stop(error)
         for subscription in self._core.resumable.values():
@@ -203,7 +203,7 @@ class Reconnector:
         self._authenticator = self._chooser.current_authenticator()
 
     def _check_credentials(self) -> None:
-        """A sweep is over when a server comes up again: did each one refuse the credentials?
+        """At the end of a sweep of all servers: end the client if each refused the credentials.
 
         Only before the first logon: later the credentials were right, and may be right again.
 
@@ -254,7 +254,7 @@ class Reconnector:
             and persisted is not None
             and persisted < log.last_persisted
         ):
-            # Before the store is told: a store of the user's own might go on.
+            # Before the store is reconciled: a store of the user's own might accept the gap.
             raise PublishGap(log.last_persisted, persisted)
         core.reconcile()
         if log is not None and log.gap is not None:
@@ -320,7 +320,7 @@ class Reconnector:
         waits. When one refuses for the second time, the application's word counts.
 
         Raises:
-            HAClientError: The connection is given up, for the next server or for good.
+            HAClientError: The connection is closed, for the next server or for good.
         """
         sub_id, core = subscription.sub_id, self._core
         if core.resumable.get(sub_id) is not subscription:  # ended on purpose meanwhile

@@ -77,7 +77,7 @@ class ClientOptions(TypedDict, total=False):
         heartbeat: Seconds between heartbeats, 10 for an `HAClient`; `None`, the default of a
             `Client`, for none.
         idle_limit: Silence in seconds after which the server is considered dead; two heartbeats
-            unless told otherwise.
+            by default.
         logon_options: Options of each logon; `ack_conflation=100ms` for an `HAClient` unless told
             otherwise.
         logon_correlation_id: Shown by the server's administration.
@@ -117,7 +117,7 @@ class HAOptions(ClientOptions, total=False):
     Attributes:
         servers: Connection strings, best first; or give a `server_chooser`.
         server_chooser: Chooses the server of each attempt.
-        delay_strategy: Decides the waits between attempts; exponential unless told otherwise.
+        delay_strategy: Decides the waits between attempts; exponential by default.
         subscription_manager: Remembers which subscriptions to send again after a lost connection.
         connect_timeout: Seconds for each step of an attempt: connecting, the logon, the heartbeat,
             each subscription.

@@ -11,7 +11,7 @@ from there without copying. Everything else goes through the control outbox:
 
 `pump` sends as much as the socket takes and never waits; the task in `run` parks until it is woken
 or until a full socket has room again. The log may only be sent while `log_open` is true: from the
-moment a logon has told where to begin until the link is lost.
+moment a logon ack has named where to begin until the link is lost.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Writer:
             count = self._link.try_send(piece)
             if count is None:
                 self.blocked = True
-                self.wake()  # the task waits for room, whoever called
+                self.wake()  # the writer's task waits for room, not the caller
                 break
             if self._wire is not None:
                 self._wire.sent(piece[:count])  # before the log may use its place again
@@ -231,6 +231,6 @@ class Writer:
                 await self._link.wait_writable()
 
     def release(self) -> None:
-        """The link is gone: nobody waits for room any more."""
+        """The link has ended: wake everyone who waits for room."""
         self._gate.parked = False
         self._room.unpark_all()

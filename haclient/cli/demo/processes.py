@@ -58,7 +58,7 @@ class DemoProcess:
         return self._process.pid
 
     async def send_line(self, text: str) -> None:
-        """Write a line to its standard input; one that has just died does not hear it."""
+        """Write a line to its standard input; a process that has just died does not read it."""
         if self._process.stdin is not None:
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await self._process.stdin.send_all(f"{text}\n".encode())
@@ -67,7 +67,7 @@ class DemoProcess:
         """Its standard output, line by line, until it ends.
 
         Raises:
-            DemoFailed: It ended, and was neither killed nor told to.
+            DemoFailed: It ended, and was neither killed nor asked to.
         """
         rest = b""
         if self._process.stdout is not None:
@@ -95,7 +95,7 @@ class DemoProcess:
             raise self._failure()
 
     async def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until it has ended."""
         await self._end(signal.SIGKILL)
 
     async def _end(self, number: int) -> None:
@@ -130,7 +130,7 @@ class ProcessGroup:
         return self._processes[-1]
 
     async def kill_all(self) -> None:
-        """Kill whoever still runs."""
+        """Kill every process that still runs."""
         for process in self._processes:
             await process.kill()
 
@@ -182,7 +182,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """One line of a worker's standard output; what is not told is left out.
+    """One line of a worker's standard output; unknown fields are left out.
 
     Attributes:
         ready: It is connected; the subscriber has subscribed.

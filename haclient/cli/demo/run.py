@@ -45,7 +45,7 @@ __all__ = ["KILLS", "MIN_MESSAGES", "Kill", "Pace", "demo", "due_at", "run_demo"
 
 
 class Kill(enum.Enum):
-    """Whom to kill."""
+    """Which process to kill."""
 
     PRIMARY = "primary"
     """The broker that the clients are connected to."""
@@ -328,7 +328,7 @@ async def run_demo(
 
     Args:
         messages: How many to publish.
-        progress: Is told how many have arrived, and of each kill.
+        progress: Shows how many have arrived, and each kill.
         patience_s: When nothing has moved for so long, what there is by then is judged.
 
     Raises:
@@ -380,7 +380,7 @@ async def _work(request: _Request) -> int:
 
 
 def stopped(_number: int) -> int:
-    """A signal ended the demo; its processes and files are gone."""
+    """The error for a demo that a signal ended; its processes and files are removed."""
     raise Interrupted("interrupted: there is no verdict")
 
 

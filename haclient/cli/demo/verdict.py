@@ -135,7 +135,7 @@ class _Tally:
 def judge(published: int, lives: Sequence[Iterable[Step]], measures: Measures) -> Verdict:
     """Compare what was published with what the lives of one subscriber were given.
 
-    The last life owes nothing: nobody came after it who could have been given what it still held.
+    The last process is not counted: no later one could have received what it had undiscarded.
     """
     tally = _Tally(published)
     for life in lives:

@@ -108,7 +108,7 @@ class HeldMessages:
         self.is_resuming = False
 
     def lost(self, _reason: HAClientError) -> None:
-        """The connection is gone; the next message comes from another one."""
+        """The connection was lost; the next message comes over another one."""
         self.is_resuming = True
 
     def take(self, batch: list[Message]) -> None:
@@ -171,7 +171,7 @@ async def _report_caught_up(messages: MessageStream) -> None:
 
 
 def _end_with_stdin() -> None:
-    """Whoever started us has gone when there is nothing more to read."""
+    """End when standard input ends: then the main process has ended."""
     while os.read(0, 4096):
         pass
     os._exit(1)

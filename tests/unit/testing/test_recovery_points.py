@@ -289,7 +289,7 @@ WRONG: list[tuple[Callable[[Kept], RecoveryPointAdapter], str]] = [
     (PurgesOneOfEverybody, "a purge of another client"),
     (PurgesNothing, "purged and begun anew|purge of one subscription"),
     (PurgesLate, "updates and purges of one process"),
-    (PurgesAllForUnknown, "purge of one that nobody knows"),
+    (PurgesAllForUnknown, "purge of an unknown one"),
     (PrunesTooMuch, "recover after prune"),
     (PrunesForGood, "recover after prune"),
     (GivesAll, "recover of another client"),

@@ -133,7 +133,7 @@ async def test_a_tap_decides_what_travels_and_what_happens_then() -> None:
 
 
 async def test_nobody_listens() -> None:
-    with pytest.raises(ConnectionRefused, match="mem://nowhere:1/amps: nobody listens there"):
+    with pytest.raises(ConnectionRefused, match="mem://nowhere:1/amps: no listener there"):
         await dial(Uri.parse("mem://nowhere:1/amps"), timeout=1)
 
 
