@@ -197,11 +197,13 @@ class Replay:
             self._state.tables[item.connection.message_type].enter(item)
         # These depend on the end itself, whatever the topics of the records there are.
         watches_end = item.fully_durable and (item.wants_completed or item.last_us is not None)
-        if item.position < item.read_until or watches_end:
+        end = self._durable_end if item.fully_durable else self._log_end
+        # One that began at the end of the log may be ahead of the durable records.
+        if item.position < item.read_until or item.position > end.position or watches_end:
             self._waiting[number] = item
         else:
             self._waiting.pop(number, None)
-            item.end = self._durable_end if item.fully_durable else self._log_end
+            item.end = end
 
     def _stop_following(self, item: BookmarkSubscription) -> None:
         if self._following.pop(item.number, None) is not None:

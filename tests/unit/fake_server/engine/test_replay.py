@@ -472,6 +472,19 @@ def test_a_replaced_selection_of_a_waiting_subscription_holds_from_there_on() ->
     assert reader.bodies() == [b"3"]
 
 
+def test_a_durable_subscription_to_what_is_new_gets_nothing_that_was_there_before() -> None:
+    destination = ReplicateTo("tcp://elsewhere:1")
+    world = World(replicate_to=(destination,))
+    publisher, reader = world.client("pubber"), world.client("reader")
+    publisher.publish(1, b"1")
+    reader.subscribe(bm="0|1|", opts="fully_durable")
+    publisher.publish(2, b"2")
+    world.advance(1)
+    assert [ack.ack_type for ack in reader.take()] == ["processed", "completed"]
+    world.apply(world.engine.downgrade(destination.address, world.now))
+    assert reader.bodies() == [b"2"]
+
+
 def test_a_durable_subscription_waits_for_its_own_records_only() -> None:
     destination = ReplicateTo("tcp://elsewhere:1")
     world = World(replicate_to=(destination,))
