@@ -17,7 +17,7 @@ from haclient_fake_server.engine.filters import (
     compile_filter,
     parse_order_by,
 )
-from haclient_fake_server.engine.topics import TopicMatcher, TopicPatternError
+from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError
 from support.filter_oracle import Expression, Row, render, verdict
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from typing_extensions import override
 
 from haclient.session import logon, resume
 from haclient.transport import core, message_queue, publisher, reconnector, store_maintenance
-from haclient_fake_server.engine import identity, persisted_acks
-from haclient_fake_server.engine.replication import durability, holdings
+from haclient_fake_server.engine import persisted_acks, publishers
+from haclient_fake_server.engine.replication import durability, receiver
 from haclient_fake_server.journal import files as journal_files
 from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
 from haclient_stores.bookmark import Bookmark, BookmarkList
@@ -143,10 +143,10 @@ def _new_publish_before_replay(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a restarted broker has forgotten which sequences it has seen")
 def _duplicates_forgotten_at_restart(stack: contextlib.ExitStack) -> None:
-    def restore(self: identity.Publishers, number: int, _high: int, *, assigned: bool) -> None:
+    def restore(self: publishers.Publishers, number: int, _high: int, *, assigned: bool) -> None:
         restored(self, number, 0, assigned=assigned)
 
-    restored = _replace(stack, identity.Publishers, "restore", restore)
+    restored = _replace(stack, publishers.Publishers, "restore", restore)
 
 
 class _Trusting(bytes):
@@ -319,7 +319,7 @@ def _blocks_behind_a_failed_write(stack: contextlib.ExitStack) -> None:
 
 @_mutation("a replicated record that cannot be taken any more counts as one that is in the log")
 def _diverging_pair_counts_as_equal(stack: contextlib.ExitStack) -> None:
-    _replace(stack, holdings.Holdings, "lacks", lambda *_: False)
+    _replace(stack, receiver.Holdings, "lacks", lambda *_: False)
 
 
 @_mutation("a connection counts as a success as soon as it is live")

@@ -22,11 +22,11 @@ from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.connections import Style
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.sow.table import SowError, SowRecord, recorded_keys
-from haclient_fake_server.engine.times import timestamp_text
+from haclient_fake_server.engine.timers import timestamp_text
 from haclient_fake_server.journal.format import EXPIRATION, Record, RecordCommand, RecordFlag
 
 if TYPE_CHECKING:
-    from haclient_fake_server.engine.identity import Publisher
+    from haclient_fake_server.engine.publishers import Publisher
     from haclient_fake_server.engine.routes import FanoutGroup, Route
     from haclient_fake_server.engine.state import State
 

@@ -19,7 +19,7 @@ from haclient_fake_server.journal.format import (
 )
 
 if TYPE_CHECKING:
-    from haclient_fake_server.engine.identity import Publisher
+    from haclient_fake_server.engine.publishers import Publisher
     from haclient_fake_server.engine.routes import Route
 
 __all__ = ["ASSIGNED", "NO_EXTRAS", "BatchBuilder", "Extras"]

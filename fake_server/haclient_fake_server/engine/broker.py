@@ -27,9 +27,8 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, failure_ack, requested
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection
-from haclient_fake_server.engine.heartbeats import heartbeat
 from haclient_fake_server.engine.journal import JournalReader
-from haclient_fake_server.engine.logon import log_on
+from haclient_fake_server.engine.logon import heartbeat, log_on
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishing import Publishing
 from haclient_fake_server.engine.recovery import recover

@@ -18,9 +18,9 @@ from haclient_fake_server.engine.timers import NEVER
 if TYPE_CHECKING:
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.filters import Document
-    from haclient_fake_server.engine.identity import Publisher
     from haclient_fake_server.engine.journal import Cursor
-    from haclient_fake_server.engine.topics import TopicMatcher
+    from haclient_fake_server.engine.patterns import TopicMatcher
+    from haclient_fake_server.engine.publishers import Publisher
 
 __all__ = [
     "BookmarkSubscription",

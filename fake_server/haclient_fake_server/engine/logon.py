@@ -1,17 +1,22 @@
-"""Logging on: credentials, the client's own position, and who may bear a name.
+"""Logging on, and the heartbeats of a connection.
 
-The ack carries two numbers: `s` is the highest sequence *seen* of this publisher, so
+The logon ack carries two numbers: `s` is the highest sequence *seen* of this publisher, so
 that it numbers above it; `bm` is what is persisted, here and on every synchronous destination, so
 that it trims to it. A logon that fails ends the connection; so does a second one. With a
 transaction log a client name belongs to one connection: the same user displaces the older
 connection, another user is refused.
+
+A client starts heartbeats with `start,<seconds>`. From then on it is sent one per interval, and the
+connection is closed when nothing at all was received on it for two and a half intervals.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine.acks import (
+    BEAT,
     Reason,
     Refused,
     ack,
@@ -20,13 +25,14 @@ from haclient_fake_server.engine.acks import (
     requested,
 )
 from haclient_fake_server.engine.requests import read_options
+from haclient_fake_server.engine.timers import NEVER
 
 if TYPE_CHECKING:
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.state import State
 
-__all__ = ["log_on"]
+__all__ = ["act_on_time", "heartbeat", "log_on", "watch"]
 
 DEFAULT_MESSAGE_TYPE = "json"
 
@@ -130,3 +136,65 @@ def _refuse(
     state.report_refusal(connection, message, reason, detail)
     state.send(connection, failure_ack(message, reason, more={"version": state.settings.version}))
     state.close(connection, closing)
+
+
+MIN_INTERVAL_S: Final = 0.001
+"""Shorter heartbeat intervals are refused: they would keep the broker busy with nothing else."""
+
+
+def heartbeat(state: State, connection: Connection, message: Message) -> None:
+    """Start, stop or note a heartbeat.
+
+    Raises:
+        Refused: The option is none of `start,<seconds>`, `beat` and `stop`.
+    """
+    words = [word.strip() for word in message.options.split(",") if word.strip()]
+    match words:
+        case ["start", text]:
+            interval_s = _interval(text)
+            connection.beat_interval_s = interval_s
+            connection.beat_due = state.now + interval_s
+            watch(state, connection)
+        case ["stop"]:
+            connection.beat_interval_s = 0.0
+            connection.beat_due = NEVER
+            watch(state, connection)
+        case [] | ["beat"]:
+            pass  # having been heard is all there is to it
+        case _:
+            raise Refused(
+                Reason.INVALID_OPTIONS,
+                f"{message.options!r} is none of start,<seconds>, beat and stop",
+            )
+    for kind in ("received", "processed"):
+        if kind in requested(message.ack_type):
+            state.send(connection, ack(kind, message.command_id))
+
+
+def act_on_time(state: State, connection: Connection) -> None:
+    """Send the heartbeat that is due, or close a connection that was silent for too long."""
+    if connection.closing:
+        return
+    if state.now >= connection.silent_at:
+        state.close(connection, "heartbeat")
+        return
+    if state.now >= connection.beat_due:
+        state.send(connection, BEAT)
+        connection.beat_due = state.now + connection.beat_interval_s
+    watch(state, connection)
+
+
+def watch(state: State, connection: Connection) -> None:
+    """Come back to a connection when its heartbeats want it."""
+    key = ("heartbeat", connection.id)  # not the connection: a cancelled entry must not keep it
+    state.timers.set(key, connection.next_due, lambda: act_on_time(state, connection))
+
+
+def _interval(text: str) -> float:
+    try:
+        interval_s = float(text)
+    except ValueError:
+        interval_s = 0.0
+    if not MIN_INTERVAL_S <= interval_s < math.inf:
+        raise Refused(Reason.INVALID_OPTIONS, f"heartbeat interval {text!r}, wanted seconds")
+    return interval_s

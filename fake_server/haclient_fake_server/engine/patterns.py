@@ -1,4 +1,4 @@
-r"""Regular expressions of topics and filters: RE2 over bytes, unanchored, with limits.
+r"""Patterns of topics and filters: RE2 over bytes, unanchored, with limits.
 
 A client chooses the patterns, and they are tried against each message on the broker's only thread.
 RE2 takes time linear in the text, where a backtracking engine can be stopped for good by `(a+)+$`.
@@ -8,6 +8,12 @@ differences to PCRE.
 Patterns see bytes, not characters: `.` is one byte of a UTF-8 sequence. RE2 is told that both sides
 are Latin-1, in which each byte is a character. Text becomes bytes with `to_bytes`, everywhere
 alike, so that pattern and subject always agree.
+
+A topic with any of the characters `. * + ? [ ] ( ) { } ^ $ | \` is a pattern that may match
+anywhere in a name; all others are literal and match one name only. A dot is one of those
+characters, so `trade.info` is a pattern and also matches `trade_info`. `non_regex_topic` makes any
+topic literal. A matcher is asked for each published message, always about the same few names; it
+remembers its answers, up to a limit.
 """
 
 from __future__ import annotations
@@ -16,8 +22,21 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import re2
+from typing_extensions import override
 
-__all__ = ["MAX_PATTERN_BYTES", "PatternError", "Search", "compile_search", "to_bytes"]
+from haclient.errors import HAClientError
+
+__all__ = [
+    "MAX_PATTERN_BYTES",
+    "REGEX_CHARACTERS",
+    "PatternError",
+    "Search",
+    "TopicMatcher",
+    "TopicPatternError",
+    "compile_search",
+    "is_regex_topic",
+    "to_bytes",
+]
 
 MAX_PATTERN_BYTES: Final = 4096
 """Longer patterns are a mistake or an attack."""
@@ -73,3 +92,80 @@ def _compile(raw: bytes) -> re2.Regexp:
         if any(each in problem for each in _NOT_IN_RE2):
             problem += " (back-references and look-around are not supported)"
         raise PatternError(problem) from error
+
+
+REGEX_CHARACTERS: Final = frozenset(".*+?[](){}^$|\\")
+"""A topic that holds one of these is a pattern."""
+
+MAX_REMEMBERED_TOPICS: Final = 4096
+"""Answers kept per matcher; a broker with more live topics only matches some of them again."""
+
+
+class TopicPatternError(HAClientError):
+    """A topic is a malformed regular expression.
+
+    Attributes:
+        reason: What a failure ack says.
+        topic: The topic as it was given.
+    """
+
+    reason: Final = "bad regex topic"
+
+    def __init__(self, topic: str, problem: str) -> None:
+        super().__init__(
+            f"topic {topic[:80]!r} is not a valid pattern: {problem};"
+            " use option non_regex_topic for a literal topic"
+        )
+        self.topic = topic
+
+
+def is_regex_topic(topic: str) -> bool:
+    """Whether `topic` is read as a pattern."""
+    return not REGEX_CHARACTERS.isdisjoint(topic)
+
+
+class TopicMatcher:
+    """One topic expression of a subscription, query or delete.
+
+    Raises:
+        TopicPatternError: The topic is a malformed pattern.
+    """
+
+    __slots__ = ("_answers", "_search", "text")
+
+    def __init__(self, text: str, *, non_regex_topic: bool = False) -> None:
+        self.text: Final = text
+        self._search: Final = _pattern(text, non_regex_topic=non_regex_topic)
+        self._answers: Final[dict[str, bool]] = {}
+
+    @property
+    def is_regex(self) -> bool:
+        """Whether several topics may match; False means only `text` itself does."""
+        return self._search is not None
+
+    def matches(self, topic: str) -> bool:
+        """Whether `topic` is meant."""
+        if self._search is None:
+            return topic == self.text
+        answer = self._answers.get(topic)
+        return self._ask(self._search, topic) if answer is None else answer
+
+    def _ask(self, search: Search, topic: str) -> bool:
+        if len(self._answers) >= MAX_REMEMBERED_TOPICS:
+            self._answers.clear()
+        answer = self._answers[topic] = search(topic)
+        return answer
+
+    @override
+    def __repr__(self) -> str:
+        kind = "regex" if self.is_regex else "literal"
+        return f"TopicMatcher({self.text!r}, {kind})"
+
+
+def _pattern(text: str, *, non_regex_topic: bool) -> Search | None:
+    if non_regex_topic or not is_regex_topic(text):
+        return None
+    try:
+        return compile_search(text)
+    except PatternError as error:
+        raise TopicPatternError(text, str(error)) from error

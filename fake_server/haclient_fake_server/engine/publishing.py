@@ -17,8 +17,7 @@ from haclient_fake_server.engine.acks import Reason, ack, requested
 from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_bytes
-from haclient_fake_server.engine.sow.deltas import merge
-from haclient_fake_server.engine.sow.table import SowError
+from haclient_fake_server.engine.sow.table import SowError, merge
 from haclient_fake_server.journal.format import Record, RecordFlag
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.apply import Applier
     from haclient_fake_server.engine.connections import Connection
-    from haclient_fake_server.engine.identity import Publisher
     from haclient_fake_server.engine.persisted_acks import PersistedAcks
+    from haclient_fake_server.engine.publishers import Publisher
     from haclient_fake_server.engine.routes import Route
     from haclient_fake_server.engine.state import State
 

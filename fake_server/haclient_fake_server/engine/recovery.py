@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine.apply import apply
-from haclient_fake_server.engine.journal import blocks_of, records_of
+from haclient_fake_server.engine.journal import Scan, blocks_of, records_of, scan
 from haclient_fake_server.engine.replication.durability import (
     ReplicationProgress,
     UnconfirmedRange,
 )
-from haclient_fake_server.engine.scanning import Scan, scan
 from haclient_fake_server.journal.format import (
     Record,
     RecordCommand,

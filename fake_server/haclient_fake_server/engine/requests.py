@@ -16,7 +16,7 @@ from haclient.protocol.options import Options
 from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.connections import Selection, Style
 from haclient_fake_server.engine.filters import Document, FilterError, compile_filter
-from haclient_fake_server.engine.topics import TopicMatcher, TopicPatternError
+from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError
 
 __all__ = ["Request", "read_options", "read_request"]
 

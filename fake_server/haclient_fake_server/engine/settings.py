@@ -17,7 +17,7 @@ class LogTopic:
     """Topics to record in the journal.
 
     Attributes:
-        pattern: A topic, or a regular expression (see `topics`).
+        pattern: A topic, or a regular expression (see `patterns`).
         message_type: Only topics of this type; empty for all types.
     """
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from haclient_fake_server.engine.batch import BatchBuilder
-from haclient_fake_server.engine.identity import Publisher, Publishers
+from haclient_fake_server.engine.patterns import TopicMatcher
+from haclient_fake_server.engine.publishers import Publisher, Publishers
 from haclient_fake_server.engine.replication.destination import Destination
 from haclient_fake_server.engine.replication.durability import Durability, ReplicationProgress
 from haclient_fake_server.engine.routes import Route, RouteTables
 from haclient_fake_server.engine.sow.table import SowTopic
 from haclient_fake_server.engine.timers import Timers
-from haclient_fake_server.engine.topics import TopicMatcher
 
 if TYPE_CHECKING:
     from haclient.protocol.messages import Message

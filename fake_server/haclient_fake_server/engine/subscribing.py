@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.connections import BookmarkSubscription, Subscription
+from haclient_fake_server.engine.replay import span_of
 from haclient_fake_server.engine.requests import Request, read_options, read_request
-from haclient_fake_server.engine.starting import span_of
 from haclient_stores.bookmark import Now, parse_bookmark
 
 if TYPE_CHECKING:
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from haclient.protocol.options import Options
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.persisted_acks import PersistedAcks
-    from haclient_fake_server.engine.replay import Replay
-    from haclient_fake_server.engine.starting import Span
+    from haclient_fake_server.engine.replay import Replay, Span
     from haclient_fake_server.engine.state import State
 
 __all__ = ["MAX_SUBSCRIPTIONS", "Subscribing"]

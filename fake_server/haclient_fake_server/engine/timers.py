@@ -11,9 +11,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Hashable
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
-__all__ = ["NEVER", "Timers"]
+__all__ = ["NEVER", "Timers", "timestamp_text"]
 
 NEVER = math.inf
 
@@ -83,3 +84,12 @@ class Timers:
         self._queued[key] = due
         self._entries += 1  # two entries of one time are never compared by their keys
         heapq.heappush(self._heap, (due, self._entries, key))
+
+
+_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def timestamp_text(timestamp_us: int) -> bytes:
+    """The `ts` header: ISO 8601 basic, microseconds, UTC."""
+    moment = _START + timedelta(microseconds=timestamp_us)
+    return moment.strftime("%Y%m%dT%H%M%S.%fZ").encode("ascii")

@@ -29,8 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from haclient_fake_server.engine.journal import Block, BlockIndex, Segment
-from haclient_fake_server.engine.scanning import Scan, scan
+from haclient_fake_server.engine.journal import Block, BlockIndex, Scan, Segment, scan
 from haclient_fake_server.journal.format import (
     SEGMENT_HEADER_BYTES,
     TIMESTAMP,

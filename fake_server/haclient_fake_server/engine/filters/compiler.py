@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, assert_never
 
 from haclient_fake_server.engine.filters.document import Document
-from haclient_fake_server.engine.filters.errors import FilterError
+from haclient_fake_server.engine.filters.lexer import FilterError
 from haclient_fake_server.engine.filters.nodes import (
     Affix,
     AllOf,

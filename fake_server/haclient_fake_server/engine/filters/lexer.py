@@ -17,12 +17,31 @@ from typing import Final, NamedTuple, assert_never
 
 from typing_extensions import override
 
+from haclient.errors import HAClientError
 from haclient_fake_server.engine.filters.document import Path, Step
-from haclient_fake_server.engine.filters.errors import FilterError
 from haclient_fake_server.engine.filters.values import Value, number_from
 from haclient_fake_server.engine.patterns import to_bytes
 
-__all__ = ["Kind", "Token", "parse_path", "tokenize"]
+__all__ = ["FilterError", "Kind", "Token", "parse_path", "tokenize"]
+
+
+class FilterError(HAClientError):
+    """A filter, path or order cannot be understood.
+
+    Attributes:
+        reason: What a failure ack says; an order that fails is `invalid orderby` to the broker.
+        position: Where in the text, in characters from 0.
+        expected: What would have been right there.
+        found: What is there instead.
+    """
+
+    reason: Final = "bad filter"
+
+    def __init__(self, position: int, *, expected: str, found: str) -> None:
+        super().__init__(f"bad filter at character {position}: expected {expected}, found {found}")
+        self.position = position
+        self.expected = expected
+        self.found = found
 
 
 class Kind(enum.Enum):

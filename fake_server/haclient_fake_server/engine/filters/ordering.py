@@ -13,8 +13,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from haclient.errors import HAClientError
 from haclient_fake_server.engine.filters.document import Document, Path
-from haclient_fake_server.engine.filters.errors import FilterError
-from haclient_fake_server.engine.filters.lexer import Kind, Token, parse_path, tokenize
+from haclient_fake_server.engine.filters.lexer import FilterError, Kind, Token, parse_path, tokenize
 from haclient_fake_server.engine.filters.values import Number, Value
 
 __all__ = ["OrderBy", "OrderByError", "parse_order_by"]

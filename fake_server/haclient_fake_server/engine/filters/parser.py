@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, assert_never
 
-from haclient_fake_server.engine.filters.errors import FilterError
-from haclient_fake_server.engine.filters.lexer import Kind, Token, parse_path, tokenize
+from haclient_fake_server.engine.filters.lexer import FilterError, Kind, Token, parse_path, tokenize
 from haclient_fake_server.engine.filters.nodes import (
     Affix,
     AllOf,

@@ -23,12 +23,13 @@ here, an instance of our own name. Acknowledging such records would be a lie.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine.acks import Reason, Refused
-from haclient_fake_server.engine.heartbeats import heartbeat
+from haclient_fake_server.engine.journal import records_of
+from haclient_fake_server.engine.logon import heartbeat
 from haclient_fake_server.engine.replication import wire
-from haclient_fake_server.engine.replication.holdings import Holdings
 from haclient_fake_server.engine.state import Severity
 from haclient_fake_server.journal.format import (
     JournalFormatError,
@@ -41,11 +42,63 @@ from haclient_fake_server.journal.format import (
 if TYPE_CHECKING:
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.apply import Applier
+    from haclient_fake_server.engine.batch import BatchBuilder
     from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.journal import JournalReader
+    from haclient_fake_server.engine.publishers import Publisher
     from haclient_fake_server.engine.routes import Route
     from haclient_fake_server.engine.state import State
 
-__all__ = ["Replicas"]
+__all__ = ["Holdings", "Replicas"]
+
+CHUNK_BYTES: Final = 256 * 1024
+MAX_CHUNKS: Final = 4
+"""Parts of the log that are kept: one for each of some publishers that are caught up on at once."""
+
+
+class Holdings:
+    """What the log holds."""
+
+    def __init__(self, journal: JournalReader, batch: BatchBuilder) -> None:
+        self._journal = journal
+        self._batch = batch
+        self._chunks: deque[dict[int, dict[int, None]]] = deque(maxlen=MAX_CHUNKS)
+
+    def lacks(self, publisher: Publisher, sequence: int) -> bool:
+        """Whether a message is surely not in the log, though a later one of its publisher is.
+
+        Not so for what may have been removed with the oldest segments.
+        """
+        held = publisher.holds(sequence)
+        if held is None:
+            held = self._holds(publisher.id, sequence)
+        return not held
+
+    def _holds(self, publisher_id: int, sequence: int) -> bool:
+        for chunk in self._chunks:
+            known = chunk.get(publisher_id)
+            if known is None:
+                continue
+            first, last = next(iter(known)), next(reversed(known))
+            if first <= sequence <= last:  # the sequences of a publisher never fall in a log
+                return sequence in known
+        position = self._journal.find(publisher_id, sequence)
+        if position is None:
+            return self._journal.first_position > 1 or (
+                self._batch.find(publisher_id, sequence) is not None
+            )
+        self._keep(position)
+        return True
+
+    def _keep(self, position: int) -> None:
+        journal = self._journal
+        data, _ = journal.read(journal.seek(position), 2 * CHUNK_BYTES)
+        chunk: dict[int, dict[int, None]] = {}
+        for record in records_of(data):
+            if record.position:
+                chunk.setdefault(record.publisher_id, {})[record.sequence] = None
+        self._chunks.appendleft(chunk)
+
 
 REPLACED: Final = "replaced by a newer replication connection"
 

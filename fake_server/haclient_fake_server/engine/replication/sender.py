@@ -1,6 +1,6 @@
 """Replication as the engine sees it: connections to destinations, and what they say.
 
-See `destinations` for what is sent, `replicas` for the other end, `replication_wire` for the words
+See `destination` for what is sent, `receiver` for the other end, `wire` for the messages
 and `durability` for what waits. This module ties them to connections: whose answer it is, when to
 give up, what an operator should know. Dialling, and dialling again for ever, is the shell's.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from haclient.errors import ProtocolError, UsageError
-from haclient_fake_server.engine.heartbeats import watch
+from haclient_fake_server.engine.logon import watch
 from haclient_fake_server.engine.replication import wire
 from haclient_fake_server.engine.state import Severity
 

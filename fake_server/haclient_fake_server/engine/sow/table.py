@@ -16,9 +16,10 @@ when queried, since parsed they would take several times the memory.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from haclient.errors import HAClientError
 from haclient.protocol.identity import crc64
@@ -39,6 +40,7 @@ __all__ = [
     "SowRecord",
     "SowTopic",
     "generated_key",
+    "merge",
     "parse_sow_keys",
     "recorded_keys",
 ]
@@ -266,3 +268,33 @@ def _key_of_record(record: SowRecord) -> str:
 
 def _text(value: Value) -> str:
     return value if isinstance(value, str) else str(value)
+
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+
+
+def merge(stored: bytes, delta: bytes) -> bytes:
+    """The message that `delta` makes of a stored one."""
+    try:
+        before: Json = json.loads(stored)
+        change: Json = json.loads(delta)
+    except (ValueError, RecursionError):  # not JSON: nothing to merge, and nothing refused
+        return delta
+    if not isinstance(before, dict) or not isinstance(change, dict):
+        return delta
+    try:
+        merged = _merged(before, change)
+        return json.dumps(merged, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+    except (RecursionError, UnicodeEncodeError):  # too deep, or half a surrogate pair
+        return delta
+
+
+def _merged(before: dict[str, Json], change: dict[str, Json]) -> dict[str, Json]:
+    result = dict(before)
+    for name, value in change.items():
+        old = result.get(name)
+        if isinstance(old, dict) and isinstance(value, dict):
+            result[name] = _merged(old, value)
+        elif value is not None or name not in result:
+            result[name] = value
+    return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, BatchBuilder, Extras
-from haclient_fake_server.engine.identity import Publisher
+from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag, read_records
 

@@ -14,7 +14,7 @@ from haclient_fake_server.engine.connections import (
     Style,
     Subscription,
 )
-from haclient_fake_server.engine.topics import TopicMatcher
+from haclient_fake_server.engine.patterns import TopicMatcher
 
 
 def test_a_new_connection_has_nothing_due() -> None:

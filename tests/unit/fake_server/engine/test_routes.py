@@ -15,8 +15,8 @@ from haclient_fake_server.engine.connections import (
     Subscription,
 )
 from haclient_fake_server.engine.filters import Document, compile_filter
+from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.routes import FanoutGroup, Plan, Route, RouteTable
-from haclient_fake_server.engine.topics import TopicMatcher
 
 ONE, TWO = Connection(1, peer="", now=0), Connection(2, peer="", now=0)
 

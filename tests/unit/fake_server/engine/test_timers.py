@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import weakref
 
-from haclient_fake_server.engine.timers import FEW, Timers
+import pytest
+
+from haclient_fake_server.engine.timers import FEW, Timers, timestamp_text
+from haclient_stores.bookmark import Timestamp
 
 
 def actions() -> tuple[Timers, list[str]]:
@@ -92,3 +95,16 @@ def test_cancelled_deadlines_of_a_distant_time_are_not_kept_until_then() -> None
     run(timers, 3.0)
     run(timers, 2e9)
     assert done == ["kept", "moved"]
+
+
+@pytest.mark.row("TL17", "RB17")
+@pytest.mark.parametrize(
+    ("timestamp_us", "text"),
+    [
+        (0, b"19700101T000000.000000Z"),
+        (1_711_058_535_075_075, b"20240321T220215.075075Z"),
+    ],
+)
+def test_every_microsecond_is_written(timestamp_us: int, text: bytes) -> None:
+    assert timestamp_text(timestamp_us) == text
+    assert Timestamp.parse(text.decode()).microseconds == timestamp_us

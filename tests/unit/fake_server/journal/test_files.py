@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from haclient_fake_server.engine.identity import Publishers
 from haclient_fake_server.engine.journal import Block, Cursor, records_of
+from haclient_fake_server.engine.publishers import Publishers
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.files import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient_fake_server.engine.journal import Block, records_of
-from haclient_fake_server.engine.scanning import scan
+from haclient_fake_server.engine.journal import Block, records_of, scan
 from haclient_fake_server.journal.format import (
     NOT_DURABLE,
     Durable,

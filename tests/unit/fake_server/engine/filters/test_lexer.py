@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from haclient_fake_server.engine.filters import FilterError, Path, Step, parse_path
+from haclient.errors import HAClientError
+from haclient_fake_server.engine.filters import FilterError, Path, Step, compile_filter, parse_path
 from haclient_fake_server.engine.filters.lexer import Kind, tokenize
 from haclient_fake_server.engine.filters.values import Value
 
@@ -153,3 +154,18 @@ def test_errors_show_only_the_beginning_of_long_text() -> None:
         tokenize("'" + "x" * 100)
     assert len(caught.value.found) < 50
     assert caught.value.found.endswith("...'") or caught.value.found.endswith('..."')
+
+
+@pytest.mark.row("AK7")
+def test_an_error_says_where_what_was_wanted_and_what_was_found() -> None:
+    error = FilterError(7, expected="a value", found="the end")
+    assert str(error) == "bad filter at character 7: expected a value, found the end"
+    assert (error.reason, error.position) == ("bad filter", 7)
+    assert (error.expected, error.found) == ("a value", "the end")
+    assert isinstance(error, HAClientError)
+
+
+def test_the_position_is_that_of_the_text() -> None:
+    with pytest.raises(FilterError) as caught:
+        compile_filter("/a = 1 AND ?")
+    assert caught.value.position == len("/a = 1 AND ")

@@ -9,8 +9,8 @@ import pytest
 from haclient.errors import ProtocolError
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.batch import NO_EXTRAS, Extras
-from haclient_fake_server.engine.identity import Publisher
 from haclient_fake_server.engine.journal import Block, MemoryJournal
+from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.replication.destination import (
     CHUNK_BYTES,
     FRAME_BYTES,

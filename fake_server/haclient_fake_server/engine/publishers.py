@@ -1,4 +1,4 @@
-"""Who published what: publisher ids, duplicates, and identities for messages that have none.
+"""Publishers: ids, duplicates, and identities for messages that have none.
 
 * A publisher's id is a checksum of its client name, so it is the same on every instance and after
   every restart.

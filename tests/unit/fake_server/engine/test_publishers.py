@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient_fake_server.engine.identity import Publishers
+from haclient_fake_server.engine.publishers import Publishers
 from support.engine import START_US, World
 
 PUBBER = 7094790850998930143
