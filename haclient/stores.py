@@ -12,18 +12,17 @@ from haclient_stores.adapters.recovery_point import (
 from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore, NullBookmarkStore
-from haclient_stores.bookmark_stores.prune import Pruned, prune
 from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
-from haclient_stores.bookmark_stores.watching import OldUndiscarded, UndiscardedWatch
+from haclient_stores.bookmark_stores.undiscarded_watch import OldUndiscarded, UndiscardedWatch
 from haclient_stores.errors import PublishGap, StoreCorrupt, StoreError, StoreFull, StoreLocked
 from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore, SubscriptionLog
 from haclient_stores.publish_stores.file import FilePublishStore, StoreSize, publish_store_size
 from haclient_stores.publish_stores.hybrid import HybridPublishStore
-from haclient_stores.publish_stores.memory import MemoryPublishStore
-from haclient_stores.publish_stores.null import NullPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore, NullPublishStore
 from haclient_stores.publish_stores.ring import RingPublishStore
 from haclient_stores.tools.explain import Explanation
+from haclient_stores.tools.store_files import Pruned, prune
 
 __all__ = [
     "BookmarkStore",

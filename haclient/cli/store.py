@@ -22,7 +22,7 @@ from haclient.stores import prune as prune_files
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.tools.explain import Explanation
-from haclient_stores.tools.inspect import BookmarkFile, StoreFile, size_of, viewed
+from haclient_stores.tools.store_files import BookmarkFile, StoreFile, size_of, viewed
 
 __all__ = ["entries_of", "explanations_of", "store", "subscriptions_of", "summary_of"]
 

@@ -52,7 +52,7 @@ from haclient.session.logon import LoggedOn
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog, PublishStore
-from haclient_stores.publish_stores.null import NullPublishStore
+from haclient_stores.publish_stores.memory import NullPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 
 __all__ = ["DEFAULT_MAX_UNPERSISTED_BYTES", "Publisher", "what_remains"]

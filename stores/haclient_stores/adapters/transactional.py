@@ -55,7 +55,7 @@ from haclient_stores.tracker.tracker import DUPLICATE, SubscriptionTracker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from haclient_stores.bookmark_stores.watching import UndiscardedWatch
+    from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 
 __all__ = ["Connection", "Delivered", "TransactionalRecoveryPoint"]
 

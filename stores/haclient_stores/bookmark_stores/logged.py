@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
     from haclient_stores.bookmark_stores.record_file import RecordFile
-    from haclient_stores.bookmark_stores.watching import UndiscardedWatch
+    from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
     from haclient_stores.disk.durable_file import Durability
     from haclient_stores.disk.files import Disk, File
     from haclient_stores.disk.threads import ThreadBinding

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
-    from haclient_stores.bookmark_stores.watching import UndiscardedWatch
+    from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
     from haclient_stores.disk.durable_file import Durability
     from haclient_stores.disk.files import Disk
     from haclient_stores.disk.threads import ThreadBinding

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
     from haclient_stores.bookmark_stores.subscription import Subscription
-    from haclient_stores.bookmark_stores.watching import UndiscardedWatch
+    from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
     from haclient_stores.disk.durable_file import Durability
     from haclient_stores.tracker.tracker import SubscriptionTracker
 

@@ -12,8 +12,7 @@ from haclient_stores.errors import PublishGap, StoreFull
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.hybrid import HybridPublishStore
-from haclient_stores.publish_stores.memory import MemoryPublishStore
-from haclient_stores.publish_stores.null import NullPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore, NullPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.ring import RingPublishStore
 from haclient_stores.publish_stores.segment import MIN_SEGMENT_BYTES

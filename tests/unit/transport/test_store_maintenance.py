@@ -16,7 +16,7 @@ from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
-from haclient_stores.bookmark_stores.watching import OldUndiscarded, UndiscardedWatch
+from haclient_stores.bookmark_stores.undiscarded_watch import OldUndiscarded, UndiscardedWatch
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
 

@@ -10,8 +10,7 @@ from haclient.transport.publisher import on_disk, sync_accepted
 from haclient.transport.store_maintenance import group_sync
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
-from haclient_stores.publish_stores.memory import MemoryPublishStore
-from haclient_stores.publish_stores.null import NullPublishStore
+from haclient_stores.publish_stores.memory import MemoryPublishStore, NullPublishStore
 from support.custom import DictPublishStore
 from support.frames import put
 from support.recording import Event, RecordingDisk

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from haclient_stores.bookmark_stores.watching import OldUndiscarded, UndiscardedWatch
+from haclient_stores.bookmark_stores.undiscarded_watch import OldUndiscarded, UndiscardedWatch
 from haclient_stores.errors import UsageError
 
 pytestmark = pytest.mark.row("BS5")

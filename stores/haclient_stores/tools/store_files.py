@@ -1,26 +1,31 @@
-"""Read store files while a client may use them: what they hold, whether they are whole.
+"""Read and prune store files from outside: the command line and cron use it.
 
-Nothing is changed and nothing is locked, so a client may have the file in use. What is seen is then
-the state of one moment; a file that was read in the middle of a change is read again.
+`viewed` changes and locks nothing, so a client may have the file in use. What is seen is then the
+state of one moment; a file that was read in the middle of a change is read again. `prune` locks the
+file, so no client may have it in use.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.record_file import LOG_MAGIC
 from haclient_stores.bookmark_stores.ring import RING_MAGIC, RingBookmarkStore
+from haclient_stores.checks import check_callable
+from haclient_stores.disk.ownership import check_path
 from haclient_stores.disk.view_disk import ViewDisk
-from haclient_stores.errors import StoreCorrupt, StoreError
+from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
 from haclient_stores.publish_stores.file import FilePublishStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = ["BookmarkFile", "StoreFile", "kind_of", "size_of", "viewed"]
+__all__ = ["BookmarkFile", "Pruned", "StoreFile", "kind_of", "prune", "size_of", "viewed"]
 
 _ATTEMPTS: Final = 5
 _MAGIC_BYTES: Final = 8
@@ -89,3 +94,54 @@ def _opened(
     if kind is LoggedBookmarkStore:
         return LoggedBookmarkStore(path, on_progress=on_progress, disk=ViewDisk())
     return kind(path, disk=ViewDisk())
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What became of a file.
+
+    Attributes:
+        path: The file.
+        before_bytes: Its size before.
+        after_bytes: Its size now.
+    """
+
+    path: Path
+    before_bytes: int
+    after_bytes: int
+
+
+def prune(
+    paths: Iterable[str | Path], *, on_progress: Callable[[int], object] | None = None
+) -> list[Pruned]:
+    """Prune bookmark logs, one after the other; stores that never grow are left as they are.
+
+    Args:
+        paths: The files.
+        on_progress: Called with the bytes read so far of the file that is pruned.
+
+    Raises:
+        StoreLocked: A client has the file in use; those before it are pruned.
+        StoreError: There is no store at a path.
+        UsageError: One of these is no path, or they are one path; nothing is pruned.
+    """
+    done: list[Pruned] = []
+    check_callable("on_progress", on_progress)
+    for path in _checked(paths):
+        before_bytes = size_of(path) if path.exists() else 0
+        if kind_of(path) is LoggedBookmarkStore:
+            store = LoggedBookmarkStore(path, on_progress=on_progress)
+            try:
+                store.prune()
+            finally:
+                store.close()
+        done.append(Pruned(path, before_bytes, size_of(path)))
+    return done
+
+
+def _checked(paths: object) -> list[Path]:
+    """All of them as paths; one alone is refused, for a text would be a path for each letter."""
+    if isinstance(paths, (str, bytes)) or not isinstance(paths, Iterable):
+        raise UsageError(f"paths is a list of files, not {paths!r}")
+    given = cast("Iterable[str | Path]", paths)
+    return [check_path(path, "the file of a store") for path in given]

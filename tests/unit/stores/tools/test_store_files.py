@@ -7,13 +7,12 @@ import pytest
 
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
-from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked, UsageError
 from haclient_stores.publish_stores.file import FilePublishStore
-from haclient_stores.tools.inspect import StoreFile, kind_of, size_of, viewed
-
-pytestmark = pytest.mark.row("PS23")
+from haclient_stores.tools.store_files import StoreFile, kind_of, prune, size_of, viewed
 
 
+@pytest.mark.row("PS23")
 def test_stores_that_are_in_use_are_seen_as_they_are_and_stay_as_they_are(tmp_path: Path) -> None:
     logged = LoggedBookmarkStore(tmp_path / "s.bm")
     ring = RingBookmarkStore(tmp_path / "s.ring")
@@ -33,6 +32,7 @@ def test_stores_that_are_in_use_are_seen_as_they_are_and_stay_as_they_are(tmp_pa
         store.close()
 
 
+@pytest.mark.row("PS23")
 def test_a_publish_store_that_is_in_use_is_seen_too(tmp_path: Path) -> None:
     store = FilePublishStore(tmp_path / "p")
     for _ in range(5):
@@ -47,6 +47,7 @@ def test_a_publish_store_that_is_in_use_is_seen_too(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.row("PS23")
 def test_a_log_that_is_written_meanwhile_is_read_as_of_one_moment(tmp_path: Path) -> None:
     store = LoggedBookmarkStore(tmp_path / "s.bm")
     stop = threading.Event()
@@ -74,6 +75,7 @@ def test_a_log_that_is_written_meanwhile_is_read_as_of_one_moment(tmp_path: Path
     store.close()
 
 
+@pytest.mark.row("PS23")
 def test_damage_is_told_and_progress_shown(tmp_path: Path) -> None:
     path = tmp_path / "s.bm"
     store = LoggedBookmarkStore(path)
@@ -89,6 +91,7 @@ def test_damage_is_told_and_progress_shown(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.row("PS23")
 def test_anything_else_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello, world")
     for wrong in (tmp_path, tmp_path / "text"):
@@ -98,6 +101,7 @@ def test_anything_else_is_no_store(tmp_path: Path) -> None:
         kind_of(tmp_path / "none")
 
 
+@pytest.mark.row("PS23")
 def test_a_view_ends_with_its_block_also_by_an_error(tmp_path: Path) -> None:
     LoggedBookmarkStore(tmp_path / "s.bm").close()
     views: list[StoreFile] = []
@@ -111,3 +115,44 @@ def test_a_view_ends_with_its_block_also_by_an_error(tmp_path: Path) -> None:
         look()
     with pytest.raises(UsageError, match="closed"):
         views[0].open_for("me")
+
+
+def filled(path: Path) -> LoggedBookmarkStore:
+    store = LoggedBookmarkStore(path)
+    store.open_for("me")
+    for number in store.subscription("s").log_batch([f"7|{n}|" for n in range(1, 100_001)]):
+        if number % 1000:
+            store.discard("s", number)
+    return store
+
+
+@pytest.mark.row("BS16", "BS17")
+def test_logs_are_pruned_and_what_never_grows_is_left_alone(tmp_path: Path) -> None:
+    filled(tmp_path / "s.bm").close()
+    RingBookmarkStore(tmp_path / "s.ring").close()
+    FilePublishStore(tmp_path / "p").close()
+    steps: list[int] = []
+    logged, ring, publish = prune(
+        [tmp_path / "s.bm", str(tmp_path / "s.ring"), tmp_path / "p"], on_progress=steps.append
+    )
+    assert logged.after_bytes < logged.before_bytes / 2
+    assert logged.after_bytes == (tmp_path / "s.bm").stat().st_size
+    assert ring.before_bytes == ring.after_bytes
+    assert publish.before_bytes == publish.after_bytes
+    assert steps == sorted(steps)
+    assert steps[-1] > 3_000_000
+    store = LoggedBookmarkStore(tmp_path / "s.bm")
+    assert store.client_name == "me"
+    assert store.subscription("s").undiscarded_count == 100
+    store.close()
+
+
+@pytest.mark.row("BS16", "BS17")
+def test_a_file_in_use_is_refused_and_a_missing_one_not_made(tmp_path: Path) -> None:
+    store = filled(tmp_path / "s.bm")
+    with pytest.raises(StoreLocked, match="as client 'me'"):
+        prune([tmp_path / "s.bm"])
+    store.close()
+    with pytest.raises(StoreError, match="No such file"):
+        prune([tmp_path / "none"])
+    assert not (tmp_path / "none").exists()
