@@ -219,7 +219,7 @@ class Job:
         return [*arguments, "--store", store, "--rate", f"{self.rate:g}", "--timeout", "60"]
 
     def subscribe(self) -> list[str]:
-        """The command line of the subscriber: `recent` goes on where its store says."""
+        """The command line of the subscriber: `recent` resumes where its store ends."""
         store = str(self.directory / "bookmark-store")
         arguments = [
             "subscribe",

@@ -310,7 +310,7 @@ class _DemoRun:
         successor = await self._start_subscriber(self._primary, self._secondary)
         await self._until(lambda: bool(self.lives[-1]))
         self.restarts += 1
-        self._progress.report("the next subscriber goes on where its store says")
+        self._progress.report("the next subscriber resumes where its store ends")
         return successor
 
     async def _check_nothing_is_left(self) -> None:

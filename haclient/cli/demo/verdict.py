@@ -67,8 +67,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             f"{self.restarts} {restarts} of the subscriber, {self.seconds:.1f} s"
         )
         again = (
-            f"{self.redelivered_undiscarded} came again because the killed subscriber had not "
-            "discarded them"
+            f"{self.redelivered_undiscarded} were delivered again, since the killed subscriber had "
+            "not discarded them"
         )
         first = (
             f"the other server delivered after {self.failover_ms_p50:.0f} ms (median over the "

@@ -73,7 +73,7 @@ def test_what_is_allowed_never_falls_and_never_jumps() -> None:
 
 
 FAIL_OVER = ["killed broker", "delivers", "is back and has caught up"]
-RESTART = ["killed the subscriber", "goes on where its store says"]
+RESTART = ["killed the subscriber", "resumes where its store ends"]
 
 
 async def test_a_small_demo_runs_its_course() -> None:
