@@ -153,7 +153,7 @@ class HAClient(Client):
         await super().__aenter__()
         try:
             await self._reconnector.connect_and_logon()
-        except BaseException:
+        except BaseException:  # `async with` calls `__aexit__` only for a block that was entered
             await self.__aexit__(*sys.exc_info())
             raise
         return self

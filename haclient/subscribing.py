@@ -181,7 +181,7 @@ class Subscriber:
         session.router.add(subscription)  # before it is sent, so that no ack is missed
         try:
             await publisher.publish_command(command, command_id)
-        except BaseException:
+        except BaseException:  # refused or cancelled: no ack will come
             session.router.remove(subscription)
             raise
         self._serve(subscription, delivery, handler)

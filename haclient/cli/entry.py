@@ -36,7 +36,7 @@ def main() -> None:
         from haclient.cli.app import run  # noqa: PLC0415  # most of the time that it takes
 
         code = run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # during the import; `run` handles it later
         sys.stderr.write("haclient: error: interrupted\n")
         code = _INTERRUPTED
     sys.exit(code)

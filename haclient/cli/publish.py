@@ -283,7 +283,7 @@ async def _publish_input(run: PublishRun, client: HAClient) -> None:
 async def _flush(run: PublishRun, client: HAClient) -> None:
     try:
         await client.publish_flush(timeout=run.request.timeout or _FLUSH_TIMEOUT_S)
-    except TimedOut as error:
+    except TimedOut as error:  # no server at all, or one that does not persist in time
         if client.disconnected:
             raise lost_connection(run) from error
         raise

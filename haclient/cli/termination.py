@@ -126,7 +126,7 @@ def print_error(text: str, *, kind: str = "error") -> None:
     try:
         sys.stderr.write(f"haclient: {kind}: {text}\n")
         sys.stderr.flush()
-    except OSError:
+    except OSError:  # stderr is closed
         return
 
 

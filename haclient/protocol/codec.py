@@ -280,7 +280,7 @@ def check_payload(data: object) -> None:
         return
     try:
         memoryview(data)  # type: ignore[arg-type]  # whether it is a buffer is the question
-    except TypeError:
+    except TypeError:  # neither text nor a buffer
         raise UsageError(
             "data is bytes, bytearray, memoryview or str, "
             f"not {type(data).__name__}: encode it first, such as with json.dumps"
@@ -363,7 +363,7 @@ def _number(text: str) -> int | None:
         return number if number <= _LARGEST else None
     try:  # 12.0 and 1e3 are what the typed decoder takes for 12 and 1000
         return msgspec.convert(text, Unsigned | None, strict=False)
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError):  # not a number that is meant
         return None
 
 
@@ -423,7 +423,7 @@ class MessageDecoder:
         """
         try:
             messages: list[Message] = self._decode_lines(b"\n".join(heads))
-        except _REFUSED:
+        except _REFUSED:  # one header in the chunk is unusual: read each by itself
             messages = []
         if len(messages) != len(heads):
             messages = list(map(self._decode_alone, heads, bodies))
@@ -438,7 +438,7 @@ class MessageDecoder:
     def _decode_alone(self, head: bytes, body: bytes) -> Message:
         try:
             message = self._decode_one(head)
-        except _REFUSED:
+        except _REFUSED:  # an unknown or misspelled field
             return _decode_leniently(head, body)
         message.data = body
         return message
@@ -499,7 +499,7 @@ class MessageDecoder:
         end = body.find(b"}", position) + 1
         try:
             head = self._decode_record(body[position:end])
-        except _REFUSED:
+        except _REFUSED:  # a record header that only the lenient decoder can read
             fields, end = parse_header(body, position)
             _overlay(record, fields, keep=("kind", "batch_size"))
             return end
@@ -515,7 +515,7 @@ def _decode_leniently(head: bytes, body: bytes) -> Message:
     try:
         fields, _ = parse_header(head)
         message.data = body
-    except ProtocolError:
+    except ProtocolError:  # a brace inside a string was taken for the end
         if not body:
             raise
         whole = head + body  # the first brace was one inside a string

@@ -393,7 +393,7 @@ def _is_position(bookmark: str) -> bool:
     """Whether a server's bookmark names a message, so that it can be asked for."""
     try:
         found = parse_bookmark(bookmark) if bookmark else None
-    except UsageError:
+    except UsageError:  # a position of another kind of server
         return False
     return isinstance(found, Bookmark)
 

@@ -99,7 +99,7 @@ class Session:
         out = Received()
         try:
             self._sort(messages, out)
-        except ProtocolError as error:
+        except ProtocolError as error:  # what came before it in the chunk still counts
             out.fault = error
         if messages and _is_disconnect(messages[-1]):
             out.disconnect_reason = messages[-1].reason
@@ -159,7 +159,7 @@ class Session:
             return
         try:
             numbers = log.log_batch([message.bookmark for message in run])
-        except UsageError as error:
+        except UsageError as error:  # the store cannot read what the server sent
             raise ProtocolError(
                 f"the server sent a bookmark that cannot be read: {error}"
             ) from error

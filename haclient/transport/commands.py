@@ -328,7 +328,7 @@ class Commander:
         try:
             what = f"{request.what} again"
             await self.command(header, request.body, what=what, timeout=timeout, patient=True)
-        except BaseException:
+        except BaseException:  # refused, lost or cancelled: the next attempt adds it anew
             self.session.router.remove(subscription)
             drop_queued(subscription)
             raise
@@ -355,7 +355,7 @@ class Commander:
             log.begin(acked=request.gets_persisted_acks, start=None, conflated=True)
         try:
             await self.command(header, request.body, what=what, timeout=timeout)
-        except BaseException:
+        except BaseException:  # refused, lost or cancelled: it goes on as it was
             if log is not None:
                 log.paused = was_paused
             raise
@@ -384,7 +384,7 @@ class Commander:
         header |= {"sub_id": ids, "opts": word, "a": "processed"}
         try:
             await self.command(header, what=f"{word} of {ids}", timeout=timeout)
-        except BaseException:
+        except BaseException:  # refused, lost or cancelled: nothing has changed
             for log, was_paused in before:
                 log.paused = was_paused
             raise
@@ -608,7 +608,7 @@ async def delete_stored(
         while True:
             try:
                 return await _store_and_wait(commander, publisher, fields, body)
-            except StoreFull as full:
+            except StoreFull as full:  # nothing was stored
                 await publisher.room_after(full, _WHAT)
     raise TimedOut(f"{_WHAT}: the server did not answer within {timeout:g} s")
 

@@ -254,7 +254,7 @@ class Core:
             self.reconcile()
             await self.start_heartbeat(timeout=timeout)
             self.publisher.open_log()
-        except BaseException:
+        except BaseException:  # refused, lost or cancelled: half a logon is of no use
             await self.abandon()
             raise
         finally:
@@ -490,7 +490,7 @@ class Core:
                 fields = self.fields("flush", a="processed")
                 try:
                     await self.commander.command(fields, what="flush", timeout=timeout)
-                except DisconnectedError:
+                except DisconnectedError:  # the next connection gets a new flush
                     if not self.status.reconnects:
                         raise
                 else:
@@ -668,7 +668,7 @@ async def _exchange(
         return await commander.confirm(
             lambda: connection.writer.send_urgent(frame), pending, event, timeout=timeout
         )
-    except CommandError as error:
+    except CommandError as error:  # the server's refusal
         raise refusal(error.reason) from error
 
 
@@ -706,7 +706,7 @@ async def drain(publisher: Publisher, flush: Flush, *, limit_s: float) -> str:
         rest_s = max(limit_s - round(trio.current_time() - began, 3), 0.0)
     try:
         await flush(timeout=rest_s)
-    except (TimedOut, DisconnectedError) as error:
+    except (TimedOut, DisconnectedError) as error:  # the limit, or no hope: the caller warns
         return str(error)
     count = 0 if publisher.log is None else publisher.log.unpersisted_count
     return f"{count} were published while it was left" if count else ""

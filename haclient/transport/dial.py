@@ -107,7 +107,7 @@ async def _connect_unix(uri: Uri) -> socket.socket:
     except OSError as error:
         sock.close()
         raise _refused(uri, error) from error
-    except BaseException:
+    except BaseException:  # cancelled: do not leak the socket
         sock.close()
         raise
     return socket.socket(fileno=sock.detach())
@@ -126,7 +126,7 @@ async def _connect_tcp(uri: Uri) -> socket.socket:
         nonlocal winner
         try:
             connected = await _connect_address(uri, family, address)
-        except OSError as error:
+        except OSError as error:  # try the next address
             failures.append(error)
             failed.set()
             return

@@ -123,6 +123,6 @@ class Events:
             result = callback(*values)
             if isawaitable(result):
                 await result
-        except Exception:
+        except Exception:  # it leaves the client's block, and no callback follows
             self._failed = True
             raise

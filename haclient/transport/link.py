@@ -94,14 +94,14 @@ class TcpLink(Link):
     def try_send(self, data: memoryview | bytes) -> int | None:
         try:
             return self._socket.send(data)
-        except (BlockingIOError, InterruptedError):
+        except (BlockingIOError, InterruptedError):  # the socket is full
             return None
 
     @override
     def recv_into(self, buffer: memoryview) -> int | None:
         try:
             return self._socket.recv_into(buffer)
-        except (BlockingIOError, InterruptedError):
+        except (BlockingIOError, InterruptedError):  # nothing has arrived
             return None
 
     @override
@@ -143,7 +143,7 @@ def _name(ask: Callable[[], tuple[str, int] | str]) -> str:
     """An address as text; empty when the peer has already gone."""
     try:
         address = ask()
-    except OSError:
+    except OSError:  # the peer has closed it
         return ""
     if isinstance(address, str):  # a Unix socket's path
         return address

@@ -333,7 +333,7 @@ def network() -> MemoryNetwork:
     """The network of this `trio.run`."""
     try:
         return _network.get()
-    except LookupError:
+    except LookupError:  # the first use in this context
         made = MemoryNetwork()
         _network.set(made)
         return made

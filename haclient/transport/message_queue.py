@@ -275,7 +275,7 @@ async def serve(
                 result = handler(message)
                 if isawaitable(result):
                     await result
-            except Exception as error:
+            except Exception as error:  # the application's: a policy decides
                 if policy == "raise":
                     raise
                 await _absorb(policy, message, error)

@@ -54,7 +54,7 @@ async def open_nursery() -> AsyncGenerator[trio.Nursery]:
     try:
         async with trio.open_nursery() as nursery:
             yield nursery
-    except BaseExceptionGroup as group:
+    except BaseExceptionGroup as group:  # trio wraps even a single error
         error = unwrapped(group)
         if error is group:
             raise

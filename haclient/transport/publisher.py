@@ -312,7 +312,7 @@ class Publisher:
             body = body.encode()
         try:
             sequence = log.append(self._heads.get(topic) or self._head(topic), _TAIL, body)
-        except StoreFull as full:
+        except StoreFull as full:  # nothing was stored: wait for room
             sequence = await self._append_later(full, self._head(topic), body)
         except TypeError:  # checked only after a failure, to keep the hot path short
             check_text("topic", topic)
@@ -394,7 +394,7 @@ class Publisher:
         await self.make_room()
         try:
             sequence = self.append(head, body)
-        except StoreFull as full:
+        except StoreFull as full:  # nothing was stored: wait for room
             sequence = await self._append_later(full, head, body)
         await self.wait_synced()
         return sequence
@@ -432,7 +432,7 @@ class Publisher:
             return None
         try:
             return self.append(self._heads.get(topic) or self._head(topic), body)
-        except StoreFull as full:
+        except StoreFull as full:  # waiting is not allowed here
             if not full.wait:
                 raise
             raise WouldBlock(f"publish_nowait: {full}") from full
@@ -449,7 +449,7 @@ class Publisher:
         while True:
             try:
                 self.send_unstored(frame)
-            except DisconnectedError:
+            except DisconnectedError:  # nothing was sent
                 if self.wait_for_connection is None:
                     raise
                 await self.wait_for_connection()
@@ -542,7 +542,7 @@ class Publisher:
             await self.room_after(full, "publish")
             try:
                 return self.append(head, body)
-            except StoreFull as again:
+            except StoreFull as again:  # another task was faster
                 full = again
 
     async def wait_persisted(self, sequence: int, what: str) -> None:
@@ -592,7 +592,7 @@ async def sync_accepted(store: PublishStore | None) -> None:
         with trio.CancelScope(shield=True):
             try:
                 await trio.to_thread.run_sync(store.sync)
-            except StoreFull as error:
+            except StoreFull as error:  # of the sync, not of the append
                 raise StoreError(f"stored, but not on the disk: {error}") from error
 
 

@@ -110,7 +110,7 @@ class Reconnector:
             while self._core.status.stop_reason is None:
                 try:
                     await self._steps[self._plan.state]()
-                except _EXPECTED as error:
+                except _EXPECTED as error:  # anything else is a defect and ends the client
                     await self._failed(error)
                 else:
                     self._plan.done()
@@ -223,7 +223,7 @@ class Reconnector:
     async def _wait(self) -> None:
         try:
             delay_s = self._delay.delay_for(self._uri, trio.current_time())
-        except TimedOut as error:
+        except TimedOut as error:  # the strategy gives up
             why = f"{error}; the last error: {self._chooser.error()}"
             raise ReconnectGaveUp(self._plan.attempts, why) from error
         await trio.sleep(delay_s)
@@ -280,7 +280,7 @@ class Reconnector:
             if subscription is not None:
                 try:
                     await self._resubscribe_one(subscription, entry)
-                except (CommandError, AuthenticationError) as error:
+                except (CommandError, AuthenticationError) as error:  # the policy decides
                     self._refused(subscription, error)
         core.check_connected()
         core.set_state(ConnectionState.RESUBSCRIBED)

@@ -348,7 +348,7 @@ async def run_demo(
             )
             try:
                 await demo_run.play()
-            except _Stuck:
+            except _Stuck:  # a step took too long: judge what has arrived
                 is_stuck = True
             nursery.cancel_scope.cancel()
     measures = Measures(

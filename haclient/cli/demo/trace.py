@@ -116,7 +116,7 @@ class TraceReader:
             with self._path.open("rb", buffering=0) as file:
                 file.seek(self._offset)
                 return list(self._steps(file))
-        except FileNotFoundError:
+        except FileNotFoundError:  # the process was killed before it wrote anything
             return []
 
     def _steps(self, file: RawIOBase) -> Iterator[Step]:
