@@ -32,7 +32,7 @@ BACKLOG: Final = 1024
 """Connections that may wait to be accepted: all clients of a failed server at once."""
 
 ACCEPT_PAUSE_S: Final = 0.1
-"""How long to wait when the process has run out of file descriptors."""
+"""How long to wait before accepting again when the process has no file descriptor left."""
 
 RESERVED_DESCRIPTORS: Final = 32
 """File descriptors that connections may not use: the journal opens segments and manifests while the
@@ -55,15 +55,15 @@ class Listener(Protocol):
         """Accept connections until cancelled."""
 
     def close(self) -> None:
-        """Listen no more; connections stay."""
+        """Stop listening; connections stay."""
 
 
 def listen(uri: str, accept: Callable[[Link], object]) -> Listener:
-    """Listen, and have `accept` called with each connection.
+    """Listen on an address.
 
     Args:
         uri: `tcp://HOST:PORT`, port 0 for a free one, or `mem://NAME:PORT`.
-        accept: Gets the server's end of each connection.
+        accept: Called with the server's end of each connection.
 
     Raises:
         UsageError: The address is malformed.
@@ -89,13 +89,16 @@ def _parse(uri: str) -> tuple[str, str, int]:
 
 
 def descriptor_limit() -> float:
-    """How many files and sockets this process may have open."""
+    """How many files and sockets this process may have open, infinity without a limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return float("inf") if soft == resource.RLIM_INFINITY else soft
 
 
 def check_reachable(uris: Iterable[str]) -> None:
-    """Check that other processes can connect to these addresses.
+    """Check that other processes can connect to addresses.
+
+    Args:
+        uris: Addresses to listen on.
 
     Raises:
         UsageError: One of them is malformed, or in memory.
@@ -113,7 +116,7 @@ class _MemoryListener:
         self.close = network().listen(address, accept)
 
     async def run(self) -> None:
-        """Nothing to do: whoever connects calls `accept`."""
+        """Do nothing: the dialler calls `accept`."""
 
 
 class TcpListener:
@@ -123,7 +126,7 @@ class TcpListener:
         host: The interface, by name or number.
         port: The port; 0 takes a free one.
         accept: Gets the server's end of each connection.
-        limit: How many file descriptors there are, asked for each connection.
+        limit: Returns how many file descriptors the process may have; called for each connection.
 
     Attributes:
         uri: The address, with its real port.
@@ -163,8 +166,8 @@ class TcpListener:
                 if error.errno in _OUT_OF_DESCRIPTORS:
                     self._refuse(str(error))
                     await trio.sleep(ACCEPT_PAUSE_S)
-                continue  # or the peer has gone again, or another task was faster
-            # A new descriptor is the lowest that is free: all below it are in use.
+                continue  # any other error: nothing to accept, as when the peer has closed it
+            # A new descriptor is the lowest free one, so all below it are in use.
             if connection.fileno() >= self._limit() - RESERVED_DESCRIPTORS:
                 self._refuse(f"{connection.fileno()} of {self._limit():g} descriptors are in use")
                 connection.close()
@@ -173,11 +176,11 @@ class TcpListener:
             self._accept(TcpLink(connection))
 
     def _refuse(self, reason: str) -> None:
-        """Say so once, until a connection is accepted again."""
+        """Log that connections are refused, once until a connection is accepted again."""
         if not self._refusing:
             _log.warning("%s: connections are refused: %s (see ulimit -n)", self.uri, reason)
         self._refusing = True
 
     def close(self) -> None:
-        """Listen no more; connections stay."""
+        """Stop listening; connections stay."""
         self._socket.close()

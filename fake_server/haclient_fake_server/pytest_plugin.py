@@ -10,9 +10,9 @@ imports nothing of ours: a test run that uses no fixture pays nothing.
 | `amps_cluster` | clusters: `await amps_cluster("east", "west")` | an async test under trio |
 | `amps_broker_process` | a `BrokerProcess`, to kill, pause and start again | nothing |
 
-Async fixtures need pytest-trio (or anyio's plugin with its trio backend), and fail in one line
-where the test is not run by it. Brokers listen on free ports of the loopback interface, keep their
-data in a temporary directory, and end with the test.
+Async fixtures need pytest-trio (or anyio's plugin with its trio backend), and fail with one line
+where neither runs the test. Brokers listen on free ports of the loopback interface, keep their data
+in a temporary directory, and end with the test.
 """
 
 from __future__ import annotations
@@ -55,14 +55,27 @@ class ClusterFactory(Protocol):
     ) -> Cluster:
         """Start brokers that replicate to each other; they end with the test.
 
-        For what this does not offer, write `async with Cluster(...)`.
+        Use `async with Cluster(...)` for further options.
+
+        Args:
+            names: The brokers' instance names, one or more.
+            on: How the brokers run.
+            mode: How they replicate.
+            config: Everything else; see `Cluster`.
+
+        Returns:
+            The cluster, when all its brokers listen.
+
+        Raises:
+            UsageError: A name or a word cannot be, or a broker cannot be configured so.
+            HAClientError: A broker did not start.
         """
         ...
 
 
 @pytest.fixture
 def amps_under_trio(request: pytest.FixtureRequest) -> None:
-    """For the other fixtures: fails, in one clear line, where async ones cannot be run."""
+    """Used by the other fixtures: fails with one clear line where async ones cannot be run."""
     plugins = request.config.pluginmanager.get_plugins()
     has_trio = any(getattr(each, "__name__", "") == "pytest_trio.plugin" for each in plugins)
     test: object = getattr(request.node, "obj", None)

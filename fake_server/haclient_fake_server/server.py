@@ -43,11 +43,11 @@ class BrokerServer:
     """A running broker, for as long as its `async with` block.
 
     Args:
-        config: What to run.
-        disk: Where the journal is; the real file system unless a test says otherwise.
-        wall_clock_us: Microseconds since 1970, asked once at the start.
+        config: Of the broker.
+        disk: The file system of the journal; the real one by default.
+        wall_clock_us: Returns microseconds since 1970; called once, at the start.
         dial: How to reach a destination of replication.
-        start_id: A random number of 64 bits, asked once at the start: see `LogStart`.
+        start_id: Returns a random number of 64 bits; called once, at the start: see `LogStart`.
         kill_points: Where a test may end the process.
     """
 
@@ -76,7 +76,7 @@ class BrokerServer:
 
     @property
     def uris(self) -> list[str]:
-        """The addresses it listens on, with their real ports."""
+        """The addresses on which it listens, with their real ports."""
         return [listener.uri for listener in self._listeners]
 
     async def __aenter__(self) -> Self:
@@ -122,7 +122,7 @@ class BrokerServer:
         """Close all connections, then the journal.
 
         Raises:
-            StoreError: The journal could not be written, and the broker has stopped for that.
+            StoreError: The journal could not be written, which has stopped the broker.
         """
         nursery, self._nursery = self._nursery, None
         if nursery is not None:
@@ -139,7 +139,14 @@ class BrokerServer:
             self._close()
 
     def attach(self, link: Link) -> None:
-        """Serve a connection; listeners bring theirs, others may be brought by hand."""
+        """Serve a connection that was made in any other way than through a listener.
+
+        Args:
+            link: The broker's end. It is closed at once while the broker is closing.
+
+        Raises:
+            UsageError: The broker does not run.
+        """
         hub = self._entered()
         if self._nursery is None:  # it is closing
             link.close()
@@ -150,21 +157,28 @@ class BrokerServer:
 
     @property
     def destinations(self) -> tuple[DestinationStatus, ...]:
-        """Where the log is replicated to, and how far that is."""
+        """The state of each destination of replication, as configured.
+
+        Raises:
+            UsageError: The broker does not run.
+        """
         return self._entered().destinations
 
     @property
     def missing(self) -> int:
-        """How many replicated records were dropped, since this log had gone on without them.
+        """How many replicated records were dropped, since this log has later ones of the publisher.
 
         This log and that of their sender differ for good: see README.md, *Replication*.
+
+        Raises:
+            UsageError: The broker does not run.
         """
         return self._entered().missing
 
     def downgrade(self, address: str) -> None:
-        """Let persisted acks no longer wait for a destination, until `upgrade`.
+        """Do not hold persisted acks back for a destination any more, until `upgrade`.
 
-        Acks that wait for it alone are sent at once.
+        Acks that only wait for it are sent at once.
 
         Args:
             address: `tcp://HOST:PORT`, as in `destinations`.
@@ -175,7 +189,7 @@ class BrokerServer:
         self._entered().downgrade(address)
 
     def upgrade(self, address: str) -> None:
-        """Let persisted acks wait for a destination again, as soon as it has caught up.
+        """Hold persisted acks back for a destination again, as soon as it has caught up.
 
         Args:
             address: `tcp://HOST:PORT`, as in `destinations`.
@@ -227,17 +241,27 @@ async def serve(
     *,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a broker until cancelled; reports its addresses when it is ready."""
+    """Run a broker until cancelled.
+
+    Args:
+        config: Of the broker.
+        task_status: Gets the addresses when the broker listens.
+
+    Raises:
+        StoreError: The journal cannot be opened or written.
+        UsageError: An address to listen on is malformed.
+        OSError: An address cannot be listened on.
+    """
     async with BrokerServer(config) as server:
         task_status.started(server.uris)
         await trio.sleep_forever()
 
 
 def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """The error in a group that holds a single one: nurseries wrap what they let through.
+    """The error in a group that holds a single one, since nurseries wrap errors in groups.
 
-    When the journal fails, connections that have not heard of it meet the journal stopped: those
-    errors add nothing to the one that says why.
+    When the journal fails, other connections get `JournalStopped` from their next write. These
+    errors add nothing to the one that says why, and are left out.
     """
     causes = group.subgroup(_is_cause) or group
     first, *others = causes.exceptions

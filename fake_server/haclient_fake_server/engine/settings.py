@@ -1,4 +1,4 @@
-"""What the engine is told of its instance; `haclient_fake_server.config` adds what shells need."""
+"""The configuration of the engine; `haclient_fake_server.config` adds what the shells need."""
 
 from __future__ import annotations
 
@@ -42,14 +42,16 @@ class SowTopic:
 
 @dataclass(frozen=True, slots=True)
 class ReplicateTo:
-    """Another instance that gets everything this one logs.
+    """A destination of replication: another instance that gets everything this one logs.
 
     Attributes:
         uri: Where it listens for clients, `tcp://[USER:PASSWORD@]HOST:PORT`.
-        mode: `sync` holds back persisted acks until it has acknowledged, `async` does not.
-        downgrade_after_s: When a record has waited so long for it, it counts as asynchronous until
-            it has caught up; `None` for never.
-        heartbeat_s: It is given up after twice this silence, and called again.
+        mode: `sync` holds persisted acks back until the destination has acknowledged, `async` does
+            not.
+        downgrade_after_s: When a record has waited for the destination for this many seconds, it
+            counts as asynchronous until it has caught up; `None` for never.
+        heartbeat_s: Heartbeat interval in seconds. After two and a half silent intervals the
+            destination is considered dead, and dialled again.
 
     Raises:
         UsageError: The address, the mode or a time is malformed.
@@ -61,7 +63,7 @@ class ReplicateTo:
     heartbeat_s: float = 3.0
 
     def __post_init__(self) -> None:
-        """Refuse nonsense."""
+        """Check the values."""
         address = self.address
         if self.mode not in {"sync", "async"}:
             raise UsageError(f"replicate to {address}: mode {self.mode!r}, not sync or async")
@@ -108,7 +110,7 @@ class EngineSettings:
     replicate_to: tuple[ReplicateTo, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Check the values."""
         addresses = [to.address for to in self.replicate_to]
         if len(set(addresses)) < len(addresses):
             raise UsageError(f"an instance is named twice to replicate to: {addresses}")

@@ -60,7 +60,7 @@ _OF_A_STORE: Final = "control"
 
 
 class JournalStopped(StoreError):
-    """An earlier write or sync has failed, and was told to whoever asked for it."""
+    """An earlier write or sync has failed, and its caller got the error."""
 
 
 class JournalFiles(JournalReader):
@@ -69,8 +69,8 @@ class JournalFiles(JournalReader):
     Args:
         directory: Where they are; created when missing. Held by a lock while open.
         disk: The file system.
-        segment_bytes: Size of new segments; a longer block, or a long prologue, gets a longer one.
-        instance_id: The broker's; written into new segments.
+        segment_bytes: Size of new segments; a longer block or prologue makes a segment longer.
+        instance_id: Id of the broker instance, which is written into new segments.
         start_id: A random number of 64 bits, another one for each start.
         kill_points: Where a test may end the process.
 
@@ -103,7 +103,7 @@ class JournalFiles(JournalReader):
         self._durable = NOT_DURABLE
         self._unsynced_names = False
         self._dirty = False
-        self._syncing = threading.Lock()  # an error is told to one of two syncs only
+        self._syncing = threading.Lock()  # the kernel reports an error to one of two syncs only
         self._disk_failed = False
         disk.make_directory(directory)
         if disk.exists(directory / _OF_A_STORE):
@@ -122,11 +122,14 @@ class JournalFiles(JournalReader):
     # --- writing -------------------------------------------------------------------------------
 
     def append(self, block: Block) -> None:
-        """Write a block; when this returns a killed process no longer loses it.
+        """Write a block; when this returns, a kill of the process no longer loses it.
+
+        Args:
+            block: Its first position is `next_position`.
 
         Raises:
             StoreFull: There is no room for another segment.
-            StoreError: The disk failed, now or earlier: only the next start may go on.
+            StoreError: The disk failed, now or earlier: the broker has to be started again.
         """
         self._write(
             block.records, block.count, first_position=block.first_position, now_us=block.first_us
@@ -138,10 +141,10 @@ class JournalFiles(JournalReader):
         self._dirty = True
 
     def sync(self) -> None:
-        """Force what was written to the disk itself.
+        """Sync everything that was written to the disk itself; may run in a thread.
 
         Raises:
-            StoreError: The disk failed, now or earlier: only the next start may go on.
+            StoreError: The disk failed, now or earlier: the broker has to be started again.
         """
         self._dirty = False
         live = self._live
@@ -168,7 +171,7 @@ class JournalFiles(JournalReader):
         May run in a thread while blocks are appended.
 
         Raises:
-            StoreError: The disk failed, now or earlier: only the next start may go on.
+            StoreError: The disk failed, now or earlier: the broker has to be started again.
         """
         if not self._unsealed:
             return
@@ -181,7 +184,7 @@ class JournalFiles(JournalReader):
         self._points.reach(KillPoint.BEFORE_MANIFEST)
         segment.manifest.sealed = True
         self._write_manifest(segment)
-        segment.manifest.topics.clear()  # they were for the manifest only
+        segment.manifest.topics.clear()  # only the manifest on disk needs them
         self._unsealed.popleft()  # from here on the loop may close its file
         self._points.reach(KillPoint.AFTER_MANIFEST)
 
@@ -205,8 +208,8 @@ class JournalFiles(JournalReader):
         try:
             self._write_block(records, count, first_position=first_position, now_us=now_us)
         except BaseException:
-            # The engine counts these records as written. A later block, such as one of a task that
-            # has yet to hear of the failure, would stand in their place and follow what never came.
+            # The engine counts these records as written. A later block, as of a task that does not
+            # know of the failure yet, would take their place in the file with later positions.
             self._disk_failed = True
             raise
 
@@ -229,7 +232,7 @@ class JournalFiles(JournalReader):
         file.pwrite(data, live.end)
 
     def _append_start(self, start_id: int) -> None:
-        """Write down who appends from here on, before anything is."""
+        """Append and sync the start of this broker, before anything else is appended."""
         live = self._live
         now_us = live.manifest.last_us
         start = LogStart(start_id, self.next_position, self._disk.boot_id())
@@ -240,10 +243,10 @@ class JournalFiles(JournalReader):
         self.sync()
 
     def _sync_segment(self, segment: FileSegment) -> None:
-        """Sync a file, unless that was done; the caller holds the lock.
+        """Sync a file unless it was synced already; the caller holds the lock.
 
-        A segment that is sealed meanwhile was synced under the same lock, so its file, which the
-        loop may close by now, is not touched.
+        A segment that was sealed meanwhile was synced under the same lock. Its file is not touched,
+        since the event loop may have closed it.
         """
         if self._disk_failed:
             raise self._failed()
@@ -252,13 +255,13 @@ class JournalFiles(JournalReader):
 
     def _sync_names(self) -> None:
         if self._unsynced_names:
-            self._unsynced_names = False  # before: a segment that is begun meanwhile is not covered
+            self._unsynced_names = False  # first: a segment that is begun meanwhile needs another
             self._try(partial(self._disk.fsync_dir, self._directory))
 
     def _try(self, sync: Callable[[], None]) -> None:
         try:
             sync()
-        except BaseException:  # also a Killed of a test: what follows must not count as synced
+        except BaseException:  # even the kill of a test: nothing later may count as synced
             self._disk_failed = True
             raise
 
@@ -279,17 +282,17 @@ class JournalFiles(JournalReader):
     def _begin(
         self, number: int, *, position: int, now_us: int, room: int, sync: bool = False
     ) -> FileSegment:
-        """Create a segment. It gets its name only when it is whole: a kill leaves none or all.
+        """Create a segment. It gets its name when it is whole: a kill leaves all of it or nothing.
 
-        Unless it is synced before, a loss of power may leave it in pieces, with nothing in it that
-        was vouched for: see `recover_segments`.
+        Without `sync` a loss of power may leave a part of it, which then has no synced block in it:
+        see `recover_segments`.
         """
         header = SegmentHeader(number, position, now_us, self._instance_id).encode()
         prologue = self._prologue.encode(
             Durable(number, len(header)), position=position, now_us=now_us, durable=self._durable
         )
         end = len(header) + len(prologue)
-        # Half of a segment is for blocks at least, or else a long prologue were all there is.
+        # At least half of a segment is for blocks: a long prologue must not fill all of it.
         size = max(self._segment_bytes, end + max(room, self._segment_bytes // 2))
         path = self._directory / segment_name(number)
         temporary = path.with_name(path.name + ".new")
@@ -311,7 +314,7 @@ class JournalFiles(JournalReader):
         return segment
 
     def _bring_to_disk(self) -> None:
-        """Sync what an earlier process may have left in the kernel only, and go on there."""
+        """Sync what an earlier process may have left in the page cache, and append after it."""
         for segment in self._segments.values():
             if not segment.manifest.sealed:
                 self._unsealed.append(segment)
@@ -337,9 +340,9 @@ class JournalFiles(JournalReader):
         self._disk.replace(path, segment.manifest.to_json().encode("ascii"))
 
     def _file(self, segment: FileSegment) -> File:
-        """A segment's file, opened again if need be; sealed ones that nobody reads are closed.
+        """A segment's file, opened again if necessary; sealed ones that are not read are closed.
 
-        For the loop's thread only.
+        For the thread of the event loop only.
         """
         files, number = self._open_segments, segment.number
         if segment.file is None:

@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 MAX_LOG_STARTS: Final = 16
-"""How many starts a prologue repeats: who has been away for more of them reads from a time."""
+"""How many starts a prologue repeats: a client that missed more of them resumes from a time."""
 
 _ZEROS: Final = bytes(2**20)
 _log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class SegmentPrologue:
     _offsets: list[int] = field(default_factory=list[int])
 
     def take(self, block: Block) -> None:
-        """Learn from a block that is written now, or was read back."""
+        """Take in a block that is written now or was read back."""
         for publisher_id, (_, high) in block.publishers.items():
             flags = RecordFlag.ASSIGNED if publisher_id in block.assigned else 0
             self._mark(publisher_id, high, flags)
@@ -113,14 +113,14 @@ class SegmentPrologue:
             self._define(topic_id, message_type, topic)
 
     def take_start(self, start: LogStart) -> None:
-        """Learn of a start, now or from a block that was read back."""
+        """Take in a start, of this broker or from a block that was read back."""
         if start not in self.starts:
             self.starts = [*self.starts, start][-MAX_LOG_STARTS:]
 
     def encode_records(self, *, now_us: int) -> tuple[bytes, int]:
-        """The records that begin a segment, and how many they are."""
+        """The records that begin a segment, and their number."""
         definitions = bytearray(self._definitions)
-        for offset in self._offsets:  # times never fall from record to record
+        for offset in self._offsets:  # times never go back from record to record
             TIMESTAMP.pack_into(definitions, offset + TIMESTAMP_AT, now_us)
         parts: list[bytes | bytearray] = [
             encode_start(start, now_us=now_us) for start in self.starts
@@ -134,7 +134,14 @@ class SegmentPrologue:
         return b"".join(parts), count
 
     def encode(self, place: Durable, *, position: int, now_us: int, durable: Durable) -> bytes:
-        """The block that begins a segment; empty when there is nothing to repeat."""
+        """The block that begins a segment; empty when there is nothing to repeat.
+
+        Args:
+            place: Where the block is written.
+            position: Of the next data record.
+            now_us: Time of its records, in microseconds since 1970.
+            durable: How far the log was synced.
+        """
         records, count = self.encode_records(now_us=now_us)
         if not count:
             return b""
@@ -163,11 +170,11 @@ class SegmentPrologue:
 
 
 class Recovered(NamedTuple):
-    """What was found at start.
+    """What was found when the journal was opened.
 
     Attributes:
         segments: By number; those that are not sealed are open for writing.
-        prologue: What is known at the end of the log.
+        prologue: Everything that the next segment has to repeat.
     """
 
     segments: dict[int, FileSegment]
@@ -175,7 +182,11 @@ class Recovered(NamedTuple):
 
 
 def recover_segments(directory: Path, disk: Disk) -> Recovered:
-    """Find the end of the log in a locked directory, and clear what lies behind it.
+    """Find the end of the log in a locked directory, and clear what follows it.
+
+    Args:
+        directory: Of the journal.
+        disk: The file system.
 
     Raises:
         StoreCorrupt: A segment is missing or damaged.
@@ -218,7 +229,7 @@ class _Recovery:
         if self.segments:
             last = self.segments[max(self.segments)]
             if last.manifest.sealed:  # marks and starts are in no manifest
-                self._learn(last)
+                self._read_for_prologue(last)
 
     def _numbers(self) -> list[int]:
         names = self._disk.listdir(self._directory)
@@ -313,7 +324,7 @@ class _Recovery:
         return None
 
     def _blocks(self, segment: FileSegment, data: bytes) -> Iterator[tuple[Block, int, int]]:
-        """The blocks that join each other, learnt from, with their offsets."""
+        """The consecutive blocks with their offsets; the prologue takes each of them in."""
         position = segment.manifest.first_position
         for found in read_blocks(data, SEGMENT_HEADER_BYTES, segment=segment.number):
             if found.first_position != position:
@@ -327,8 +338,8 @@ class _Recovery:
                 self.prologue.take_start(start)
             yield block, found.offset, found.end
 
-    def _learn(self, segment: FileSegment) -> None:
-        """Read a sealed segment for the prologue of the next one."""
+    def _read_for_prologue(self, segment: FileSegment) -> None:
+        """Read a sealed segment for what the next one has to repeat."""
         try:
             for _ in self._blocks(segment, self._data(segment)):
                 pass
@@ -336,9 +347,9 @@ class _Recovery:
             raise StoreCorrupt(self._path(segment.number), error.offset, error.what) from error
 
     def _same_boot(self, segment: FileSegment) -> bool:
-        """Whether the machine has run on since the log was written up to the end of a segment."""
+        """Whether the machine has not started again since a segment was written."""
         if segment.manifest.sealed:
-            self._learn(segment)
+            self._read_for_prologue(segment)
         boot_id = self._disk.boot_id()
         starts = self.prologue.starts
         return bool(starts) and boot_id.strip(b"\0") != b"" and starts[-1].boot_id == boot_id
@@ -349,7 +360,7 @@ class _Recovery:
         self._check_loss(end, later)
         path = self._path(segment.number)
         _log.warning("%s: cut at byte %d: %s", path, segment.end, end.what)
-        for number in reversed(later):  # a kill in between leaves no gap in the names
+        for number in reversed(later):  # so a kill in between leaves no gap in the numbers
             self._disk.remove(self._path(number))
         if later:
             self._disk.fsync_dir(self._directory)
@@ -358,10 +369,10 @@ class _Recovery:
         clear_tail(segment.file, segment.end, segment.capacity_bytes)
 
     def _check_loss(self, end: _End, later: list[int]) -> None:
-        """Refuse to cut what a loss of power or a kill cannot have left so.
+        """Check that a kill or a loss of power can have left what follows the end of the log.
 
         Raises:
-            StoreCorrupt: It is damage.
+            StoreCorrupt: Neither can, so it is damage.
         """
         segment, place = end.segment, Durable(end.segment.number, end.segment.end)
         proof = ""
@@ -416,7 +427,7 @@ def _starts_of(special: Iterable[Record]) -> Iterator[LogStart]:
 
 
 def block_from_scan(position: int, found: Scan) -> Block:
-    """What index and prologue want of a block that was read back."""
+    """What the index and the prologue need of a block that was read back."""
     return Block(
         b"",
         0,

@@ -1,15 +1,14 @@
 """The sending side of replication: this instance's log, read for another one.
 
-The shell dials and redials; each connection goes through three states. `dialled`: the logon has
-been sent. *Ready*: the other instance has answered with its vector, the highest sequence that it
-has of each publisher, and reading starts at the first part of the log that holds more than that.
-Then `pump` turns the next chunk of the log into a frame whenever the shell has room for it,
-exactly as for a replaying subscription: a burst and a catch-up after a day are the same thing, and
-the log is the only buffer.
+The shell dials and dials again. When a connection is made, the logon is sent. The other instance
+answers with its vector, the highest sequence that it has of each publisher; then the destination is
+*ready*, and reading starts at the first part of the log that has more than that. `pump` turns the
+next chunk of the log into frames whenever the shell has room for them, as for a replaying
+subscription: a burst and a catch-up after a day are the same thing, and the log is the only buffer.
 
-What the other side has already is passed over: it is in the vector, or it came from there.
-That, and the rule that drops duplicates, is all the protection that chains, rings and pairs need:
-every path carries each publisher's messages in their order.
+Records that the other side has already are skipped: they are in the vector, or came from there.
+Together with the rule that drops duplicates this is all that chains, rings and pairs need against
+loops: every path carries each publisher's messages in their order.
 
 Across connections and restarts a destination keeps its instance name and how far it has
 acknowledged the log; the vector says what it lacks.
@@ -49,30 +48,30 @@ if TYPE_CHECKING:
 __all__ = ["Destination", "DestinationStatus"]
 
 CHUNK_BYTES: Final = 128 * 1024
-"""What is read of the log at a time."""
+"""How much of the log is read at a time."""
 
 FRAME_BYTES: Final = 2**20
-"""A frame ends with the record that makes it longer than this."""
+"""A frame ends with the record that exceeds this."""
 
 CAUGHT_UP_S: Final = 1.0
-"""It has caught up when it acknowledges, so soon after, what was the end of the log."""
+"""A destination has caught up when it acknowledges within this time what was the end of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class DestinationStatus:
-    """What there is to know of a destination.
+    """The state of a destination of replication.
 
     Attributes:
         address: `tcp://HOST:PORT`, as configured.
-        instance: Its name; empty while it was never reached.
+        instance: Its instance name; empty while it was never reached.
         mode: As configured.
         is_sync: Whether persisted acks wait for it now.
-        is_connected: Whether it was reached and takes records.
+        is_connected: Whether it has accepted the present connection.
         acknowledged: Position of this log up to which it has everything.
         behind: How many records of this log it has not acknowledged.
-        links: How often it was reached.
-        missing: How many records of this log it does not have and cannot take any more, because a
-            publisher that had lost them went on there. They do not count as `behind`.
+        links: How many connections it has accepted.
+        missing: How many records of this log it lacks and cannot take any more, since it has later
+            ones of a publisher that had lost them. They do not count as `behind`.
     """
 
     address: str
@@ -89,17 +88,20 @@ class DestinationStatus:
 class Destination:
     """One instance that this one replicates to.
 
+    Args:
+        settings: As configured.
+
     Attributes:
-        settings: What was configured.
-        address: Its name here.
-        instance: Its own name, once it was reached.
-        connection: The present one, if any.
-        is_ready: Whether that one's vector has come.
+        settings: As configured.
+        address: `tcp://HOST:PORT`, as configured.
+        instance: Its instance name, once it was reached.
+        connection: The present connection, if any.
+        is_ready: Whether the destination has answered the logon on it.
         is_sync: Whether persisted acks wait for it now.
         acked: It has everything up to this position.
         position: The next one to read.
-        links: How often it was reached.
-        missing: How many records it has refused since it has later ones of their publishers.
+        links: How many connections it has accepted.
+        missing: How many records it has dropped, since it has later ones of their publishers.
     """
 
     def __init__(self, settings: ReplicateTo) -> None:
@@ -118,18 +120,18 @@ class Destination:
         self._cursor: Cursor | None = None
         self._known: dict[int, int] = {}
         self._in_flight: deque[tuple[int, int]] = deque()
-        self._told: set[int] = set()
-        self._mark = (math.inf, math.inf)
+        self._defined_topics: set[int] = set()
+        self._catch_up_mark = (math.inf, math.inf)
 
     @property
     def mode_text(self) -> str:
-        """Whether persisted acks wait for it, in a word."""
+        """Whether persisted acks wait for it, as a word."""
         return "synchronous" if self.is_sync else "asynchronous"
 
     # --- the connection ------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """The connection has gone; what it did not acknowledge is owed again."""
+        """The connection has ended; what was not acknowledged on it is to be sent again."""
         self.connection = None
         self.is_ready = False
         self._in_flight.clear()
@@ -161,8 +163,14 @@ class Destination:
     def welcome(self, message: Message, journal: JournalReader, *, end: int, now: float) -> None:
         """The other side has answered the logon: its vector says where to begin.
 
+        Args:
+            message: The answer.
+            journal: The log of this instance.
+            end: Its next position.
+            now: The time of the shell's clock in seconds.
+
         Raises:
-            ProtocolError: It has no vector in it.
+            ProtocolError: The answer has no vector.
         """
         self._known = decode_vector(message.data)
         self.instance = message.client_name
@@ -176,9 +184,9 @@ class Destination:
             self.position = min(self.position, self._verified + 1)
         self.acked = self.position - 1
         self._cursor = None
-        self._told.clear()
+        self._defined_topics.clear()
         self._in_flight.clear()
-        self._mark = (end - 1, now)
+        self._catch_up_mark = (end - 1, now)
         self.is_ready = True
         self.links += 1
 
@@ -186,7 +194,7 @@ class Destination:
         """The other side has written everything that was sent up to a position.
 
         Raises:
-            ProtocolError: So much was never sent.
+            ProtocolError: The position was never sent.
         """
         if position >= self.position:
             raise ProtocolError(f"position {position} was acknowledged and never sent")
@@ -198,7 +206,15 @@ class Destination:
     # --- sending -------------------------------------------------------------------------------
 
     def pump(self, journal: JournalReader, topics: Mapping[int, Route]) -> list[bytes]:
-        """Frames with what the next chunk of the log has for the other side; maybe none."""
+        """Read the next chunk of the log.
+
+        Args:
+            journal: The log of this instance.
+            topics: By number, the topics in it.
+
+        Returns:
+            Frames with those of its records that the other side lacks; maybe none.
+        """
         cursor = journal.seek(self.position) if self._cursor is None else self._cursor
         chunk, self._cursor = journal.read(cursor, CHUNK_BYTES)
         frames: list[bytes] = []
@@ -222,7 +238,7 @@ class Destination:
                         if is_new:
                             known[publisher] = sequence
                         unit, last = (publisher, sequence), position
-                        if fields[8] not in self._told:
+                        if fields[8] not in self._defined_topics:
                             parts.append(self._definition(fields[8], topics))
                         parts.append(chunk[at:after])
                         size += fields[0]
@@ -231,17 +247,17 @@ class Destination:
         if parts:
             frames.append(self._frame(parts, last, covered))
         elif covered:
-            self._pass(covered)
+            self._skip(covered)
         self.position = max(start, covered + 1)
         return frames
 
     def _frame(self, parts: list[bytes], last: int, covered: int) -> bytes:
-        """When the record at `last` is acknowledged, the other side has all up to `covered`."""
+        """A frame; when its record at `last` is acknowledged, everything up to `covered` is."""
         self._in_flight.append((last, covered))
         return records(parts, last)
 
-    def _pass(self, covered: int) -> None:
-        """There was nothing for the other side up to this position."""
+    def _skip(self, covered: int) -> None:
+        """The other side has everything up to a position, and nothing is sent."""
         if self._in_flight:
             self._in_flight[-1] = (self._in_flight[-1][0], covered)
         else:
@@ -249,7 +265,7 @@ class Destination:
             self._verified = max(self._verified or 0, covered)
 
     def _definition(self, topic_id: int, topics: Mapping[int, Route]) -> bytes:
-        self._told.add(topic_id)
+        self._defined_topics.add(topic_id)
         route = topics[topic_id]
         return encode_record(
             Record(
@@ -267,10 +283,16 @@ class Destination:
     def written(
         self, first: int, after: int, publishers: Mapping[int, tuple[int, int]], *, source: str
     ) -> None:
-        """A batch was recorded that came from an instance of this name, which then has it.
+        """Records were appended; if they came from the destination, it has them.
 
-        When the batch is what comes next anyway, it is passed over at once, so that what came from
-        an instance that has gone since does not wait for its return.
+        When they are next to be read, they are skipped at once, so that records of a destination
+        that has failed since do not wait for its return.
+
+        Args:
+            first: Their first position.
+            after: The position that follows them.
+            publishers: By publisher id, their lowest and highest sequence.
+            source: The instance that they came from; empty for clients.
         """
         if not source or source != self.instance:
             return
@@ -278,20 +300,23 @@ class Destination:
             for number, (_, high) in publishers.items():
                 self._known[number] = max(high, self._known.get(number, 0))
         if self.position == first < after:
-            self._pass(after - 1)
+            self._skip(after - 1)
             self.position = after
 
     # --- modes ---------------------------------------------------------------------------------
 
     def downgrade(self, *, stay: bool) -> bool:
-        """Persisted acks no longer wait for it; whether they did.
+        """Do not let persisted acks wait for it any more.
 
         Args:
-            stay: Until `upgrade`, even when it has caught up.
+            stay: Until `allow_upgrade`, even when it has caught up.
+
+        Returns:
+            Whether they have waited for it so far.
         """
         self._pinned = self._pinned or stay
         did, self.is_sync = self.is_sync, False
-        self._mark = (math.inf, math.inf)
+        self._catch_up_mark = (math.inf, math.inf)
         return did
 
     def allow_upgrade(self) -> None:
@@ -299,24 +324,31 @@ class Destination:
         self._pinned = False
 
     def consider_upgrade(self, *, end: int, now: float) -> bool:
-        """Make it synchronous again if it has caught up; whether that has happened.
+        """Make it synchronous again if it has caught up.
 
-        It has when it acknowledges the end of the log as that was a moment ago: under load it
-        never acknowledges the end as it is.
+        It has when it acknowledges what was the end of the log a moment ago: under load it never
+        acknowledges the present end.
+
+        Args:
+            end: The next position of the log.
+            now: The time of the shell's clock in seconds.
+
+        Returns:
+            Whether it has become synchronous.
         """
         if self.is_sync or self._pinned or self.settings.mode != "sync" or not self.is_ready:
             return False
-        mark, since = self._mark
+        mark, since = self._catch_up_mark
         if self.acked < min(mark, end - 1):
             if mark == math.inf:
-                self._mark = (end - 1, now)
+                self._catch_up_mark = (end - 1, now)
             return False
         self.is_sync = self.acked >= end - 1 or now - since <= CAUGHT_UP_S
-        self._mark = (end - 1, now)
+        self._catch_up_mark = (end - 1, now)
         return self.is_sync
 
     def status(self, end: int) -> DestinationStatus:
-        """What there is to know; `end` is the next position of the log."""
+        """Its state; `end` is the next position of the log."""
         return DestinationStatus(
             self.address,
             self.instance,

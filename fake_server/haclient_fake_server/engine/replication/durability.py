@@ -1,14 +1,14 @@
-"""How far the log is safe: written here and by every synchronous destination.
+"""The confirmed position: how far the log is written here and at every synchronous destination.
 
-Three things wait for that: persisted acks, whoever they are for; `fully_durable` subscriptions; and
-the number in a logon ack that a publisher trims its store to. All of them look at one position of
-this instance's log. Up to it every record is *confirmed*, that is, acknowledged by each destination
-that is synchronous at the time; where none is, the whole log is confirmed as soon as it is written.
+Three things wait for it: persisted acks; `fully_durable` subscriptions; and the number in a logon
+ack to which a publisher trims its store. Up to this position of the log every record is
+*confirmed*, that is, acknowledged by each destination that is synchronous at the time; where none
+is, the whole log is confirmed as soon as it is written.
 
-What is not confirmed yet is a queue of *ranges*, one for each batch (so that it ends where a
-block ends), each with the lowest sequence of every publisher in it. When a destination has been
-gone for long, neighbours are merged: the queue stays short, and confirmation gets coarser. An ack
-that must wait is kept, as the frame that it is, with the last position of its batch.
+What is not confirmed is a queue of *ranges*, one for each batch (so that it ends where a block
+ends), each with the lowest sequence of every publisher in it. When a destination is down for long,
+neighbours are merged: the queue stays short, and confirmation gets coarser. An ack that has to wait
+is held as an encoded frame, with the last position of its batch.
 
 The confirmed position never goes back, and the shell writes it to a file before the acks that
 depend on it go out, with what is known of each destination (`ReplicationProgress`). After a restart
@@ -35,10 +35,10 @@ __all__ = [
 ]
 
 MAX_UNCONFIRMED_RANGES: Final = 1024
-"""Above this neighbours are merged."""
+"""Above this number neighbours are merged."""
 
 MAX_HELD: Final = 16
-"""Collected acks of one connection that may wait; beyond it they go on being collected."""
+"""Conflated acks of one connection that may be held; beyond it they are conflated further."""
 
 
 class DestinationProgress(NamedTuple):
@@ -85,8 +85,8 @@ class UnconfirmedRange:
     last: tuple[int, int] | None
     since: float
 
-    def swallow(self, other: UnconfirmedRange) -> None:
-        """Take in the unconfirmed that follows."""
+    def merge(self, other: UnconfirmedRange) -> None:
+        """Merge the range that follows into this one."""
         self.after, self.last = other.after, other.last
         for publisher_id, sequence in other.lowest.items():
             self.lowest.setdefault(publisher_id, sequence)
@@ -111,13 +111,19 @@ class Durability:
 
     @property
     def oldest(self) -> UnconfirmedRange | None:
-        """What has waited longest."""
+        """The range that has waited longest."""
         return self._ranges[0] if self._ranges else None
 
     def restore(
         self, ranges: Iterable[UnconfirmedRange], *, limit: int, passed: tuple[int, int] | None
     ) -> None:
-        """Go on where an earlier run was."""
+        """Take over the state of an earlier run.
+
+        Args:
+            ranges: What is not confirmed, in order.
+            limit: The first position that is not confirmed.
+            passed: Publisher and sequence of the last confirmed record.
+        """
         self.limit, self.passed = limit, passed
         for unconfirmed in ranges:
             self._append(unconfirmed)
@@ -131,12 +137,12 @@ class Durability:
         return None
 
     def hold(self, connection: Connection, frame: bytes) -> None:
-        """An ack that is true only when all records of this batch, and before, are confirmed."""
+        """Hold an ack until all records up to the end of this batch are confirmed."""
         connection.held += 1
         self._new.append((connection, frame))
 
     def forget(self, connection: Connection) -> None:
-        """A connection has gone; nothing waits for it any more."""
+        """A connection has ended: drop its acks."""
         if connection.held:
             self._held = deque(item for item in self._held if item[1] is not connection)
 
@@ -161,12 +167,15 @@ class Durability:
             self._append(UnconfirmedRange(first, after, lowest, last, now))
 
     def advance_confirmed(self, reached: int, *, end: int, last: tuple[int, int] | None) -> bool:
-        """Every synchronous destination has everything up to `reached`; whether that is news.
+        """Every synchronous destination has everything up to a position.
 
         Args:
-            reached: A position of this log; of no interest where nothing waits.
+            reached: The position; ignored where no destination is synchronous.
             end: The next position of the log.
-            last: Its last record.
+            last: Publisher and sequence of its last record.
+
+        Returns:
+            Whether more is confirmed than before.
         """
         before, ranges = self.limit, self._ranges
         while ranges and (not self.waits or ranges[0].after <= reached + 1):
@@ -178,7 +187,7 @@ class Durability:
         return self.limit > before
 
     def released(self) -> Iterator[tuple[Connection, bytes]]:
-        """The acks that wait no longer, in order."""
+        """Take out the acks that need not wait any more, in order."""
         held = self._held
         while held and held[0][0] <= self.limit:
             _, connection, frame = held.popleft()
@@ -191,7 +200,7 @@ class Durability:
             merged: deque[UnconfirmedRange] = deque()
             for number, each in enumerate(ranges):
                 if number % 2:
-                    merged[-1].swallow(each)
+                    merged[-1].merge(each)
                 else:
                     merged.append(each)
             self._ranges = ranges = merged

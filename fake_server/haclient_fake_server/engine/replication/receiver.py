@@ -1,24 +1,24 @@
-"""The receiving side of replication: what other instances send, taken in like a publish.
+"""The receiving side of replication: records of other instances are applied as publishes are.
 
 A record keeps its publisher and sequence, so its bookmark is the same on every instance, and the
-rule for duplicates is the same as for clients. It gets a position, a topic number and a time
-of this instance: each has its own interleaving, and its own clock. Then it is recorded, becomes the
-state of its key, is delivered, and goes on to this instance's own destinations.
+rule for duplicates is the same as for clients. It gets a position, a topic number and a time of
+this instance, since each has its own order and clock. Then it is logged, changes the state of the
+world, is delivered, and is sent to this instance's own destinations.
 
-The answer is one ack for all that came together, after the block is written here. It never waits
-for this instance's own destinations: two that are synchronous to each other would wait for ever.
+One ack answers everything that came together, after the block is written here. It never waits for
+this instance's own destinations: two that are synchronous to each other would wait for ever.
 
 A record below the highest sequence of its publisher is usually in the log already. When it is not,
-its publisher has lost it and gone on here: taking it would turn the publisher's order round, and
-subscribers would be handed an old message as a new one. It is dropped, and both sides tell their
-logs: they differ for good.
+its publisher has lost it and continued here: appending it would reverse the publisher's order, and
+subscribers would get an old message as a new one. It is dropped, and both sides report that their
+logs differ for good.
 
-Records of one sequence, which a delete over several topics makes, come in one frame and are taken
-or dropped together. Marks are not sent: whether a message is refused, and whether a topic is
-logged, is for each instance to say, and a publisher that changes over must be told again.
+Records of one sequence, which a delete over several topics makes, come in one frame and are
+appended or dropped together. Marks are not sent: each instance decides whether it refuses a message
+and which topics it logs, and tells a publisher that fails over to it.
 
-What cannot be taken in is refused loudly, by ending the connection: a topic that is not logged
-here, an instance of our own name. Acknowledging such records would be a lie.
+A topic that is not logged here, or an instance of this one's name, ends the connection with a
+reason: to acknowledge such records would be wrong.
 """
 
 from __future__ import annotations
@@ -53,11 +53,22 @@ __all__ = ["Holdings", "Replicas"]
 
 CHUNK_BYTES: Final = 256 * 1024
 MAX_CHUNKS: Final = 4
-"""Parts of the log that are kept: one for each of some publishers that are caught up on at once."""
+"""Parts of the log that are cached: one for each of several publishers that send at once."""
+
+REPLACED: Final = "replaced by a newer replication connection"
 
 
 class Holdings:
-    """What the log holds."""
+    """Whether the log holds a message that a replica sends.
+
+    Recent messages are looked up in the runs of consecutive sequences that each publisher has in
+    memory, older ones in the journal. The part of it that a look-up has read is cached, since
+    duplicates come in the order of the log.
+
+    Args:
+        journal: The log.
+        batch: What is being added to it.
+    """
 
     def __init__(self, journal: JournalReader, batch: BatchBuilder) -> None:
         self._journal = journal
@@ -65,9 +76,9 @@ class Holdings:
         self._chunks: deque[dict[int, dict[int, None]]] = deque(maxlen=MAX_CHUNKS)
 
     def lacks(self, publisher: Publisher, sequence: int) -> bool:
-        """Whether a message is surely not in the log, though a later one of its publisher is.
+        """Whether the log surely lacks a message, though it has a later one of its publisher.
 
-        Not so for what may have been removed with the oldest segments.
+        False for a message that may have been removed with the oldest segments.
         """
         held = publisher.holds(sequence)
         if held is None:
@@ -80,17 +91,17 @@ class Holdings:
             if known is None:
                 continue
             first, last = next(iter(known)), next(reversed(known))
-            if first <= sequence <= last:  # the sequences of a publisher never fall in a log
+            if first <= sequence <= last:  # in a log a publisher's sequences only rise
                 return sequence in known
         position = self._journal.find(publisher_id, sequence)
         if position is None:
             return self._journal.first_position > 1 or (
                 self._batch.find(publisher_id, sequence) is not None
             )
-        self._keep(position)
+        self._cache(position)
         return True
 
-    def _keep(self, position: int) -> None:
+    def _cache(self, position: int) -> None:
         journal = self._journal
         data, _ = journal.read(journal.seek(position), 2 * CHUNK_BYTES)
         chunk: dict[int, dict[int, None]] = {}
@@ -100,11 +111,15 @@ class Holdings:
         self._chunks.appendleft(chunk)
 
 
-REPLACED: Final = "replaced by a newer replication connection"
-
-
 class _Source:
-    """One instance that sends its log here."""
+    """One instance that sends its log here.
+
+    Attributes:
+        connection: From it.
+        topics: Topics that it has defined on the connection, by its numbers.
+        position: In its log, of the last record received.
+        missing: By publisher id, the records that were dropped since the last ack.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -113,7 +128,7 @@ class _Source:
         self.missing: dict[int, wire.Missing] = {}
 
     def drop(self, record: Record) -> None:
-        """A record cannot be taken: the log has gone on without it."""
+        """Count a record that is dropped, since the log has later ones of its publisher."""
         number, sequence = record.publisher_id, record.sequence
         _, first, last, records = self.missing.get(number, (number, sequence, sequence, 0))
         self.missing[number] = wire.Missing(
@@ -122,24 +137,28 @@ class _Source:
 
 
 class Replicas:
-    """Takes in the logs of other instances.
+    """Applies the records of other instances.
+
+    Args:
+        state: Of the engine.
+        applier: Applies each record.
 
     Attributes:
-        missing: How many records were not taken since the log had gone on without them.
+        missing: How many records were dropped, since the log has later ones of their publishers.
     """
 
     def __init__(self, state: State, applier: Applier) -> None:
         self._state = state
         self._applier = applier
         self._sources: dict[str, _Source] = {}
-        self._owed: list[_Source] = []
+        self._unacknowledged: list[_Source] = []
         self._unit = (0, 0)
         self._dropped = (0, 0)
         self._holdings = Holdings(state.journal, state.batch)
         self.missing = 0
 
     def log_on(self, connection: Connection, message: Message) -> None:
-        """A connection wants to be another instance's."""
+        """Carry out the logon of another instance."""
         problem = self._problem(connection, message)
         if problem:
             self._refuse(connection, problem)
@@ -149,26 +168,26 @@ class Replicas:
         if older is not None:
             self._state.close(older.connection, REPLACED)
         connection.name = name
-        connection.commands = {wire.REPLICATE: self._take, "heartbeat": self._heartbeat}
+        connection.commands = {wire.REPLICATE: self._on_records, "heartbeat": self._heartbeat}
         self._sources[name] = _Source(connection)
         self._state.send(connection, wire.welcome(self._state.settings.name, self._vector()))
         self._heartbeat(connection, message)
 
     def leave(self, connection: Connection) -> None:
-        """A connection has gone."""
+        """A connection has ended."""
         source = self._sources.get(connection.name)
         if source is not None and source.connection is connection:
             del self._sources[connection.name]
 
     def acknowledge(self) -> None:
-        """The batch is complete: one ack for all of it."""
-        for source in self._owed:
+        """Send one ack for everything that a source has sent in this batch."""
+        for source in self._unacknowledged:
             missing = source.missing.values()
             self._state.send(source.connection, wire.written(source.position, missing))
             for each in missing:
                 self._report(source, each)
             source.missing.clear()
-        self._owed.clear()
+        self._unacknowledged.clear()
 
     def _report(self, source: _Source, missing: wire.Missing) -> None:
         self.missing += missing.records
@@ -196,7 +215,7 @@ class Replicas:
         self._state.close(connection, f"replication refused: {problem}")
 
     def _vector(self) -> dict[int, int]:
-        """What is written here. An earlier batch's block always is; this batch has none."""
+        """By publisher id, the highest sequence written here: this batch has no records."""
         return {each.id: each.seen for each in self._state.publishers if each.seen}
 
     def _heartbeat(self, connection: Connection, message: Message) -> None:
@@ -205,8 +224,8 @@ class Replicas:
         except Refused as error:
             self._refuse(connection, str(error))
 
-    def _take(self, connection: Connection, message: Message) -> None:
-        """Some records, and the position of the last one."""
+    def _on_records(self, connection: Connection, message: Message) -> None:
+        """Apply the records of a frame."""
         source = self._sources[connection.name]
         self._state.source = connection.name
         self._unit = (0, 0)
@@ -227,11 +246,11 @@ class Replicas:
             self._refuse(connection, str(error))
             return
         source.position = message.sequence or 0
-        if source not in self._owed:
-            self._owed.append(source)
+        if source not in self._unacknowledged:
+            self._unacknowledged.append(source)
 
     def _define(self, source: _Source, record: Record) -> None:
-        """A topic of the sender.
+        """Define a topic of the sender.
 
         Raises:
             Refused: It is not logged here.
@@ -244,7 +263,7 @@ class Replicas:
         source.topics[record.topic_id] = route
 
     def _record(self, source: _Source, route: Route, record: Record) -> None:
-        """One record, unless it is a duplicate."""
+        """Apply one record, unless it is a duplicate or has to be dropped."""
         state = self._state
         publisher = state.publishers.of_id(record.publisher_id)
         unit = (record.publisher_id, record.sequence)

@@ -1,8 +1,8 @@
-"""Replication as the engine sees it: connections to destinations, and what they say.
+"""The connections to the destinations of replication.
 
-See `destination` for what is sent, `receiver` for the other end, `wire` for the messages
-and `durability` for what waits. This module ties them to connections: whose answer it is, when to
-give up, what an operator should know. Dialling, and dialling again for ever, is the shell's.
+`destination` decides what is sent, `receiver` is the other end, `wire` has the frames, and
+`durability` holds back the acks. This module connects them: it finds the destination that an answer
+is from, ends connections, and reports to the broker's log. The shell dials, and dials again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ __all__ = ["Replication"]
 
 
 class Replication:
-    """The sending side of one instance."""
+    """The sending side of one instance.
+
+    Args:
+        state: Of the engine.
+    """
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -33,18 +37,18 @@ class Replication:
 
     @property
     def statuses(self) -> tuple[DestinationStatus, ...]:
-        """All destinations, as configured."""
+        """The state of each destination, in the order of the configuration."""
         end = self._state.batch.position
         return tuple(each.status(end) for each in self._state.destinations)
 
     # --- connections ---------------------------------------------------------------------------
 
     def begin(self, connection: Connection, address: str) -> None:
-        """A connection to a destination was made: log on, and expect to hear of it soon."""
+        """A connection to a destination was made: log on and expect heartbeats."""
         state, destination = self._state, self._by_address[address]
         self._by_connection[connection.id] = destination
         destination.connection = connection
-        connection.commands = {"ack": self._acked, "heartbeat": self._beat}
+        connection.commands = {"ack": self._on_ack, "heartbeat": self._on_heartbeat}
         connection.beat_interval_s = destination.settings.heartbeat_s
         connection.beat_due = state.now + connection.beat_interval_s
         watch(state, connection)
@@ -58,18 +62,18 @@ class Replication:
         state.send(connection, frame)
 
     def leave(self, connection: Connection) -> None:
-        """A connection has gone."""
+        """A connection has ended."""
         destination = self._by_connection.pop(connection.id, None)
         if destination is not None and destination.connection is connection:
             if destination.is_ready:
-                self._tell(destination, "disconnected")
+                self._report(destination, "disconnected")
             destination.leave()
 
-    def _acked(self, connection: Connection, message: Message) -> None:
+    def _on_ack(self, connection: Connection, message: Message) -> None:
         destination = self._by_connection[connection.id]
         try:
             if message.status != "success":
-                self._tell(destination, f"refused: {message.reason}")
+                self._report(destination, f"refused: {message.reason}")
                 self._state.close(connection, "replication refused")
             elif destination.is_ready:
                 destination.acknowledge(message.sequence or 0)
@@ -78,7 +82,7 @@ class Replication:
             else:
                 self._welcome(destination, message)
         except ProtocolError as error:
-            self._tell(destination, str(error))
+            self._report(destination, str(error))
             self._state.close(connection, "replication error")
 
     def _report_missing(self, destination: Destination, missing: wire.Missing) -> None:
@@ -92,24 +96,24 @@ class Replication:
     def _welcome(self, destination: Destination, message: Message) -> None:
         state = self._state
         destination.welcome(message, state.journal, end=state.batch.position, now=state.now)
-        self._tell(
+        self._report(
             destination, f"connected to {destination.instance}, {destination.mode_text} replication"
         )
 
-    def _beat(self, connection: Connection, message: Message) -> None:
-        """The other side is alive; having heard it is all there is to it."""
+    def _on_heartbeat(self, connection: Connection, message: Message) -> None:
+        """The other side is alive; receiving anything has moved the deadline already."""
 
     # --- sending -------------------------------------------------------------------------------
 
     def has_backlog(self, connection: Connection) -> bool:
-        """Whether `feed` has something for a connection."""
+        """Whether `pump` has something for a connection."""
         destination = self._by_connection.get(connection.id)
         return (
             destination is not None and destination.is_ready and self._state.has_more(destination)
         )
 
     def pump(self, connection: Connection) -> None:
-        """The next chunk of the log."""
+        """Send the next chunk of the log on a connection."""
         state = self._state
         if self.has_backlog(connection):
             destination = self._by_connection[connection.id]
@@ -119,7 +123,7 @@ class Replication:
     # --- modes ---------------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """Time has passed: who holds up the oldest record for too long becomes asynchronous."""
+        """Downgrade the destinations for which the oldest record has waited too long."""
         state, oldest = self._state, self._state.durability.oldest
         for each in state.destinations if oldest is not None else ():
             limit_s = each.settings.downgrade_after_s
@@ -130,20 +134,20 @@ class Replication:
                 and state.now >= oldest.since + limit_s
                 and each.downgrade(stay=False)
             ):
-                self._tell(each, f"asynchronous, since a record has waited for {limit_s:g} s")
+                self._report(each, f"asynchronous, since a record has waited for {limit_s:g} s")
 
     def downgrade(self, address: str) -> None:
-        """Do not wait for a destination until `upgrade`.
+        """Do not let acks wait for a destination until `upgrade`.
 
         Raises:
             UsageError: There is no such synchronous destination.
         """
         destination = self._synchronous(address)
         if destination.downgrade(stay=True):
-            self._tell(destination, "asynchronous, as asked")
+            self._report(destination, "asynchronous, as asked")
 
     def upgrade(self, address: str) -> None:
-        """Wait for a destination again, once it has caught up.
+        """Let acks wait for a destination again, once it has caught up.
 
         Raises:
             UsageError: There is no such synchronous destination.
@@ -159,5 +163,5 @@ class Replication:
             )
         return found
 
-    def _tell(self, destination: Destination, what: str) -> None:
+    def _report(self, destination: Destination, what: str) -> None:
         self._state.report(Severity.WARNING, f"replication to {destination.address}: {what}")

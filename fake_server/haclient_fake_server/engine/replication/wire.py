@@ -1,4 +1,4 @@
-"""What brokers say to each other: our own commands in the frames of the protocol.
+"""The frames of replication: commands of this project in the framing of the protocol.
 
 ==========================  ===========================================================
 `replication_logon`         sender to receiver, first: instance name, credentials, version
@@ -8,14 +8,14 @@
                             sender's log; the body is records of the journal's format, a topic's
                             definition before its first record on this connection
 `ack` of `replicated`       receiver to sender: everything up to the position `s` is written here,
-                            but for what the body names: 32 bytes per publisher, its id, the
+                            except for what the body names: 32 bytes per publisher, its id, the
                             lowest and the highest sequence and the number of the records that
-                            the receiver cannot take, as it has later ones
+                            the receiver has dropped, as it has later ones
 `heartbeat`                 both ways, as between client and server
 ==========================  ===========================================================
 
-None of these words is one of the protocol, and a connection that began with `replication_logon`
-takes no other command: neither side can be mistaken for a client.
+None of these commands is one of the protocol, and a connection that began with `replication_logon`
+accepts no other command: neither side can be mistaken for a client.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _MISSING: Final = struct.Struct("<QQQQ")
 
 
 class Missing(NamedTuple):
-    """Records of one publisher that a receiver lacks and cannot take any more.
+    """Records of one publisher that a receiver lacks and has dropped.
 
     Attributes:
-        publisher_id: Whose they are.
+        publisher_id: Id of the publisher.
         first: The lowest of their sequences.
         last: The highest.
         records: How many there are.
@@ -76,7 +76,14 @@ class Missing(NamedTuple):
 
 
 def logon(instance: str, *, user: str, password: str, beat_interval_s: float) -> bytes:
-    """The first words of a sender."""
+    """The first frame of a sender.
+
+    Args:
+        instance: Its instance name.
+        user: User name, if the address has one.
+        password: Password, if the address has one.
+        beat_interval_s: Heartbeat interval in seconds, for both sides.
+    """
     fields: dict[str, str | int] = {
         "c": LOGON,
         "client_name": instance,
@@ -101,7 +108,7 @@ def welcome(instance: str, vector: Mapping[int, int]) -> bytes:
 
 
 def refusal(reason: str) -> bytes:
-    """The last words of a receiver that will not go on."""
+    """The last frame of a receiver that ends the connection."""
     return encode_frame({"c": "ack", "a": "replication", "status": "failure", "reason": reason})
 
 
@@ -117,12 +124,22 @@ def decode_vector(data: bytes) -> dict[int, int]:
 
 
 def records(parts: Sequence[bytes], position: int) -> bytes:
-    """A frame with some records, the last of which is at `position` of the sender's log."""
+    """A frame of records.
+
+    Args:
+        parts: Encoded records.
+        position: Of the last one, in the sender's log.
+    """
     return encode_frame({"c": REPLICATE, "s": position}, b"".join(parts))
 
 
 def written(position: int, missing: Iterable[Missing] = ()) -> bytes:
-    """Everything that was sent up to this position of the sender's log is written, but for some."""
+    """The ack of everything that was sent up to a position.
+
+    Args:
+        position: In the sender's log.
+        missing: Records that were dropped.
+    """
     fields: dict[str, str | int] = {
         "c": "ack",
         "a": "replicated",
@@ -133,7 +150,7 @@ def written(position: int, missing: Iterable[Missing] = ()) -> bytes:
 
 
 def decode_missing(data: bytes) -> list[Missing]:
-    """What a receiver cannot take.
+    """The records that a receiver has dropped.
 
     Raises:
         ProtocolError: The bytes are no such list.
