@@ -101,7 +101,15 @@ class SOWRecoveryPointAdapter(TimedAdapter):
     # -- records: override these two for another message type ---------------------------------
 
     def encode(self, client_name: str, point: RecoveryPoint) -> bytes:
-        """A record of the topic."""
+        """Make a record of the topic; override it, with `decode`, for another message type.
+
+        Args:
+            client_name: The name of the tracked client.
+            point: A recovery point.
+
+        Returns:
+            The body of the record.
+        """
         values = (
             client_name,
             point.sub_id,
@@ -113,9 +121,15 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         return msgspec.json.encode(dict(zip(self._fields, values, strict=True)))
 
     def decode(self, data: bytes) -> tuple[str, RecoveryPoint] | None:
-        """The client name and the point of a record; None for one that is something else.
+        """Read a record of the topic.
 
         A record without a server or a time is one of another program; its point is still good.
+
+        Args:
+            data: The body of the record.
+
+        Returns:
+            The name of the tracked client and the point; None for a record of something else.
         """
         try:
             record = msgspec.json.decode(data, type=dict[str, object])

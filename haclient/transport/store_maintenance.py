@@ -103,7 +103,7 @@ class StoreMaintenance:
             self._feed = None  # what it has may be newer than what the store knows
             await self.close()
             raise
-        feed.told(points)
+        feed.mark_sent(points)
 
     @property
     def tasks(self) -> list[Task]:
@@ -129,7 +129,7 @@ class StoreMaintenance:
         if store is None:
             return
         if self._feed is not None:
-            self._feed.tell()
+            self._feed.send_moved()
             if isinstance(store.adapter, TimedAdapter):
                 store.adapter.poll(now)
         if store.watch is not None:
@@ -166,7 +166,7 @@ class StoreMaintenance:
             if store.adapter is not None:
                 try:
                     if self._feed is not None:
-                        self._feed.tell(last=True)
+                        self._feed.send_moved(last=True)
                 finally:  # it may raise what went wrong before; what has gathered is written now
                     await self._close_adapter(store.adapter)
         finally:

@@ -184,22 +184,44 @@ class FrameLog(PublishStore, Protocol):
         """The same as `store`, for a caller that has checked that this is the store's thread.
 
         The client calls it for each message, and checks its own thread before.
+
+        Args:
+            head: The frame up to the sequence, without its length.
+            tail: The header behind the sequence.
+            body: The payload.
+
+        Returns:
+            The sequence that the frame got.
+
+        Raises:
+            StoreFull: There is no room; nothing was stored, and no sequence used.
+            UsageError: The frame is too large for any server.
         """
 
     @abstractmethod
     def rewind(self, after: int) -> None:
-        """Set the send cursor to the first unpersisted frame with a sequence above `after`."""
+        """Set the send cursor to the first unpersisted frame with a sequence above `after`.
+
+        Args:
+            after: A sequence; 0 for the first unpersisted frame.
+        """
 
     @abstractmethod
     def peek(self) -> memoryview:
-        """Unsent bytes in one piece, not copied; empty when there are none.
+        """The unsent bytes in one piece, not copied.
 
-        Valid until the next call of anything else on the store.
+        Returns:
+            A view that is valid until the next call of anything else on the store; empty when there
+            are none.
         """
 
     @abstractmethod
     def advance(self, count: int) -> None:
-        """Advance the send cursor by `count` bytes of what `peek` returned."""
+        """Advance the send cursor by `count` bytes of what `peek` returned.
+
+        Args:
+            count: The number of bytes that were sent.
+        """
 
     @abstractmethod
     def frame_remainder(self) -> int:
@@ -245,37 +267,72 @@ class SubscriptionLog(Protocol):
 
     @abstractmethod
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
-        """Note messages before anybody sees them; their numbers, in order.
+        """Note messages before the application sees them.
 
-        0 stands for a duplicate, which must not be delivered; -1 for a message without a usable
-        bookmark, which is delivered but not tracked.
+        Args:
+            bookmarks: The bookmark of each message in wire form, in the order of their arrival.
+
+        Returns:
+            A number for each message. 0 stands for a duplicate, which must not be delivered; -1 for
+            a message without a usable bookmark, which is delivered but not tracked.
 
         Raises:
-            StoreFull: No room; nothing was noted.
+            StoreFull: There is no room; nothing was noted.
+            UsageError: Another thread uses the store, or it is closed.
         """
 
     @abstractmethod
     def log(self, bookmark: str) -> int:
-        """`log_batch` of one."""
+        """`log_batch` of one message.
+
+        Args:
+            bookmark: Its bookmark in wire form.
+
+        Returns:
+            Its number, 0 or -1; see `log_batch`.
+
+        Raises:
+            StoreFull: There is no room; nothing was noted.
+            UsageError: Another thread uses the store, or it is closed.
+        """
 
     @abstractmethod
     def discard(self, number: int) -> None:
-        """The application has finished with one message, in any order.
+        """Note that the application has finished with one message. Any order is allowed.
 
-        A number that is unknown or was discarded before does nothing.
+        Args:
+            number: The number of the message; one that is unknown or was discarded does nothing.
+
+        Raises:
+            UsageError: Another thread uses the store, or it is closed.
         """
 
     @abstractmethod
     def discard_up_to(self, number: int) -> None:
-        """Discard every message with a number up to this one."""
+        """Discard every delivered message with a number up to this one.
+
+        Args:
+            number: The highest number to discard.
+
+        Raises:
+            UsageError: Another thread uses the store, or it is closed.
+        """
 
     @abstractmethod
     def persisted(self, bookmark: str) -> None:
-        """A persisted ack of the subscription."""
+        """Apply a persisted ack of the subscription.
+
+        Args:
+            bookmark: Its bookmarks in wire form, separated by commas; unusable ones are ignored.
+        """
 
     @abstractmethod
     def completed(self, bookmark: str) -> None:
-        """The replay has reached the end of the log, at this position ("" when unknown)."""
+        """The replay has reached the end of the log.
+
+        Args:
+            bookmark: The position of the end in wire form; empty when the server names none.
+        """
 
     @abstractmethod
     def link_lost(self, first_queued: int) -> None:
@@ -293,7 +350,14 @@ class SubscriptionLog(Protocol):
 
     @abstractmethod
     def is_discarded(self, bookmark: str) -> bool:
-        """Whether a message with this bookmark must not be delivered (again)."""
+        """Whether a message must not be delivered (again).
+
+        Args:
+            bookmark: The bookmark of the message in wire form.
+
+        Returns:
+            True for a duplicate, whether it was discarded or is still held by its consumer.
+        """
 
     @abstractmethod
     def recovery_point(self) -> BookmarkList:
@@ -360,46 +424,106 @@ class BookmarkStore(Protocol):
     def open_for(self, client_name: str) -> None:
         """Bind the store to a client before it connects.
 
+        Args:
+            client_name: The name of the client.
+
         Raises:
             StoreLocked: The store belongs to a client of another name.
         """
 
     @abstractmethod
     def log(self, sub_id: str, bookmark: str) -> int:
-        """Note an arriving message: its number; 0 = duplicate, -1 = not tracked."""
+        """Note an arriving message before the application sees it.
+
+        Args:
+            sub_id: The id of the subscription.
+            bookmark: The bookmark of the message in wire form.
+
+        Returns:
+            Its number. 0 stands for a duplicate, -1 for a message that is not tracked.
+
+        Raises:
+            StoreFull: There is no room; nothing was noted.
+        """
 
     @abstractmethod
     def discard(self, sub_id: str, number: int) -> None:
-        """The application has finished with one message."""
+        """Note that the application has finished with one message.
+
+        Args:
+            sub_id: The id of the subscription.
+            number: The number that `log` has returned.
+        """
 
     @abstractmethod
     def discard_up_to(self, sub_id: str, number: int) -> None:
-        """Discard every message with a number up to this one."""
+        """Discard every message with a number up to this one.
+
+        Args:
+            sub_id: The id of the subscription.
+            number: The highest number to discard.
+        """
 
     @abstractmethod
     def is_discarded(self, sub_id: str, bookmark: str) -> bool:
-        """Whether a message with this bookmark must not be delivered (again)."""
+        """Whether a message must not be delivered (again).
+
+        Args:
+            sub_id: The id of the subscription.
+            bookmark: The bookmark of the message in wire form.
+        """
 
     @abstractmethod
     def most_recent(self, sub_id: str) -> BookmarkList:
-        """The recovery point; `str()` of an unknown one is `0`."""
+        """The recovery point of a subscription.
+
+        Args:
+            sub_id: The id of the subscription.
+
+        Returns:
+            One bookmark for each publisher; empty, and `0` as text, for an unknown subscription.
+        """
 
     @abstractmethod
     def persisted(self, sub_id: str, bookmark: str) -> None:
-        """A persisted ack of a subscription."""
+        """Apply a persisted ack of a subscription.
+
+        Args:
+            sub_id: The id of the subscription.
+            bookmark: Its bookmarks in wire form, separated by commas.
+        """
 
     @abstractmethod
     def oldest_undiscarded(self, sub_id: str) -> int:
-        """The number of the oldest entry that is not discarded; 0 when there is none."""
+        """The lowest number of a subscription that is not discarded.
+
+        Args:
+            sub_id: The id of the subscription.
+
+        Returns:
+            The number; 0 when all are discarded.
+        """
 
     @abstractmethod
     def purge(self, sub_id: str | None = None) -> None:
-        """Forget one subscription, or all of them."""
+        """Forget what is known of a subscription, also on the disk.
+
+        Args:
+            sub_id: The id of the subscription; None for all of them.
+        """
 
     @abstractmethod
     def prune(self) -> None:
-        """Give back the space of what is finished; may be slow."""
+        """Give back the space of what is finished; may be slow.
+
+        Raises:
+            StoreFull: There is no room to rewrite the store; it stays as it is.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Release files and locks; what is known stays known."""
+        """Release files and locks; what is known stays known.
+
+        Raises:
+            StoreError: The disk has failed. Files and locks are released all the same.
+        """

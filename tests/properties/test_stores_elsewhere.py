@@ -94,7 +94,7 @@ class World:
         """A process that has nothing but what was kept."""
         self.store = self.opened()
         self.feed = PointFeed(self.store.recovery_points, self.adapter)
-        self.feed.told(self.adapter.points.values())
+        self.feed.mark_sent(self.adapter.points.values())
         self.log = self.store.subscription("s")
         self.held: list[tuple[int, str]] = []
         self.last = ""
@@ -141,10 +141,10 @@ class World:
         elif action in {"deliver", "discard"}:
             getattr(self, action)(rng.randint(1, 6))
         elif action == "tell":
-            self.feed.tell()
+            self.feed.send_moved()
         elif action == "end":
             if rng.random() < 0.5:
-                self.feed.tell(last=True)
+                self.feed.send_moved(last=True)
             self.server = rng.choice(tuple(self.logs))
             self.begin()
         else:

@@ -1,20 +1,20 @@
 """Recovery point adapters: a copy of each recovery point somewhere else.
 
-A store in a file is gone with its file, and is no help on another host. An adapter keeps the newest
+A store in a file is lost with its file, and is no help on another host. An adapter keeps the newest
 recovery point of each subscription elsewhere: in a topic of the server, in a database. It knows no
-discards behind the point, so what was discarded out of order may come again from it; nothing is
-lost.
+discards behind the point, so messages that were discarded out of order may be redelivered; nothing
+is lost.
 
-**Whose order.** A list of bookmarks is a safe place to begin on the server in whose order it was
-made. On any other a publisher that it does not name may stand earlier. So a point also says which
-server that was, and a time: everything that servers had until then has arrived and is discarded.
-Without the time, on another server, only the start of the log is surely safe. An older time is
-always safe, too. So a time that has moved is told with the next bookmark, when it has moved by
-some seconds, and at the end.
+**Server order.** A list of bookmarks is a safe place to begin on the server in whose order it was
+made. On any other server a publisher that it does not name may stand earlier. So a point also names
+that server and a time: everything that the servers had until then was received and is discarded.
+Without the time, only the start of the log is safe on another server. An older time is always safe,
+too. So a time that has moved is sent with the next bookmark, when it has moved by some seconds, and
+at the end.
 
 **Order of calls.** The client calls `recover` once, before the first subscribe, and hands the
-points to the store. Then it looks about ten times a second which points have moved and calls
-`update` for those: a discard itself never waits for an adapter. When it leaves it tells the last
+points to the store. Then it checks about ten times a second which points have moved and calls
+`update` for those: a discard itself never waits for an adapter. At shutdown it sends the last
 points and calls `close`. `update`, `purge` and `poll` only enqueue.
 """
 
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 CAUGHT_UP_EVERY_US: Final = 5_000_000
-"""By so much a time has moved that is told without a new bookmark."""
+"""A time that has moved by this much is sent without a new bookmark, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,13 @@ class RecoveryPointAdapter(Protocol):
 
     @abstractmethod
     async def recover(self, client_name: str) -> Iterable[RecoveryPoint]:
-        """The points that are kept for a client; called once, before it subscribes.
+        """The saved points of a client; called once, before it subscribes.
+
+        Args:
+            client_name: The name of the client.
+
+        Returns:
+            The newest point of each subscription.
 
         Raises:
             UsageError: The adapter cannot serve this client.
@@ -78,12 +84,20 @@ class RecoveryPointAdapter(Protocol):
 
     @abstractmethod
     def update(self, point: RecoveryPoint) -> None:
-        """A point has moved; only the newest of each subscription counts. Never waits."""
+        """Enqueue a point that has moved. Never waits.
+
+        Args:
+            point: The point; only the newest of each subscription counts.
+        """
         ...
 
     @abstractmethod
     def purge(self, sub_id: str | None = None) -> None:
-        """Forget one subscription, or all of them. Never waits."""
+        """Enqueue that a subscription was forgotten. Never waits.
+
+        Args:
+            sub_id: The id of the subscription; None for all of them.
+        """
         ...
 
     @abstractmethod
@@ -93,7 +107,7 @@ class RecoveryPointAdapter(Protocol):
 
     @abstractmethod
     async def close(self) -> None:
-        """Write what is still enqueued, and let go; twice is the same as once."""
+        """Write what is still enqueued, and release resources; a second call does nothing."""
         ...
 
 
@@ -103,16 +117,20 @@ class TimedAdapter(RecoveryPointAdapter, Protocol):
 
     @abstractmethod
     def poll(self, now: float) -> None:
-        """The time in seconds, about ten times a second: write what has waited long enough."""
+        """Write what has waited long enough; called about ten times a second.
+
+        Args:
+            now: The time in seconds, on a clock that never steps.
+        """
         ...
 
 
 class PointFeed:
-    """Tells an adapter which recovery points have moved. Pure: the client's shell calls it.
+    """Sends recovery points that have moved to an adapter. Pure: the client's shell calls it.
 
     Args:
-        points: Gives the point of each subscription; one without a bookmark has none.
-        adapter: Who is told.
+        points: Returns the point of each subscription; one without a bookmark has none.
+        adapter: Where they are sent.
     """
 
     def __init__(
@@ -120,41 +138,51 @@ class PointFeed:
     ) -> None:
         self._points = points
         self._adapter = adapter
-        self._told: dict[str, RecoveryPoint] = {}
+        self._sent: dict[str, RecoveryPoint] = {}
 
-    def told(self, points: Iterable[RecoveryPoint]) -> None:
-        """The adapter has these already."""
-        self._told.update((point.sub_id, point) for point in points)
+    def mark_sent(self, points: Iterable[RecoveryPoint]) -> None:
+        """Note points that the adapter has already.
 
-    def tell(self, *, last: bool = False) -> None:
-        """Look at every subscription and tell what has moved.
+        Args:
+            points: What it has returned at the start.
+        """
+        self._sent.update((point.sub_id, point) for point in points)
+
+    def send_moved(self, *, last: bool = False) -> None:
+        """Compare the point of every subscription with the last one sent, and send what has moved.
 
         Args:
             last: Nothing comes after this.
         """
         for point in list(self._points()):
-            told = self._told.get(point.sub_id) or RecoveryPoint(point.sub_id, "")
+            sent = self._sent.get(point.sub_id) or RecoveryPoint(point.sub_id, "")
             if not point.bookmark:  # purged, or begun anew at an explicit start
-                if told.bookmark:
+                if sent.bookmark:
                     self._adapter.purge(point.sub_id)
-            elif _moved(point, told, CAUGHT_UP_EVERY_US if not last else 1):
+            elif _moved(point, sent, CAUGHT_UP_EVERY_US if not last else 1):
                 self._adapter.update(point)
             else:
                 continue
-            self._told[point.sub_id] = point  # not if it raised: then it is told again
+            self._sent[point.sub_id] = point  # not reached if it raised: then it is sent again
 
 
-def _moved(point: RecoveryPoint, told: RecoveryPoint, by_us: int) -> bool:
-    """Whether to tell it; a time that is lower than before belongs to a start anew."""
-    same = (point.bookmark, point.server) == (told.bookmark, told.server)
-    same = same and told.generation in {0, point.generation}
-    return not (same and 0 <= point.caught_up_us - told.caught_up_us < by_us)
+def _moved(point: RecoveryPoint, sent: RecoveryPoint, by_us: int) -> bool:
+    """Whether to send it; a lower time than before belongs to a new start."""
+    same = (point.bookmark, point.server) == (sent.bookmark, sent.server)
+    same = same and sent.generation in {0, point.generation}
+    return not (same and 0 <= point.caught_up_us - sent.caught_up_us < by_us)
 
 
 def positions(point: BookmarkList) -> dict[int, int]:
-    """Publisher ids and sequences; empty for a list with anything but bookmarks of messages.
+    """The position of a recovery point.
 
-    A time, or NOW, is where a subscription began. That is no place that it has got to.
+    A time, or NOW, is where a subscription began and no position that it has reached.
+
+    Args:
+        point: A list of bookmarks.
+
+    Returns:
+        Sequences by publisher id; empty for a list with anything but bookmarks of messages.
     """
     found = {b.publisher_id: b.sequence for b in point if isinstance(b, Bookmark)}
     return found if len(found) == len(point) and 0 not in found else {}

@@ -77,20 +77,37 @@ class PruneSchedule:
         self._changed_at: float | None = None
 
     def pruned(self, usage: LogUsage) -> None:
-        """The log was pruned, and this is what is left."""
+        """Note that the log was pruned.
+
+        Args:
+            usage: What is left.
+        """
         self._base = usage
         self._last_end = usage.end_bytes
 
     def worth(self, usage: LogUsage) -> bool:
-        """Whether anything worth a prune was written since the last one."""
+        """Whether enough was written since the last prune for another one to give space back.
+
+        Args:
+            usage: How far the log has got.
+        """
         return usage.end_bytes >= self._base.end_bytes + _WORTH_BYTES
 
     def on_exit(self, usage: LogUsage) -> bool:
-        """Whether to prune before closing."""
+        """Whether to prune before closing.
+
+        Args:
+            usage: How far the log has got.
+        """
         return self._policy.on_exit and self.worth(usage)
 
     def due(self, usage: LogUsage, now: float) -> bool:
-        """Whether to prune now."""
+        """Whether to prune now.
+
+        Args:
+            usage: How far the log has got.
+            now: The time in seconds, on a clock that never steps.
+        """
         policy, base = self._policy, self._base
         idle_s = self._idle_s(usage.end_bytes, now)
         if not self.worth(usage):

@@ -73,21 +73,40 @@ class Journal:
         return discard
 
     def reserve(self, messages: int) -> None:
-        """Make room for so many messages and for their discards, before they are logged.
+        """Make room for messages and for their discards, before they are logged.
+
+        Args:
+            messages: The number of messages.
 
         Raises:
             StoreFull: There is none; nothing has changed.
         """
 
     def note_logged(self, pieces: Sequence[Chunk | Alias]) -> None:
-        """Note entries that are new, and entries that were redelivered."""
+        """Note new and redelivered entries.
+
+        Args:
+            pieces: What `SubscriptionTracker.log_batch` has added.
+
+        Raises:
+            StoreError: It cannot be written.
+        """
 
     def moving(self) -> AbstractContextManager[object]:
         """The block in which any other move is made and noted."""
         return contextlib.nullcontext()
 
     def note(self, kind: Kind, value: int = 1, publisher: int = 0) -> None:
-        """Note a move; `records.Kind` says what the numbers mean."""
+        """Note one move.
+
+        Args:
+            kind: What has happened; `records.Kind` says what the numbers mean.
+            value: The value of the record.
+            publisher: The index of the publisher; 0 where the kind names none.
+
+        Raises:
+            StoreFull: There is no room, and the next process cannot do without the record.
+        """
 
     def note_start(self) -> None:
         """Note where the tracker began."""
@@ -101,7 +120,11 @@ class Journal:
         """
 
     def note_seed(self, newest: dict[int, int]) -> None:
-        """Note that everything up to these sequences is finished, and in whose order that is."""
+        """Note that another process has finished everything up to some sequences.
+
+        Args:
+            newest: The sequences by publisher index; the tracker has their server order already.
+        """
 
 
 class Subscription(SubscriptionLog):

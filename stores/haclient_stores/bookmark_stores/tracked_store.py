@@ -152,7 +152,11 @@ class TrackedBookmarkStore(BookmarkStore):
         return False
 
     def prune_due(self, now: float) -> bool:  # noqa: ARG002  # for those that have a policy
-        """Whether the policy wants a prune now; `now` is in seconds, of any even clock."""
+        """Whether the policy wants a prune now.
+
+        Args:
+            now: The time in seconds, on a clock that never steps.
+        """
         return False
 
     @property
@@ -161,22 +165,42 @@ class TrackedBookmarkStore(BookmarkStore):
         return False
 
     def sync(self) -> None:
-        """Write everything through to the disk, if there is one; may run in a thread."""
+        """Write everything through to the disk, if there is one; may run in a thread.
+
+        Raises:
+            StoreError: The disk has failed: nothing is known of what was not synced before.
+        """
 
     # -- looking and seeding ----------------------------------------------------------------------
 
     def explain(self, sub_id: str) -> Explanation:
-        """What comes again, and what does not, if the process died now.
+        """What would be redelivered, and what would not, if the process died now.
+
+        Args:
+            sub_id: The id of the subscription.
+
+        Returns:
+            The recovery point and the counts behind it; `str()` is a text for people.
 
         Raises:
-            UsageError: The store knows no such subscription.
+            UsageError: The store knows no such subscription, or another thread uses it.
         """
         return explain(sub_id, self._known(sub_id), self._publishers, self._survival)
 
     def entries(self, sub_id: str) -> Iterator[tuple[int, Bookmark, bool]]:
-        """Number, bookmark and whether discarded, of all messages that are not finished.
+        """The messages of a subscription that are not finished.
 
-        Of many that were discarded behind an undiscarded one the last of each publisher may do.
+        Of many that were discarded behind an undiscarded one, only the last of each publisher may
+        be left.
+
+        Args:
+            sub_id: The id of the subscription.
+
+        Returns:
+            Number, bookmark, and whether it is discarded, of each in arrival order.
+
+        Raises:
+            UsageError: The store knows no such subscription, or another thread uses it.
         """
         tracker, ids = self._known(sub_id), self._publishers.ids
         point = positions(tracker.recovery_point())
@@ -303,9 +327,16 @@ class BookmarkFileStore(TrackedBookmarkStore):
 
 
 def point_of(sub_id: str, tracker: SubscriptionTracker) -> RecoveryPoint:
-    """Where one subscription has got to.
+    """The recovery point of one subscription, as adapters save it.
 
     One that was entered at NOW asked for nothing older than its entry, so that time is safe too.
+
+    Args:
+        sub_id: The id of the subscription.
+        tracker: Its tracker.
+
+    Returns:
+        The point; without a bookmark while nothing is finished.
     """
     point = tracker.recovery_point()
     server_order = tracker.server_order
@@ -321,7 +352,11 @@ def point_of(sub_id: str, tracker: SubscriptionTracker) -> RecoveryPoint:
 
 
 def server_order_of(point: RecoveryPoint) -> ServerOrder:
-    """Where a subscription stands that begins with this; a time that cannot be counts as none."""
+    """The server order of a subscription that begins at a saved recovery point.
+
+    Args:
+        point: The point; an impossible time counts as none.
+    """
     caught_up_us = point.caught_up_us if 0 < point.caught_up_us <= LAST_MICROSECOND else 0
     return ServerOrder(
         point.server or NOWHERE, caught_up_us=caught_up_us, discarded_until_us=caught_up_us

@@ -70,7 +70,14 @@ class UndiscardedWatch:
         self._oldest: dict[str, tuple[int, float, float]] = {}  # number, since when, warned at
 
     def look(self, sub_id: str, *, oldest: int, undiscarded: int, now: float) -> None:
-        """What the oldest undiscarded number is now; 0 when there is none."""
+        """Check the oldest undiscarded message of a subscription, and warn when it is due.
+
+        Args:
+            sub_id: The id of the subscription.
+            oldest: The number of that message; 0 when there is none.
+            undiscarded: How many messages of the subscription are not discarded.
+            now: The time in seconds, on a clock that never steps.
+        """
         number, since, warn_at = self._oldest.get(sub_id, (0, now, now))
         if not oldest:
             self._oldest.pop(sub_id, None)

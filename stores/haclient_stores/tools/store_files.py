@@ -35,7 +35,13 @@ StoreFile: TypeAlias = BookmarkFile | FilePublishStore
 
 
 def kind_of(path: Path) -> type[StoreFile]:
-    """Which store's file, or directory, this is.
+    """Which store a file, or a directory, belongs to.
+
+    Args:
+        path: The file, or the directory of a publish store.
+
+    Returns:
+        The class of the store.
 
     Raises:
         StoreError: There is none, or it is something else.
@@ -59,7 +65,14 @@ def kind_of(path: Path) -> type[StoreFile]:
 
 
 def size_of(path: Path) -> int:
-    """Bytes on disk, of a file or of all files in a directory."""
+    """The size of a file, or of all files in a directory, in bytes.
+
+    Args:
+        path: The file or directory.
+
+    Raises:
+        OSError: It cannot be read.
+    """
     return sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
 
 
@@ -119,6 +132,9 @@ def prune(
     Args:
         paths: The files.
         on_progress: Called with the bytes read so far of the file that is pruned.
+
+    Returns:
+        The sizes of each file before and after, in the order of `paths`.
 
     Raises:
         StoreLocked: A client has the file in use; those before it are pruned.

@@ -221,7 +221,15 @@ class SubscriptionTracker(Resumption):
             self.fresh.append(self.append(MIXED, sequences, publishers))
 
     def redeliver(self, publisher: int, sequence: int) -> int:
-        """The new number of an entry that awaited redelivery and was redelivered."""
+        """Number the redelivered message of an entry that awaits it.
+
+        Args:
+            publisher: The index of the publisher.
+            sequence: The sequence of the message.
+
+        Returns:
+            The new number, an alias of the entry.
+        """
         number = self.next_number
         self.next_number = number + 1
         self.unused.append(number, number + 1)  # the old entry is the one that counts
@@ -249,14 +257,28 @@ class SubscriptionTracker(Resumption):
             self.discard_slowly(number)
 
     def try_discard(self, number: int) -> bool:
-        """`discard`, and whether it changed anything."""
+        """`discard`, for a caller that notes only what changed something.
+
+        Args:
+            number: The number of the message.
+
+        Returns:
+            Whether it was open until now.
+        """
         if number == self.low_watermark != self.slow_path_at:
             self.low_watermark = number + 1
             return True
         return self.discard_slowly(number)
 
     def discard_slowly(self, number: int) -> bool:
-        """Discard out of order, at the end of a chunk, or of an entry that was delivered twice."""
+        """Discard out of order, at the end of a chunk, or of an entry that was delivered twice.
+
+        Args:
+            number: The number of the message.
+
+        Returns:
+            Whether it was open until now.
+        """
         above, unused = self.discarded_above, self.unused
         if number == above.end < self.next_number and not (
             unused.count or above.scattered or self.redelivery.awaiting
@@ -287,11 +309,17 @@ class SubscriptionTracker(Resumption):
             self.discard_all_up_to(number)
 
     def held_up_to(self, number: int) -> list[int]:
-        """The current numbers, up to this one, of all delivered entries that are not discarded.
+        """The current numbers of all delivered, undiscarded entries up to a number.
 
         The caller discards all of them. So the next call begins behind `number`: an entry below it
         that is still open is redelivered or awaits that, and never gets its own number back.
         Without this, each call would visit all open entries again.
+
+        Args:
+            number: The highest number.
+
+        Returns:
+            The numbers: own ones first, then aliases.
         """
         begin = max(self.low_watermark, self._searched_to)
         self._searched_to = max(begin, min(number + 1, self.next_number))
@@ -312,12 +340,19 @@ class SubscriptionTracker(Resumption):
             number = following
 
     def discard_all_up_to(self, number: int) -> None:
-        """Discard every entry up to this one, also those that await redelivery."""
+        """Discard every entry up to this one, also those that await redelivery.
+
+        Args:
+            number: The highest number to discard.
+        """
         while self.low_watermark <= number and self.low_watermark < self.next_number:
             self.discard_slowly(self.low_watermark)
 
     def discard_run(self, numbers: array[int]) -> bool:
         """Discard a run of numbers at once, if it comes next in order.
+
+        Args:
+            numbers: The numbers; not empty.
 
         Returns:
             Whether it does; if not, nothing is changed.
@@ -372,7 +407,14 @@ class SubscriptionTracker(Resumption):
     # -- persisted acks -----------------------------------------------------------------------
 
     def position(self, bookmark: str) -> tuple[int, int] | None:
-        """Publisher index and sequence of a bookmark that names a message; else None."""
+        """The position of a bookmark that names a message.
+
+        Args:
+            bookmark: The bookmark in wire form.
+
+        Returns:
+            Publisher index and sequence; None for any other bookmark or text.
+        """
         return self.publishers.position(bookmark)
 
     @override
@@ -517,7 +559,11 @@ class SubscriptionTracker(Resumption):
         self.generation += 1
 
     def skip_numbers(self, following: int) -> None:
-        """The numbers before `following` are not used."""
+        """Leave numbers unused.
+
+        Args:
+            following: The next number to be used; a lower one than now changes nothing.
+        """
         if following <= self.next_number:
             return
         if self.low_watermark == self.next_number:
@@ -528,7 +574,12 @@ class SubscriptionTracker(Resumption):
         self._set_slow_path()
 
     def add_alias(self, number: int, old: int) -> None:
-        """Make a number that is used already the alias of an entry that awaits redelivery."""
+        """Make a number that is used already the alias of an entry that awaits redelivery.
+
+        Args:
+            number: The alias.
+            old: The own number of the entry; nothing happens if it awaits no redelivery.
+        """
         if old in self.redelivery.awaiting:
             self.redelivery.redeliver(number, *self.redelivery.awaiting[old])
             self._set_slow_path()
