@@ -1,7 +1,7 @@
-"""Acks as frames: built only when asked for, failures told to whoever asked for anything.
+"""Acks as frames: built only when asked for; failures where any ack was asked for.
 
 One frame per ack type. The fields stand in the order of published samples. A failure
-is told in the `processed` ack, or in the first type that was asked for when that is none of it.
+is reported in the `processed` ack, or in the first requested type when that is not one of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BEAT: Final = encode_frame({"c": "heartbeat"})
 
 
 class Reason(enum.StrEnum):
-    """Why a command is refused: exactly these words are on the wire, and nothing else."""
+    """Why a command is refused: exactly this text is on the wire."""
 
     AUTH_FAILURE = "auth failure"
     BAD_FILTER = "bad filter"
@@ -101,7 +101,7 @@ def ack(
 def failure_ack(
     message: Message, reason: str, *, more: Mapping[str, str | int] | None = None
 ) -> bytes | None:
-    """The ack that tells a command's failure; `None` when it asked for no ack at all."""
+    """The ack that reports a command's failure; `None` when it asked for no ack at all."""
     wanted = requested(message.ack_type)
     if not wanted:
         return None
@@ -110,7 +110,7 @@ def failure_ack(
 
 
 def name_in_use_ack(client_name: str) -> bytes:
-    """The last words to a connection that a newer one of the same name displaces."""
+    """The disconnect reason of a connection that a newer one of the same name displaces."""
     more = {"client_name": client_name}
     return ack("processed", status="failure", reason="name in use", more=more)
 

@@ -3,7 +3,7 @@
 Publishes, replicated records and the recovery of a broker all come through here, so that a restart
 and a replica end up with what the first broker had. A record is applied in two halves:
 
-* `apply` changes the state of the world of its topic and tells what has changed. Recovery does no
+* `apply` changes the state of the world of its topic and returns what has changed. Recovery does no
   more than that: what it reads is in the log already.
 * `Applier.apply` does that for a record that is new here: first it goes into the log.
 
@@ -123,7 +123,7 @@ class Applier:
         return changes
 
     def deliver(self, route: Route, record: Record, changes: Changes) -> None:
-        """Send a message to its subscribers, and tell those who lost sight of a record."""
+        """Send a message to its subscribers, and notify those whose filter a record has left."""
         plan = route.plan or self._state.tables[route.message_type].plan(route)
         document, key = changes.document, _wire_key(changes.key)
         if document is None:
@@ -138,13 +138,13 @@ class Applier:
             self.fan_out(groups, document.body, b"", key, b',"reason":"match"')
 
     def _report_deleted(self, route: Route, deleted: Iterable[SowRecord]) -> None:
-        """Tell whoever had a record in focus that it is gone."""
+        """Notify the subscribers that had a deleted record in focus."""
         plan, sow = route.plan, route.sow
         if plan is None or sow is None or not plan.watched:
             return
-        for gone in deleted:
-            document = sow.document(gone)
-            key, reason = _wire_key(gone.key), b',"reason":"deleted"'
+        for record in deleted:
+            document = sow.document(record)
+            key, reason = _wire_key(record.key), b',"reason":"deleted"'
             self.fan_out(plan.losing(document, None), document.body, b"", key, reason)
 
     def fan_out(

@@ -1,6 +1,6 @@
 """The engine: a broker without sockets, files or clocks.
 
-The shell tells it what happened and when (`connected`, `received`, `disconnected`, `tick`), and
+The shell reports what happened and when (`connected`, `received`, `disconnected`, `tick`), and
 gets back `Effects`: a block for the journal, bytes for connections, connections to close. It must
 write the block before it does anything else with them. Between such calls it may ask for
 replay::
@@ -9,7 +9,7 @@ replay::
     if effects.block: journal.append(effects.block)
     ... send, close ...
     while engine.has_backlog(connection) and its outgoing buffer has room:
-        ... do as engine.pump(connection, now) says ...
+        ... carry out engine.pump(connection, now) ...
 
 A connection with too much unsent is reported with `over_high_water`: its bookmark subscriptions
 then read the log again instead of piling up messages. `next_due` says when `tick` is wanted next.
@@ -159,7 +159,7 @@ class Engine:
         self._state.connections[connection_id] = Connection(connection_id, peer=peer, now=now)
 
     def received(self, connection_id: int, messages: Sequence[Message], now: float) -> Effects:
-        """Commands arrived on a connection, in this order; none means: something was heard."""
+        """Commands arrived on a connection, in this order; none means: bytes were received."""
         state = self._state
         connection = state.connections.get(connection_id)
         if connection is None:
@@ -181,7 +181,7 @@ class Engine:
         return self._finish()
 
     def disconnected(self, connection_id: int, now: float) -> Effects:
-        """A connection has gone, whoever ended it."""
+        """A connection has ended, on either side."""
         state = self._state
         connection = state.connections.pop(connection_id, None)
         state.begin(now)

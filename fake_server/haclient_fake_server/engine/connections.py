@@ -36,7 +36,7 @@ SILENT_INTERVALS: Final = 2.5
 """A connection is closed when it was silent for so many heartbeat intervals."""
 
 MAX_PASSED_AGAIN: Final = 1000
-"""So many records are rather read again than looked up in the index of the journal."""
+"""Records that a replay reads once more rather than to seek in the journal."""
 
 
 class Connection:

@@ -1,7 +1,7 @@
 """The engine's side of the journal: blocks that it wants written, and how it reads them back.
 
 The engine never writes. It builds one `Block` per batch; the shell writes it and only then sends
-what the same batch has to say to clients. For replay it reads through a `JournalReader`,
+what the same batch sends to clients. For replay it reads through a `JournalReader`,
 which may be in memory or in files: cursors mark places between blocks, and every chunk that is read
 consists of whole blocks.
 
@@ -398,7 +398,7 @@ class MemoryJournal(JournalReader):
 
 @dataclass(slots=True)
 class Scan:
-    """What some records come to.
+    """The summary of some records.
 
     Attributes:
         publishers: By publisher id, the lowest and highest sequence of its data records.
@@ -422,7 +422,10 @@ class Scan:
 
 
 def scan(data: bytes, start: int, end: int) -> Scan:
-    """Look at the whole records between two offsets, usually those of one block.
+    """Summarize the whole records between two offsets, usually those of one block.
+
+    A broker that starts reads whole segments. This unpacks headers only, several times faster than
+    reading records.
 
     Raises:
         JournalFormatError: A definition or mark is malformed.

@@ -160,7 +160,7 @@ def heartbeat(state: State, connection: Connection, message: Message) -> None:
             connection.beat_due = NEVER
             watch(state, connection)
         case [] | ["beat"]:
-            pass  # having been heard is all there is to it
+            pass  # `last_received` is set for every command
         case _:
             raise Refused(
                 Reason.INVALID_OPTIONS,

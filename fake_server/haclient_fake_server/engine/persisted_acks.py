@@ -4,7 +4,7 @@ A publisher gets one ack for all that it published on its connection, up to its 
 bookmark subscription that asked for it gets one for the last position that is safe everywhere and
 that it has passed. Both are collected for as long as the logon asked for.
 
-When the log moves, every live subscription is owed an ack. They are not touched then: those with
+When the log moves, an ack is due to every live subscription. They are not touched then: those with
 the same interval form a group, the group notes that the log has moved, and looks at its members
 when its interval is over. That costs each batch nothing, however many subscriptions there are, and
 is done in turns, so that a hundred thousand acks do not hold up the broker.
@@ -85,13 +85,13 @@ class PersistedAcks:
         self._state.confirm(connection, ack("persisted", more=more))
 
     def resume(self, connection: Connection) -> None:
-        """One of the acks that waited has gone out: what was collected since may follow."""
+        """A held ack was sent: schedule the one for what was collected since."""
         if connection.ack_is_scheduled:
             connection.ack_is_scheduled = False
             self.schedule(connection)
 
     def forget(self, connection: Connection) -> None:
-        """The connection has gone."""
+        """A connection has ended: cancel its ack."""
         self._state.timers.cancel(("publisher's ack", connection.id))
 
     def _on_time(self, connection: Connection) -> None:

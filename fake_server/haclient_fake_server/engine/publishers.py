@@ -84,7 +84,7 @@ class Publisher:
 
 
 class Publishers:
-    """All publishers that this instance has heard of, by id."""
+    """All publishers that this instance knows, by id."""
 
     def __init__(self, instance_name: str, *, started_s: int) -> None:
         self._instance_name = instance_name

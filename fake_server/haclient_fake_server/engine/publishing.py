@@ -5,8 +5,8 @@ record -> state of the world -> deliver -> acknowledge. All of it happens in mem
 writes the record before it sends any of the rest.
 
 Acks: a logged publish with a sequence is covered by the next conflated ack of its
-connection. A refusal is told at once, after a success ack up to its predecessor. A publish that is
-not logged, or that has no sequence, is acknowledged alone, since nothing later would cover it.
+connection. A refusal is reported at once, after a success ack up to its predecessor. A publish that
+is not logged, or that has no sequence, is acknowledged alone, since nothing later would cover it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from haclient_fake_server.engine.acks import Reason, ack, requested
 from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_bytes
-from haclient_fake_server.engine.sow.table import SowError, merge
+from haclient_fake_server.engine.sow.table import SowError, merge_delta
 from haclient_fake_server.journal.format import Record, RecordFlag
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Publishing:
                 self.refuse(connection, message, error.reason, str(error))
                 return
         # After all reasons to refuse it: a publisher that has not read the failure ack sends the
-        # message again, and must not be told that it is persisted.
+        # message again, and must not be acknowledged as persisted.
         if message.sequence and message.sequence <= connection.publisher.seen:
             self.acknowledge_duplicate(connection, message)
             return
@@ -153,11 +153,11 @@ class Publishing:
         for kind in ("processed", "persisted"):
             if kind in wanted:
                 frame = ack(kind, message.command_id, status="failure", reason=reason, more=more)
-                tell = state.confirm if kind == "persisted" and sequence else state.send
-                tell(connection, frame)
+                send = state.confirm if kind == "persisted" and sequence else state.send
+                send(connection, frame)
 
     def acknowledge_duplicate(self, connection: Connection, message: Message) -> None:
-        """Drop a duplicate, but say that all is well."""
+        """Drop a duplicate, and acknowledge it as a success."""
         wanted = requested(message.ack_type)
         more = {"s": message.sequence or 0}
         for kind in ("received", "processed", "completed"):
@@ -171,7 +171,7 @@ class Publishing:
     def _acknowledge(
         self, connection: Connection, message: Message, route: Route, publisher: Publisher
     ) -> None:
-        """Acks for a publish that was carried out; `publisher` is who it was recorded for."""
+        """Acks for a publish that was carried out; `publisher` is that of its record."""
         state = self._state
         collected = route.logged and publisher is connection.publisher
         if collected and message.ack_type == "persisted":
@@ -197,7 +197,7 @@ def _complete(message: Message, route: Route, key: str) -> bool:
     stored = route.sow.get(key) if route.sow is not None else None
     if stored is None or route.message_type != "json":
         return False
-    message.data = merge(stored.body, message.data)
+    message.data = merge_delta(stored.body, message.data)
     message.correlation_id = message.correlation_id or stored.correlation_id
     return True
 

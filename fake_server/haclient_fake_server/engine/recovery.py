@@ -1,6 +1,6 @@
 """Starting again from the journal: identities, topics, positions, states of the world.
 
-The journal's summary tells who has published how far, and which topics there are. Only where topics
+The journal's summary has the highest sequence of each publisher, and the topics. Only where topics
 have a state of the world is the whole journal read.
 """
 

@@ -1,4 +1,4 @@
-"""Topics and who hears them: one `Route` per topic, one delivery plan per route.
+"""Topics and their subscribers: one `Route` per topic, one delivery plan per route.
 
 A plan is what the live subscriptions of a topic come to: *groups*, each the constant beginning of a
 frame and the connections that get it. Several subscriptions of one connection share a frame that
@@ -45,12 +45,12 @@ def frame_head(kind: bytes, wire_topic: bytes, sids: str) -> bytes:
 
 
 class Plan:
-    """Who gets the messages of one topic.
+    """The subscribers of one topic.
 
     Attributes:
         subscriptions: All live ones that match the topic, in the order they came.
         waiting: Those that match the topic and wait for more at the end of the log.
-        everyone: The groups when no filter says no.
+        everyone: The groups when all filters match.
         filtered: Whether any of them has a filter, so that each message must be looked at.
         watched: Whether any of them wants to know of records that go out of focus.
     """
@@ -90,9 +90,9 @@ class Plan:
         return self._of_mask(b"p", mask)
 
     def losing(self, before: Document, after: Document | None) -> tuple[FanoutGroup, ...]:
-        """The groups of those that lost sight of a record; `after` is `None` when it was deleted.
+        """The groups of those whose filter a record has left; `after` is `None` for a delete.
 
-        Whoever matches it now was told by the update itself.
+        Subscribers that match it now get the update itself.
         """
         mask = 0
         for number, item in enumerate(self.subscriptions):
@@ -139,7 +139,7 @@ class Route:
         in_batch: Whether the batch being built has a record of it.
         logged: Whether the journal records it.
         sow: Its state of the world, if it has one.
-        plan: Who hears it; `None` when that must be found out anew.
+        plan: Its subscribers; `None` when the plan has to be made anew.
     """
 
     __slots__ = (
@@ -193,7 +193,7 @@ class RouteTable:
         return route
 
     def plan(self, route: Route) -> Plan:
-        """Find out who hears a topic and remember it."""
+        """Make the plan of a topic and keep it."""
         found = (*self._literal.get(route.topic, {}).values(), *self._patterns.values())
         members = [item for item in found if item.accepts(route.topic, logged=route.logged)]
         members.sort(key=_number)

@@ -60,7 +60,7 @@ class Effects:
         early: Bytes for `live` subscriptions, to be sent even before the block is written.
         progress: How far replication is, if that has changed; to be written to a file before
             anything is sent, and given to the next engine on the same journal.
-        events: What the broker's log is to say.
+        events: Lines for the broker's log.
     """
 
     block: Block | None
@@ -76,9 +76,9 @@ class State:
     """The engine's whole memory.
 
     Attributes:
-        settings: What it was told.
+        settings: The configuration.
         journal: Where replay reads.
-        publishers: Who has published, and how far.
+        publishers: All publishers and their highest sequences.
         batch: The block being built.
         connections: By number.
         names: Logged-on connections by client name.
@@ -271,7 +271,7 @@ class State:
         return self.durability.limit if self.durability.waits else self.batch.position
 
     def log_reached(self) -> dict[str, str | int]:
-        """The header of persisted acks that says how far the log has got, and which log it is.
+        """The header of persisted acks that has the position and the identity of the log.
 
         The position is one that was written before this batch, under the log's youngest start.
         """
@@ -283,8 +283,8 @@ class State:
     def confirmed_of(self, publisher: Publisher) -> int:
         """The sequence up to which a publisher's messages are safe everywhere.
 
-        Always that of a message, or 0: numbers jump, and a publisher that was told one that no
-        message has would miss it on a server that has not heard of any.
+        Always that of a message, or 0. Sequences have gaps: a publisher that got the number of no
+        message would find it missing on another server.
         """
         lowest = self.durability.lowest(publisher.id)
         if lowest is None:
@@ -320,7 +320,7 @@ class State:
         return connection.early
 
     def touch(self, connection: Connection) -> list[bytes]:
-        """The queue of a connection, for whoever appends more than a frame."""
+        """The queue of a connection, to append several frames to."""
         if not connection.out:
             self._dirty.append(connection)
         return connection.out
@@ -332,13 +332,13 @@ class State:
             self._closes.append((connection.id, reason))
 
     def report(self, severity: Severity, text: str) -> None:
-        """Tell the broker's log."""
+        """Add a line to the broker's log."""
         self.events.append(Event(severity, text))
 
     def report_refusal(
         self, connection: Connection, message: Message, reason: str, detail: str
     ) -> None:
-        """Tell the log why a command was refused; its sender hears the bare reason."""
+        """Log why a command was refused; its sender gets the bare reason."""
         self._refusals += 1
         if self._refusals > MAX_REFUSALS_REPORTED:
             return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_SUBSCRIPTIONS", "Subscribing"]
 
 MAX_SUBSCRIPTIONS = 100_000
-"""Subscriptions of one connection: a client that leaks them is told, not served for ever."""
+"""Subscriptions of one connection: a client that leaks them is refused more."""
 
 
 class Subscribing:
@@ -139,7 +139,7 @@ class Subscribing:
                 self._state.send(connection, ack(kind, message.command_id))
 
     def leave(self, connection: Connection) -> None:
-        """The connection has gone, and all its subscriptions with it."""
+        """A connection has ended: end all its subscriptions."""
         for sub_id in list(connection.subscriptions):
             self._end(connection, sub_id)
 

@@ -1,8 +1,8 @@
-"""One heap for all deadlines of the engine.
+"""One heap for all deadlines of the engine; and timestamps as the broker writes them.
 
 Each deadline belongs to a key, such as a connection. Setting an earlier time adds an entry to the
 heap. Setting a later one does not: the old entry comes up, is found to be too early and is put
-back. So a connection that is heard all the time never touches the heap, and what is due is found
+back. So a connection that receives all the time never touches the heap, and what is due is found
 without looking at anything that is not.
 """
 

@@ -183,7 +183,7 @@ def _escaped(match: re.Match[bytes]) -> bytes:
 
 
 def _unreadable(text: str, position: int) -> FilterError:
-    """Say what the text at `position` might have been meant to be."""
+    """What the text at `position` may have been meant to be."""
     rest = text[position:].lstrip(_SPACES)
     position = len(text) - len(rest)
     match rest[0]:

@@ -40,7 +40,7 @@ __all__ = [
     "SowRecord",
     "SowTopic",
     "generated_key",
-    "merge",
+    "merge_delta",
     "parse_sow_keys",
     "recorded_keys",
 ]
@@ -57,7 +57,7 @@ class SowError(HAClientError):
 
 
 class SowKeyError(SowError):
-    """The key is missing, or cannot be told from the body."""
+    """The key is missing, or cannot be derived from the body."""
 
 
 class SowBodyError(SowError):
@@ -273,8 +273,12 @@ def _text(value: Value) -> str:
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
 
-def merge(stored: bytes, delta: bytes) -> bytes:
-    """The message that `delta` makes of a stored one."""
+def merge_delta(stored: bytes, delta: bytes) -> bytes:
+    """The message that a delta publish makes of a stored one.
+
+    Objects are merged path by path; arrays and everything else are replaced whole; `null` leaves
+    the old value, so no field can be removed. A body that is no JSON object is the whole message.
+    """
     try:
         before: Json = json.loads(stored)
         change: Json = json.loads(delta)

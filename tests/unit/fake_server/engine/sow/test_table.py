@@ -17,7 +17,7 @@ from haclient_fake_server.engine.sow.table import (
     SowRecord,
     SowTopic,
     generated_key,
-    merge,
+    merge_delta,
     parse_sow_keys,
 )
 
@@ -259,7 +259,7 @@ class TestDelete:
     ],
 )
 def test_what_a_delta_makes_of_a_message(stored: bytes, delta: bytes, whole: bytes) -> None:
-    assert merge(stored, delta) == whole
+    assert merge_delta(stored, delta) == whole
 
 
 @pytest.mark.parametrize(
@@ -275,4 +275,4 @@ def test_what_a_delta_makes_of_a_message(stored: bytes, delta: bytes, whole: byt
     ],
 )
 def test_what_cannot_be_merged_replaces_the_message(stored: bytes, delta: bytes) -> None:
-    assert merge(stored, delta) == delta
+    assert merge_delta(stored, delta) == delta
