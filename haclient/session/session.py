@@ -157,6 +157,11 @@ class Session:
                 message.sub_id = sub_id
             out.deliveries.append((subscription, run))
             return
+        if subscription.accepted is not None:
+            # A message proves that the command was accepted, wherever its ack stands. A bookmark
+            # store that begins anew must do so before it logs the first message.
+            subscription.accepted()
+            subscription.accepted = None
         try:
             numbers = log.log_batch([message.bookmark for message in run])
         except UsageError as error:  # the store cannot read what the server sent

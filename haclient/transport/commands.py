@@ -19,6 +19,7 @@ from typing import TypeAlias
 import trio
 
 from haclient.errors import (
+    CommandError,
     DisconnectedError,
     HAClientError,
     InvalidBookmark,
@@ -355,7 +356,7 @@ class Commander:
             log.begin(acked=request.gets_persisted_acks, start=None, conflated=True)
         try:
             await self.command(header, request.body, what=what, timeout=timeout)
-        except BaseException:  # refused, lost or cancelled: it goes on as it was
+        except CommandError:  # any other error says nothing of what the server has done
             if log is not None:
                 log.paused = was_paused
             raise
@@ -384,7 +385,7 @@ class Commander:
         header |= {"sub_id": ids, "opts": word, "a": "processed"}
         try:
             await self.command(header, what=f"{word} of {ids}", timeout=timeout)
-        except BaseException:  # refused, lost or cancelled: nothing has changed
+        except CommandError:  # any other error says nothing of what the server has done
             for log, was_paused in before:
                 log.paused = was_paused
             raise

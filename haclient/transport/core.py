@@ -360,15 +360,17 @@ class Core:
         self.connection = self.commander.connection = None
         self.status.lost(reason)
         self.publisher.lost()
-        for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
-            self._end_or_keep(subscription, reason)
+        try:
+            for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
+                self._end_or_keep(subscription, reason)
+        finally:  # a bookmark store may fail here: `abandon` waits, shielded, for this event
+            self._closed.set()
         if not self.status.reconnects:  # else the reconnector logs it, with the server
             ours = connection.closed_by_us or isinstance(reason, ClosedByOwnError)
             level = logging.INFO if ours else logging.WARNING
             _logger.log(level, "client %s: %s", self.name, reason)
         self.set_state(ConnectionState.DISCONNECTED)
         self.events.emit("disconnect", reason)
-        self._closed.set()
 
     def _end_or_keep(self, subscription: Subscription, reason: HAClientError) -> None:
         """The connection of a subscription is lost."""

@@ -241,7 +241,12 @@ class Publisher:
 
     @property
     def oldest_age_s(self) -> float:
-        """How long the oldest unpersisted message has waited; 0 when none does."""
+        """How long the oldest unpersisted message has waited, in seconds; 0 when none does.
+
+        Raises:
+            UsageError: The calling thread is not the client's.
+        """
+        self._thread.check("oldest_unpersisted_age")
         self._note_time()
         lowest = 0 if self.log is None else self.log.lowest_unpersisted
         return self.gate.unpersisted_ages.age(lowest, trio.current_time())
@@ -560,7 +565,8 @@ class Publisher:
             )
             if self.writer is not None:
                 self.writer.flush()  # for a waiter batching gains nothing
-            await self.persisted.reached(sequence)
+            # A number beyond the last publish is never acknowledged by itself.
+            await self.persisted.reached(min(sequence, log.last_sequence))
 
 
 def what_remains(log: FrameLog) -> str:

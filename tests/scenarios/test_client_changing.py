@@ -9,7 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
-from haclient.errors import BadFilter, CommandError, DisconnectedError, UsageError
+from haclient.errors import BadFilter, CommandError, DisconnectedError, TimedOut, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.commands import Command
 from haclient.protocol.options import Options
@@ -86,6 +86,22 @@ async def test_a_persisted_ack_of_a_paused_subscription_is_no_recovery_point(
         await peer.ack(None, "persisted", sub_id="s", bm="7|9|")
         await wait_all_tasks_blocked()
         assert str(store.most_recent("s")) == "7|9|"
+
+
+@virtual
+@pytest.mark.row("BS10", "CC23")
+async def test_after_a_pause_without_an_answer_no_ack_is_a_recovery_point(server: Server) -> None:
+    store = MemoryBookmarkStore()
+    async with Client("c", bookmark_store=store, exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await subscribed(client, peer, "s")
+        await peer.ack(None, "completed", sub_id="s", bm="7|1|")
+        with pytest.raises(TimedOut):
+            await client.pause("s", timeout=1)
+        await peer.expect("subscribe", sub_id="s")  # the server has paused it all the same
+        await peer.ack(None, "persisted", sub_id="s", bm="7|50|")
+        await wait_all_tasks_blocked()
+        assert str(store.most_recent("s")) != "7|50|"
 
 
 @virtual

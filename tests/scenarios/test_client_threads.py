@@ -127,6 +127,18 @@ CALLS: dict[str, Call] = {
 }
 
 
+@pytest.mark.row("CC6")
+async def test_the_age_of_what_is_unpersisted_is_refused_to_another_thread() -> None:
+    async with Client("c", publish_store=MemoryPublishStore()) as client:
+
+        def ask() -> None:
+            with pytest.raises(UsageError, match="by the thread"):
+                _ = client.oldest_unpersisted_age
+
+        await trio.to_thread.run_sync(ask)
+        assert client.oldest_unpersisted_age == 0
+
+
 def test_every_public_call_is_tried() -> None:
     methods = {
         name

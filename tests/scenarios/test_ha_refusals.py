@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
 
 from haclient.delay import FixedDelayStrategy
 from haclient.errors import (
@@ -18,16 +19,19 @@ from haclient.errors import (
     InvalidTopic,
     NotEntitled,
     ReconnectGaveUp,
+    StoreFull,
     UsageError,
 )
 from haclient.ha import HAClient
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
+from haclient.session.custom_stores import StoreSubscription
 from haclient.transport.nursery import open_nursery
 from haclient.transport.settings import OnResubscribeFailure
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
+from support.custom import DictBookmarkStore
 from support.peer import Peer, Server, answering
 from support.recovery import Recorder, entered, live, lose
 
@@ -312,3 +316,38 @@ async def test_an_answer_that_means_nothing_is_not_guessed(server: Server, answe
 def test_a_word_that_does_not_exist_is_refused() -> None:
     with pytest.raises(UsageError, match="on_resubscribe_failure is"):
         HAClient("ha", servers=["tcp://a:1/amps"], on_resubscribe_failure="perhaps")  # type: ignore[arg-type]  # wrong on purpose
+
+
+class FailingHandle(StoreSubscription):
+    """One subscription of a store whose disk is full when a link is lost with messages queued."""
+
+    @override
+    def link_lost(self, first_queued: int) -> None:
+        raise StoreFull("no space left on device")
+
+
+class FailingStore(DictBookmarkStore):
+    def subscription(self, sub_id: str) -> FailingHandle:
+        return FailingHandle(self, sub_id)
+
+
+async def test_a_store_that_fails_while_a_connection_is_abandoned_ends_the_client(
+    server: Server,
+) -> None:
+    """An abandoned connection is closed in a shield: an event that is never set would hang."""
+    client = HAClient(
+        "ha", servers=[server.uri], bookmark_store=FailingStore(), heartbeat=None, exit_timeout=0
+    )
+    with pytest.raises(StoreFull):  # noqa: PT012  # the error leaves the block itself
+        async with entered(client, partial(live, server)) as peer:
+            first = client.bookmark_stream("orders", sub_id="a", bookmark=EPOCH)
+            second = client.bookmark_stream("orders", sub_id="b", bookmark=EPOCH)
+            async with answering(peer):
+                await first.open()
+                await second.open()
+            await lose(peer)
+            again = await live(server)
+            await again.answer("subscribe", sub_id="a")
+            await again.publish("a", b"queued", bm="7|1|")
+            await again.refuse(await again.expect("subscribe", sub_id="b"), "not entitled")
+            await trio.sleep_forever()

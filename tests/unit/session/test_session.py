@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -405,6 +406,16 @@ def test_a_failure_for_no_command_is_a_farewell(session: Session) -> None:
     assert session.receive([goodbye]).disconnect_reason == "name in use"
     late = ack("completed", status="failure", reason="name in use", query_id="q")
     assert not session.receive([late]).disconnect_reason
+
+
+def test_a_message_before_the_ack_proves_that_the_command_was_accepted(session: Session) -> None:
+    """A store that begins anew does so before it logs, or it would forget what has come."""
+    log = MemoryBookmarkStore().subscription("s")
+    subscription = enter(session, "s", command_id="1", log=log)
+    subscription.accepted = partial(log.begin, acked=True, start="7|0|")
+    session.receive([message("s", b"a", "7|1|")])
+    session.receive([ack("processed", command_id="1")])
+    assert log.oldest_undiscarded == 1
 
 
 @pytest.mark.row("ID7")

@@ -150,6 +150,18 @@ async def test_a_publisher_waits_through_a_lost_link_when_another_one_will_come(
         bench.log_on(seen=store.last_sequence, persisted=store.last_sequence)
 
 
+async def test_a_wait_for_a_number_beyond_the_last_publish_ends_when_all_is_persisted(
+    store: PublishStore,
+) -> None:
+    bench = Bench(store)
+    bench.log_on()
+    sequence = await bench.publisher.publish("t", b"x") or 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.publisher.wait_persisted, sequence + 9, "test")
+        await wait_all_tasks_blocked()
+        bench.publisher.acknowledged(sequence)
+
+
 @pytest.mark.row("HA8")
 async def test_a_publisher_waits_no_more_when_no_other_link_will_come(
     store: PublishStore,
