@@ -125,10 +125,13 @@ class Timestamp:
 
     @classmethod
     def parse(cls, text: str) -> Timestamp:
-        """Read `YYYYmmddTHHMMSS`, with an optional fraction and an optional `Z`.
+        """Read a timestamp.
+
+        Args:
+            text: `YYYYmmddTHHMMSS`, with an optional fraction and an optional `Z`; always UTC.
 
         Raises:
-            UsageError: Anything else, a zone other than `Z` among it.
+            UsageError: It is anything else, or has a zone other than `Z`.
         """
         found = _TIMESTAMP.fullmatch(text)
         if found is None:
@@ -174,9 +177,11 @@ class Bookmark:
 
     @classmethod
     def parse(cls, text: str) -> Bookmark:
-        """Read `<publisher id>|<sequence>|`.
+        """Read a message bookmark.
 
-        The last bar may be missing, and text after it is ignored.
+        Args:
+            text: `<publisher id>|<sequence>|`. The last bar may be missing, and text after it is
+                ignored.
 
         Raises:
             UsageError: The text is no message bookmark.
@@ -189,6 +194,9 @@ class Bookmark:
     @staticmethod
     def at(moment: datetime) -> Timestamp:
         """The start point at a moment in time.
+
+        Args:
+            moment: An aware `datetime`.
 
         Raises:
             UsageError: The `datetime` has no time zone, so that it names no moment.
@@ -213,7 +221,10 @@ class BookmarkList:
 
     @classmethod
     def parse(cls, text: str) -> BookmarkList:
-        """Read a comma list of bookmarks and timestamps; empty items and `0` alone give nothing.
+        """Read a comma list of bookmarks and timestamps.
+
+        Args:
+            text: The list; empty items and `0` alone give nothing.
 
         Raises:
             UsageError: An item is neither.
@@ -256,7 +267,10 @@ class BookmarkRange:
 
     @classmethod
     def parse(cls, text: str) -> BookmarkRange:
-        """Read `[begin:end)`.
+        """Read a range.
+
+        Args:
+            text: `[begin:end)`, with a round bracket at an end that is not included.
 
         Raises:
             UsageError: The text is no range, or one of its ends is missing or malformed.
@@ -286,8 +300,14 @@ _WORDS: Final[dict[str, Epoch | Now | MostRecent]] = {
 def parse_bookmark(text: str) -> StartPoint:
     """Read a bookmark in any of its wire forms.
 
+    Args:
+        text: The wire form; spaces around it are ignored.
+
+    Returns:
+        The start point that it names.
+
     Raises:
-        UsageError: The text is none; the message names it.
+        UsageError: The text is no bookmark; the message names it.
     """
     stripped = text.strip()
     word = _WORDS.get(stripped)

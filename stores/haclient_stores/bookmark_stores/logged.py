@@ -131,7 +131,10 @@ class OpenLog:
         self._skips = False  # an optional record had no room, and the file has not grown since
 
     def reserve(self, messages: int) -> None:
-        """Room for so many arrivals, and for the discards of all that is logged.
+        """Room for arrivals, and for the discards of all that is logged.
+
+        Args:
+            messages: The number of arrivals.
 
         Raises:
             StoreFull: There is none; nothing has changed.
@@ -143,9 +146,12 @@ class OpenLog:
             self._grow(wanted + self._seals * self._promised)
 
     def reserve_moves(self, records: int) -> None:
-        """Room for so many records beside that for the discards of all that is logged.
+        """Room for records beside that for the discards of all that is logged.
 
         The file grows without asking `resize`, which is asked for messages.
+
+        Args:
+            records: The number of records, of 16 bytes each.
 
         Raises:
             StoreFull: There is none; nothing has changed.
@@ -157,7 +163,11 @@ class OpenLog:
             self._skips = False  # there is room again
 
     def has_room_for_optional(self, records: int) -> bool:
-        """Whether so many records fit that the next process can do without."""
+        """Whether records fit that the next process can do without.
+
+        Args:
+            records: The number of records, of 16 bytes each.
+        """
         try:
             self.reserve_moves(_ROOM + records)
         except StoreFull as error:
@@ -179,6 +189,9 @@ class OpenLog:
 
     def reserve_discards(self, file: RecordFile) -> None:
         """Room in another file for the discards of all that is logged.
+
+        Args:
+            file: The other file.
 
         Raises:
             StoreFull: There is none; nothing has changed.

@@ -43,7 +43,7 @@ class MemoryBookmarkStore(TrackedBookmarkStore):
 
     @override
     def close(self) -> None:
-        """Let go; the next client of the process gets all that is not discarded again."""
+        """Release the store. The next client of the process gets all undiscarded messages again."""
         for each in self._subscriptions.values():
             each.tracker.ended()
         self._thread.release()
@@ -103,4 +103,4 @@ class NullBookmarkStore(BookmarkStore):
 
     @override
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""

@@ -100,18 +100,29 @@ class RecordFile:
         return self._base + self.index * 8
 
     def has_room(self, records: int) -> bool:
-        """Whether so many records fit without a larger file."""
+        """Whether records fit without a larger file.
+
+        Args:
+            records: The number of records, of 16 bytes each.
+        """
         return self.end + (records + records // 4095 + 2) * RECORD_BYTES <= self._allocated
 
     def size_for(self, records: int) -> int:
-        """How large the file has to be for so many more records, in bytes; no less than it is."""
+        """How large the file has to be for more records, in bytes; no less than it is.
+
+        Args:
+            records: The number of records, of 16 bytes each.
+        """
         needed = self.end + (records + records // 4095 + 2) * RECORD_BYTES
         return max(
             self._allocated, PAGE_BYTES + -(-(needed - PAGE_BYTES) // GROW_BYTES) * GROW_BYTES
         )
 
     def reserve(self, records: int) -> None:
-        """Make sure that so many records fit.
+        """Make sure that records fit.
+
+        Args:
+            records: The number of records, of 16 bytes each.
 
         Raises:
             StoreFull: They do not; nothing has changed.
@@ -122,7 +133,15 @@ class RecordFile:
             self._allocated = size
 
     def put(self, first: int, value: int) -> None:
-        """Write one record."""
+        """Write one record.
+
+        Args:
+            first: Its first word, which is not 0.
+            value: Its second word.
+
+        Raises:
+            StoreFull: The file has no room that was reserved, and the disk has none.
+        """
         if self.index >= self.limit:
             self.turn()
         self.words[self.index + 1] = value
@@ -130,12 +149,26 @@ class RecordFile:
         self.index += 2
 
     def put_all(self, records: Iterable[tuple[int, int]]) -> None:
-        """Write records."""
+        """Write records.
+
+        Args:
+            records: First word and value of each.
+
+        Raises:
+            StoreFull: The file has no room that was reserved, and the disk has none.
+        """
         for first, value in records:
             self.put(first, value)
 
     def put_words(self, words: array[int]) -> None:
-        """Write records that are there as words already."""
+        """Write records that are there as words already.
+
+        Args:
+            words: First word, value, first word, value, and so on.
+
+        Raises:
+            StoreFull: The file has no room that was reserved, and the disk has none.
+        """
         at = 0
         while at < len(words):
             if self.index >= self.limit:
@@ -179,6 +212,11 @@ class RecordFile:
         """Append the records between two offsets to another log, without their seals.
 
         Another thread may write behind `end` meanwhile.
+
+        Args:
+            other: The other log.
+            begin: The offset of the first record, in bytes.
+            end: The offset behind the last one, in bytes.
         """
         while begin < end:
             block_end = begin - (begin - PAGE_BYTES) % BLOCK_BYTES + BLOCK_BYTES

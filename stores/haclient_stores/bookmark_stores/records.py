@@ -69,7 +69,7 @@ class Kind(enum.IntEnum):
     PERSISTED_WHILE_PAUSED = 6  # publisher, sequence
     COMPLETED = 7  # publisher, sequence
     COMPLETED_SOMEWHERE = 8  # 1, which says nothing
-    LOST = 9  # first number that was not handed out
+    LOST = 9  # first number that was not delivered
     BEGUN = 10  # 1, plus flags
     PURGED = 11  # generation
     START_BOOKMARK = 12  # publisher, sequence
@@ -213,7 +213,7 @@ def snapshot(
     for publisher, sequence in tracker.seen.items():
         yield record(Kind.SEEN, sequence, publisher)
     for aliases in (tracker.redelivery.superseded, tracker.redelivery.aliases):
-        yield record(Kind.LOST, 1)  # what is in hand now is expected by whoever reads this
+        yield record(Kind.LOST, 1)  # the reader awaits redelivery of all that is open
         for alias in aliases.values():
             yield record(Kind.ALIAS_NUMBER, alias.number)
             yield record(Kind.ALIAS_OF, alias.old)

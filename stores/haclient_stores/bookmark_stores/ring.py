@@ -237,14 +237,22 @@ class RingJournal(Journal):
     def note_server(self, server: str, *, is_progress: bool) -> None:
         self._has_moved = True
 
-    def let_go(self, why: str) -> None:
-        """Write nothing any more: the store is closed, or used by a fork."""
+    def release_slots(self, why: str) -> None:
+        """Unmap the slots: the store is closed, or used by a fork.
+
+        Args:
+            why: The message of the `UsageError` that any later call raises.
+        """
         self._unusable = why
         for slot in self._slots:
             slot.release()
 
     def restore(self, slot: Slot) -> None:
-        """Continue where an earlier process has got to."""
+        """Continue where an earlier process has got to.
+
+        Args:
+            slot: The newest state that it has written.
+        """
         self.writes = slot.writes
         tracker = self.tracker
         tracker.generation = slot.generation
@@ -407,11 +415,11 @@ class RingBookmarkStore(BookmarkFileStore):
 
     def _forked(self) -> None:
         """We are a forked child, and the file is the parent's."""
-        self._let_go("the store is used by its fork")
+        self._release_slots("the store is used by its fork")
 
-    def _let_go(self, why: str) -> None:
+    def _release_slots(self, why: str) -> None:
         for handle in self._subscriptions.values():
-            cast("RingJournal", handle.journal).let_go(f"{self._path}: {why}; open it again")
+            cast("RingJournal", handle.journal).release_slots(f"{self._path}: {why}; open it again")
 
     def _open(self, subscriptions: int) -> None:
         file = self._owner.file
@@ -510,6 +518,6 @@ class RingBookmarkStore(BookmarkFileStore):
         try:
             self.sync()
         finally:  # whoever has to mend the disk opens the store in another process
-            self._let_go("the store is closed")
+            self._release_slots("the store is closed")
             self._region.close()
             self._owner.close()

@@ -232,7 +232,7 @@ class MappedRegion(Region):
 
     @override
     def close(self) -> None:
-        # Slices that were handed out (a send in progress) keep the mapping alive until they die.
+        # Slices that a caller holds (a send in progress) keep the mapping alive until they die.
         with contextlib.suppress(BufferError):
             self._view.release()
             self._map.close()

@@ -132,7 +132,11 @@ class Finished:
         self._ack_index.clear(self.link_first)
 
     def take(self, chunk: Chunk) -> None:
-        """Take over a chunk whose entries are discarded, as is everything before it."""
+        """Take over a chunk whose entries are discarded, as is everything before it.
+
+        Args:
+            chunk: The chunk that follows all those taken so far.
+        """
         newest = chunk.newest()
         if not self.acked and not self.waiting:
             self.recover(newest)
@@ -177,9 +181,14 @@ class Finished:
         self._release()
 
     def set_pending_ack(self, publisher: int, sequence: int, *, before: int) -> None:
-        """Hold an ack that becomes a recovery point once the numbers below `before` are discarded.
+        """Hold an ack that becomes a recovery point once everything before it is discarded.
 
         It replaces an earlier one.
+
+        Args:
+            publisher: The index of the publisher.
+            sequence: The sequence of the message.
+            before: The number that all entries received before the ack are below.
         """
         self._pending = (publisher, sequence, before)
 
@@ -240,7 +249,11 @@ class Finished:
         return len(chunk.numbers)
 
     def recover(self, newest: dict[int, int]) -> None:
-        """Note that everything up to these sequences is finished, by publisher index."""
+        """Note that everything up to some sequences is finished.
+
+        Args:
+            newest: The sequences by publisher index.
+        """
         recovered, applied = self.recovered, self.applied
         for publisher, sequence in newest.items():
             if sequence > recovered.get(publisher, 0):

@@ -54,17 +54,33 @@ class Redelivery:
         return twin
 
     def awaits(self, publisher: int, sequence: int) -> bool:
-        """Whether this message is to be delivered although it was seen before."""
+        """Whether a message is to be delivered although it was seen before.
+
+        Args:
+            publisher: The index of the publisher.
+            sequence: The sequence of the message.
+        """
         return (publisher, sequence) in self._numbers
 
     def awaits_any(self, publishers: Iterable[int], sequences: Iterable[int]) -> bool:
-        """The same for any of several messages."""
+        """Whether any of several messages is to be delivered although it was seen before.
+
+        Args:
+            publishers: The index of the publisher of each.
+            sequences: The sequence of each.
+        """
         return bool(self._numbers) and not self._numbers.keys().isdisjoint(
             zip(publishers, sequences, strict=False)
         )
 
     def await_redelivery(self, number: int, publisher: int, sequence: int) -> None:
-        """Mark an undiscarded entry that no consumer holds any more."""
+        """Mark an undiscarded entry that no consumer holds any more.
+
+        Args:
+            number: Its own number.
+            publisher: The index of the publisher.
+            sequence: The sequence of the message.
+        """
         self._numbers[publisher, sequence] = number
         self.awaiting[number] = (publisher, sequence)
 
@@ -98,6 +114,11 @@ class Redelivery:
     def redeliver(self, number: int, publisher: int, sequence: int) -> Alias:
         """Make `number` the alias of the entry that awaits redelivery of this message.
 
+        Args:
+            number: A new number.
+            publisher: The index of the publisher.
+            sequence: The sequence of the message.
+
         Returns:
             The alias.
 
@@ -111,21 +132,37 @@ class Redelivery:
         return alias
 
     def resolve_alias(self, number: int) -> int:
-        """The own number of the entry that is discarded under `number`."""
+        """The own number of the entry that is discarded under a number.
+
+        Args:
+            number: A number that a consumer holds: an own one, or an alias, superseded or not.
+        """
         alias = self.aliases.get(number) or self.superseded.pop(number, None)
         return number if alias is None else alias.old
 
     def forget(self, number: int) -> None:
-        """Drop what is known of the entry with this own number: it was discarded."""
+        """Drop what is known of an entry that was discarded.
+
+        Args:
+            number: Its own number.
+        """
         if (place := self.awaiting.pop(number, None)) is not None:
             del self._numbers[place]
         if (alias := self._current.pop(number, None)) is not None:
             del self.aliases[alias]
 
     def is_elsewhere(self, number: int) -> bool:
-        """Whether an open entry is not held under its own number."""
+        """Whether an open entry is not held under its own number.
+
+        Args:
+            number: Its own number.
+        """
         return number in self.awaiting or number in self._current
 
     def aliases_up_to(self, number: int) -> list[int]:
-        """The aliases up to this number, rising."""
+        """The current aliases up to a number, rising.
+
+        Args:
+            number: The highest alias.
+        """
         return list(takewhile(number.__ge__, self.aliases))

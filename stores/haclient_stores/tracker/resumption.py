@@ -48,12 +48,20 @@ class Resumption(SubscriptionLog):
         self._server_order = ServerOrder()
 
     def copy_start(self, other: Resumption) -> None:
-        """Copy the start and the server order of another; later changes to it do not matter."""
+        """Copy the start and the server order of another subscription.
+
+        Args:
+            other: The other one; later changes to it do not matter.
+        """
         self.start = copy(other.start)
         self._server_order = other.server_order.copy()
 
     def set_server_order(self, server_order: ServerOrder) -> None:
-        """Take over the server order of another process."""
+        """Take over the server order of another process.
+
+        Args:
+            server_order: The server order.
+        """
         self._server_order = server_order
 
     # -- what the store knows -----------------------------------------------------------------
@@ -133,7 +141,11 @@ class Resumption(SubscriptionLog):
 
 
 def sequences(point: BookmarkList) -> dict[int, int]:
-    """The sequences of a list by publisher id."""
+    """The sequences of a list by publisher id; times are left out.
+
+    Args:
+        point: The list.
+    """
     return {each.publisher_id: each.sequence for each in point if isinstance(each, Bookmark)}
 
 
@@ -169,6 +181,9 @@ class Start:
     def set(self, wire: str) -> None:
         """Take a start from its wire form.
 
+        Args:
+            wire: A bookmark in any wire form.
+
         Raises:
             UsageError: It is no bookmark.
         """
@@ -185,8 +200,12 @@ class Start:
     def resume_items(self, *, nothing_arrived: bool) -> tuple[Bookmark | Timestamp, ...]:
         """Where to begin while nothing is finished.
 
-        A subscription entered at NOW begins at that moment. Without a clock it may go to NOW again
-        only if nothing was ever delivered; else everything is better than a gap.
+        A subscription entered at NOW begins at that moment. Without a clock it may begin at NOW
+        again only if nothing was ever delivered; otherwise it begins at the start of the log,
+        since redelivery is better than a gap.
+
+        Args:
+            nothing_arrived: Whether no message was received since the start.
         """
         if not self.is_now or (nothing_arrived and not self.entered_us):
             return self.items
@@ -203,7 +222,11 @@ class Start:
         return BookmarkList(self.resume_items(nothing_arrived=False))
 
     def resume(self, point: BookmarkList) -> str:
-        """The wire form for a re-subscribe: a range keeps its end."""
+        """The wire form for a re-subscribe; a range keeps its end.
+
+        Args:
+            point: The recovery point, or where to begin while nothing is finished.
+        """
         if self.range is None:
             return str(point)
         if not point.items:

@@ -35,14 +35,21 @@ class Runs:
         self.scattered: set[int] = set()
         self._begin: int = _NONE  # of the growing run
         self._ends: dict[int, int] = {}  # of the runs below it, by where they begin; rising
-        self._begins: list[int] = []  # the same begins, and some that are gone
+        self._begins: list[int] = []  # the same begins, and some of runs that have left
         self._gone: int = 0  # so many at the front of those surely are
 
     def __contains__(self, number: int) -> bool:
         return self.end_of(number) != number
 
     def end_of(self, number: int) -> int:
-        """The end of the run that has this number; the number itself when none has it."""
+        """The end of the run that has a number.
+
+        Args:
+            number: Any number.
+
+        Returns:
+            The first number behind the run; the number itself when no run has it.
+        """
         if self._begin <= number < self.end:
             return self.end
         if number in self.scattered:
@@ -64,7 +71,11 @@ class Runs:
         return self._begins[self._gone]
 
     def add(self, number: int) -> None:
-        """One more number, which is not in it yet."""
+        """Add one number.
+
+        Args:
+            number: A number that is not in it yet.
+        """
         self.count += 1
         if number == self.end:
             number += 1
@@ -85,7 +96,12 @@ class Runs:
         self.end += 1
 
     def append(self, begin: int, end: int) -> None:
-        """The numbers from `begin` to before `end`, above all others."""
+        """Add a run above all others.
+
+        Args:
+            begin: Its first number.
+            end: The first number behind it.
+        """
         if self.scattered:
             self._join()
         self.count += end - begin
@@ -97,7 +113,14 @@ class Runs:
         self.end = end
 
     def skip(self, number: int) -> int:
-        """The end of a run that begins at `number`, the lowest, which is dropped; or `number`."""
+        """Drop the run that begins at a number, if there is one.
+
+        Args:
+            number: A number that no run lies below.
+
+        Returns:
+            The first number behind the run; the number itself when no run begins there.
+        """
         if number == self._begin:
             end, self._begin, self.end = self.end, _NONE, _NONE
         elif number in self.scattered:

@@ -20,7 +20,12 @@ NOWHERE: Final = "?"
 
 
 def log_name(server: str) -> str:
-    """The part of a server's name that identifies its log."""
+    """The part of a server's name that identifies its log.
+
+    Args:
+        server: An address or another name of the log; what follows a space says how far the log has
+            come.
+    """
     return server.partition(" ")[0]
 
 
@@ -59,7 +64,11 @@ class ServerOrder:
         self.server = server
 
     def caught_up(self, until_us: int) -> None:
-        """Note that everything that the server had at `until_us` has been received."""
+        """Note that everything that the server had at a time has been received.
+
+        Args:
+            until_us: The caught-up time, in microseconds since 1970.
+        """
         self.caught_up_us = until_us
 
     def orders(self, finished: Mapping[int, int]) -> bool:
@@ -67,6 +76,9 @@ class ServerOrder:
 
         It is if some of it arrived from this server: everything unfinished came after that, or is
         still to come.
+
+        Args:
+            finished: The sequences by publisher id.
         """
         before = self.before
         return not before or any(finished[each] > before.get(each, 0) for each in finished)

@@ -316,7 +316,7 @@ def test_publishers_that_take_turns_are_all_followed() -> None:
 def test_nothing_is_written_any_more_after_it_was_let_go() -> None:
     log, pages = made()
     (number,) = log.log_batch(["1|1|"])
-    journal_of(log).let_go("it is closed")
+    journal_of(log).release_slots("it is closed")
     with pytest.raises(UsageError, match="it is closed"):
         log.discard(number)
     assert not any(pages[0])
