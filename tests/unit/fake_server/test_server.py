@@ -12,8 +12,11 @@ from haclient.errors import StoreFull, StoreLocked, UsageError
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.journal.format import segment_name
 from haclient_fake_server.server import BrokerServer, serve
+from haclient_fake_server.testing.cluster import Cluster
+from haclient_fake_server.testing.faults import Kill, Restart
 from haclient_stores.disk.files import RealDisk
 from support.broker import RawClient, running_broker
+from support.clock import in_virtual_time
 
 PUBBER = 7094790850998930143
 
@@ -191,6 +194,17 @@ async def test_destinations_are_told_of_and_can_be_downgraded(tmp_path: Path) ->
             server.upgrade(to.address)
             with pytest.raises(UsageError, match="no synchronous destination"):
                 server.upgrade("tcp://elsewhere:1")
+
+
+@in_virtual_time
+@pytest.mark.row("RE3", "RE11")
+async def test_a_broker_knows_its_asynchronous_destination_before_it_reaches_it_again() -> None:
+    async with Cluster("east", "west", on="memory", mode="async") as cluster:
+        await trio.sleep(1.0)
+        assert cluster.destination("east", "west").is_connected
+        await cluster.apply(Kill("west"), Restart("east"))
+        status = cluster.destination("east", "west")
+        assert (status.is_connected, status.instance) == (False, "west")
 
 
 async def test_a_broker_that_was_not_entered_says_so() -> None:
