@@ -61,9 +61,15 @@ class Verdict:
     seconds: float
 
     @property
+    def was_interrupted(self) -> bool:
+        """Each process was killed before its work was done, and had to be started again."""
+        return self.starts >= 3 + self.kills
+
+    @property
     def good(self) -> bool:
-        """Nothing was lost, duplicated or out of order."""
-        return not (self.lost or self.duplicated or self.out_of_order)
+        """Nothing was lost, duplicated or out of order although every process was killed."""
+        broken = self.lost or self.duplicated or self.out_of_order
+        return self.was_interrupted and not broken
 
 
 class Service:
@@ -367,8 +373,10 @@ def run(arguments: list[str]) -> int:
         parser.error("--rate must be above 0")
     with tempfile.TemporaryDirectory(prefix="haclient-main-job-") as directory:
         file = options.file or default_file(Path(directory))
-        if not file.is_file() or not file.stat().st_size:
-            parser.error(f"{file} is not a file, or is empty")
+        if not file.is_file():
+            parser.error(f"{file} is not a file")
+        if not file.stat().st_size:
+            parser.error(f"{file} is empty")
         verdict = Job(file, Path(directory), rate=options.rate).run()
     if options.json:
         print(json.dumps(asdict(verdict)))
@@ -376,6 +384,8 @@ def run(arguments: list[str]) -> int:
         for name, value in asdict(verdict).items():
             print(f"{name:>24}  {value}")
         print("nothing lost, duplicated or out of order" if verdict.good else "NOT GOOD")
+    if not verdict.was_interrupted:
+        say("everything had arrived before the kills: use a longer file or a lower --rate")
     return 0 if verdict.good else 1
 
 

@@ -8,8 +8,7 @@ make sure that no command hangs:
 * *after that*, the client looks for a lost connection on all servers until `give_up_after_s` has
   passed.
 
-A server that refuses the client (wrong password, name in use) ends both: the next attempt would get
-the same answer.
+A server that says that the client name is in use ends both: the next attempt would fight for it.
 """
 
 from __future__ import annotations
@@ -24,12 +23,7 @@ from haclient.auth import Authenticator
 from haclient.chooser import ConnectionInfo, DefaultServerChooser, ServerChooser
 from haclient.cli.termination import hidden_warnings, one_line, print_error
 from haclient.delay import DelayStrategy, ExponentialDelayStrategy
-from haclient.errors import (
-    AuthenticationError,
-    NameInUse,
-    ReconnectGaveUp,
-    UsageError,
-)
+from haclient.errors import NameInUse, ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
@@ -80,7 +74,7 @@ class _Sweep(ServerChooser):
 
     Attributes:
         is_connected: The client was entered, and has a connection to lose.
-        refused: The error of a server that refused the client, if any.
+        refused: The error of a server at which the client name is in use, if any.
     """
 
     def __init__(self, servers: tuple[str, ...]) -> None:
@@ -106,7 +100,7 @@ class _Sweep(ServerChooser):
     @override
     def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
         self._ring.report_failure(error, info)
-        if isinstance(error, AuthenticationError | NameInUse):
+        if isinstance(error, NameInUse):
             self.refused = error
         if not self.is_connected or self.refused is not None:
             self._failures.append((Uri.parse(info["uri"]).safe, error))
@@ -162,7 +156,7 @@ async def open_client(connection: Connection) -> AsyncGenerator[HAClient]:
     """A client that is logged on to the first server that answers, and stays connected.
 
     Raises:
-        AuthenticationError: A server refused user or password.
+        AuthenticationError: The only server, or each one, refused user or password.
         NameInUse: The client name belongs to the connection of another client.
         DisconnectedError: No server could be reached; or none any more, for too long.
         TimedOut: The only server did not answer in time.

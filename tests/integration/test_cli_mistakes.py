@@ -141,9 +141,16 @@ def test_no_user_is_refused_where_users_are_known(broker: BrokerProcess) -> None
 
 @pytest.mark.row("CLI9")
 @pytest.mark.parametrize("command", ["publish", "subscribe"])
-def test_a_wrong_password_ends_it_at_once(broker: BrokerProcess, alice: str, command: str) -> None:
-    servers = f"{with_user(broker.uri, 'alice', 'wrong')},{alice}"
-    assert_one_line(haclient(command, "--server", servers, "--topic", "logged"), 1)
+def test_a_password_that_each_server_refuses_ends_it_at_once(
+    broker: BrokerProcess, command: str
+) -> None:
+    wrong = with_user(broker.uri, "alice", "wrong")
+    result = haclient(command, "--server", f"{wrong},{wrong}", "--topic", "logged")
+    first, error = result.err.splitlines(keepends=True)
+    assert first.startswith("haclient: warning: ")
+    assert first.endswith("; trying the next server\n")
+    assert_one_line(Result(result.code, result.out, error), 1)
+    assert "wrong" not in result.err
 
 
 @pytest.mark.row("CLI9", "HA27")

@@ -60,16 +60,17 @@ async def test_the_second_server_is_taken_when_the_first_is_dead(broker: BrokerP
         assert not client.disconnected
 
 
-async def test_a_wrong_password_is_not_tried_elsewhere(
+async def test_a_server_that_refuses_the_password_passes_the_turn_on(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:
     users = tmp_path / "users"
     users.write_text("alice:secret\n")
-    with (
-        running_broker(tmp_path / "log", "--user-file", str(users)) as strict,
-        pytest.raises(AuthenticationError),
-    ):
-        await connect(strict.uri.replace("tcp://", "tcp://alice:wrong@"), broker.uri)
+    with running_broker(tmp_path / "log", "--user-file", str(users)) as strict:
+        wrong = strict.uri.replace("tcp://", "tcp://alice:wrong@")
+        async with open_client(Connection(servers=(wrong, broker.uri), name="me")) as client:
+            assert not client.disconnected
+        with pytest.raises(AuthenticationError):
+            await connect(wrong)
 
 
 async def test_who_loses_the_name_does_not_fight_for_it(broker: BrokerProcess) -> None:
