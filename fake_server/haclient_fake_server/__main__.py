@@ -1,4 +1,7 @@
-"""`python -m haclient_fake_server`: a broker in a hurry; `haclient broker run` has more."""
+"""`python -m haclient_fake_server`: the broker as tests start it, with options for faults.
+
+`haclient broker run` is the command for users: it adds users and checks the data directory.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,15 @@ from pathlib import Path
 
 import trio
 
-from haclient.errors import HAClientError, UsageError
+from haclient.errors import HAClientError
 from haclient.transport.nursery import open_nursery
-from haclient_fake_server.config import BrokerConfig, FsyncPolicy, LogTopic, ReplicateTo, SowTopic
+from haclient_fake_server.config import (
+    BrokerConfig,
+    FsyncPolicy,
+    parse_log_topic,
+    parse_replicate_to,
+    parse_sow_topic,
+)
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 from haclient_fake_server.listener import check_reachable
 from haclient_fake_server.server import BrokerServer
@@ -80,24 +89,12 @@ def _config(chosen: argparse.Namespace) -> BrokerConfig:
         name=chosen.name,
         listen=listen,
         data_dir=chosen.data,
-        log_topics=tuple(LogTopic(pattern) for pattern in chosen.log_topic or (".*",)),
-        sow_topics=tuple(_sow_topic(text) for text in chosen.sow),
-        replicate_to=tuple(_replicate_to(text) for text in chosen.replicate_to),
+        log_topics=tuple(map(parse_log_topic, chosen.log_topic or (".*",))),
+        sow_topics=tuple(map(parse_sow_topic, chosen.sow)),
+        replicate_to=tuple(map(parse_replicate_to, chosen.replicate_to)),
         fsync=FsyncPolicy(chosen.fsync),
         segment_bytes=chosen.segment_bytes or BrokerConfig().segment_bytes,
     )
-
-
-def _sow_topic(text: str) -> SowTopic:
-    topic, _, keys = text.partition(":")
-    return SowTopic(topic, keys=tuple(key for key in keys.split(",") if key))
-
-
-def _replicate_to(text: str) -> ReplicateTo:
-    uri, _, mode = text.partition(",")
-    if mode not in {"", "sync", "async"}:
-        raise UsageError(f"--replicate-to: {mode!r} after the address is not sync or async")
-    return ReplicateTo(uri, "async" if mode == "async" else "sync")
 
 
 if __name__ == "__main__":

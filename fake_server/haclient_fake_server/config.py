@@ -11,6 +11,7 @@ from typing import Final, cast
 
 from haclient.errors import UsageError
 from haclient.protocol.framing import MAX_FRAME_BYTES
+from haclient_fake_server.engine.patterns import PatternError, compile_search
 from haclient_fake_server.engine.settings import (
     EngineSettings,
     LogTopic,
@@ -18,7 +19,16 @@ from haclient_fake_server.engine.settings import (
     SowTopic,
 )
 
-__all__ = ["BrokerConfig", "FsyncPolicy", "LogTopic", "ReplicateTo", "SowTopic"]
+__all__ = [
+    "BrokerConfig",
+    "FsyncPolicy",
+    "LogTopic",
+    "ReplicateTo",
+    "SowTopic",
+    "parse_log_topic",
+    "parse_replicate_to",
+    "parse_sow_topic",
+]
 
 
 _LISTS: Final[dict[str, type]] = {
@@ -188,3 +198,45 @@ def _check_users(config: BrokerConfig) -> str:
         if all(isinstance(each, str) for pair in pairs for each in pair):
             return ""
     return "users: wanted a mapping from user to password, both str, or None"
+
+
+def parse_log_topic(text: str) -> LogTopic:
+    """A topic or pattern, as on a command line.
+
+    Raises:
+        UsageError: It is no regular expression, or one that RE2 cannot carry out.
+    """
+    try:
+        compile_search(text)
+    except PatternError as error:
+        raise UsageError(f"--log-topic {text}: {error}") from error
+    return LogTopic(text)
+
+
+def parse_sow_topic(text: str) -> SowTopic:
+    """`TOPIC:/key[,/key]`, as on a command line.
+
+    Raises:
+        UsageError: It is not of that form.
+    """
+    topic, _, keys = text.rpartition(":")
+    paths = tuple(part.strip() for part in keys.split(","))
+    if not topic or not all(path.startswith("/") and len(path) > 1 for path in paths):
+        raise UsageError(f"--sow {text}: expected TOPIC:/key[,/key], such as orders:/id")
+    return SowTopic(topic, keys=paths)
+
+
+def parse_replicate_to(text: str) -> ReplicateTo:
+    """`URI[,sync|async]`, as on a command line; without a mode it is synchronous.
+
+    Raises:
+        UsageError: It is not of that form.
+    """
+    uri, _, mode = text.partition(",")
+    match mode:
+        case "" | "sync":
+            return ReplicateTo(uri)
+        case "async":
+            return ReplicateTo(uri, "async")
+        case _:
+            raise UsageError(f"--replicate-to: {mode!r} after the address is not sync or async")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import tempfile
@@ -20,9 +19,9 @@ from haclient.cli.termination import ExitCode, Interrupted, print_error, run_unt
 from haclient.errors import UsageError
 
 if TYPE_CHECKING:
-    from haclient_fake_server.config import BrokerConfig, LogTopic, ReplicateTo, SowTopic
+    from haclient_fake_server.config import BrokerConfig
 
-__all__ = ["broker", "parse_replicate_to", "parse_sow", "read_users"]
+__all__ = ["broker", "read_users"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,54 +61,6 @@ def read_users(path: Path) -> dict[str, str]:
     return users
 
 
-def parse_sow(text: str) -> tuple[str, tuple[str, ...]]:
-    """`TOPIC:/key[,/key]` as the topic and its key paths.
-
-    Raises:
-        UsageError: It is not of that form.
-    """
-    topic, _, keys = text.rpartition(":")
-    paths = tuple(part.strip() for part in keys.split(","))
-    if not topic or not all(path.startswith("/") and len(path) > 1 for path in paths):
-        raise UsageError(f"--sow {text}: expected TOPIC:/key[,/key], such as orders:/id")
-    return topic, paths
-
-
-def parse_replicate_to(text: str) -> ReplicateTo:
-    """`URI[,sync|async]` as a destination of replication; without a mode it is synchronous.
-
-    Raises:
-        UsageError: It is not of that form.
-    """
-    from haclient_fake_server.config import ReplicateTo  # noqa: PLC0415 - as below
-
-    uri, _, mode = text.partition(",")
-    match mode:
-        case "" | "sync":
-            return ReplicateTo(uri)
-        case "async":
-            return ReplicateTo(uri, "async")
-        case _:
-            raise UsageError(f"--replicate-to: {mode!r} after the address is not sync or async")
-
-
-def _log_topic(pattern: str) -> LogTopic:
-    from haclient_fake_server.config import LogTopic  # noqa: PLC0415 - only this command needs a broker
-
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise UsageError(f"--log-topic {pattern}: {error}") from error
-    return LogTopic(pattern)
-
-
-def _sow_topic(text: str) -> SowTopic:
-    from haclient_fake_server.config import SowTopic  # noqa: PLC0415 - as above
-
-    topic, keys = parse_sow(text)
-    return SowTopic(topic, keys=keys)
-
-
 def check_data_directory(path: Path) -> None:
     """Check that a directory is new, empty, or the data directory of a broker.
 
@@ -125,17 +76,18 @@ def check_data_directory(path: Path) -> None:
 
 
 def _config(request: _Request) -> BrokerConfig:
-    from haclient_fake_server.config import BrokerConfig  # noqa: PLC0415 - as above
+    from haclient_fake_server import config  # noqa: PLC0415 - only this command needs a broker
     from haclient_fake_server.listener import check_reachable  # noqa: PLC0415 - as above
 
     check_reachable(request.listen)
     if request.data is not None:
         check_data_directory(request.data)
     users = None if request.user_file is None else read_users(request.user_file)
-    log_topics = tuple(_log_topic(pattern) for pattern in request.log_topics)
-    sow_topics = tuple(_sow_topic(text) for text in request.sow_topics)
-    replicate_to = tuple(parse_replicate_to(text) for text in request.replicate_to)
-    return BrokerConfig(
+    # First what can be refused: a mistake must leave no temporary directory.
+    log_topics = tuple(map(config.parse_log_topic, request.log_topics))
+    sow_topics = tuple(map(config.parse_sow_topic, request.sow_topics))
+    replicate_to = tuple(map(config.parse_replicate_to, request.replicate_to))
+    return config.BrokerConfig(
         name=request.name,
         listen=request.listen,
         data_dir=request.data or Path(tempfile.mkdtemp(prefix="haclient-broker-")),

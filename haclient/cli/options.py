@@ -117,7 +117,8 @@ def client_name_option(command: Decorated) -> Decorated:
     return click.option(
         "--client-name",
         callback=not_empty,
-        help="The client name. Default: the owner of the store, else host and process id.",
+        help="The client name. Default: the owner of the store if there is one, else host and "
+        "process id.",
     )(command)
 
 

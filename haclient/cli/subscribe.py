@@ -293,7 +293,10 @@ def stopped(run: SubscribeRun, number: int) -> int:
 )
 @click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
 @client_name_option
-@timeout_option(help_text="End when no message came for so long. Default: never.")
+@timeout_option(
+    help_text="End when no message came for so long (default: never); also the limit for "
+    "connecting to a server (default: 10) and for finding one again (default: 30)."
+)
 @json_option
 @with_request(SubscribeRequest)
 def subscribe(request: SubscribeRequest) -> int:

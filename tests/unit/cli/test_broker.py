@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from haclient.cli.app import run
-from haclient.cli.broker import parse_replicate_to, parse_sow, read_users
+from haclient.cli.broker import read_users
 from haclient.errors import UsageError
 
 
@@ -39,29 +39,6 @@ def test_a_user_file_that_cannot_be_read_is_a_mistake(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\xff")
     with pytest.raises(UsageError, match="not a text file in UTF-8"):
         read_users(file)
-
-
-def test_a_sow_topic_has_keys() -> None:
-    assert parse_sow("orders:/id") == ("orders", ("/id",))
-    assert parse_sow("a:b:/id,/sub/key") == ("a:b", ("/id", "/sub/key"))
-
-
-@pytest.mark.parametrize(
-    "text", ["orders", ":/id", "orders:", "orders:id", "orders:/id,", "orders:/"]
-)
-def test_a_sow_topic_without_keys_is_a_mistake(text: str) -> None:
-    with pytest.raises(UsageError, match="TOPIC:/key"):
-        parse_sow(text)
-
-
-@pytest.mark.row("CLI5", "RE4")
-@pytest.mark.parametrize(
-    ("text", "mode"),
-    [("tcp://west:1", "sync"), ("tcp://west:1,sync", "sync"), ("tcp://west:1,async", "async")],
-)
-def test_a_destination_is_synchronous_unless_told_otherwise(text: str, mode: str) -> None:
-    to = parse_replicate_to(text)
-    assert (to.address, to.mode) == ("tcp://west:1", mode)
 
 
 @pytest.mark.row("CLI5")

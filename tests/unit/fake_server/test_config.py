@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from haclient.errors import UsageError
-from haclient_fake_server.config import BrokerConfig, FsyncPolicy, LogTopic, ReplicateTo, SowTopic
+from haclient_fake_server.config import (
+    BrokerConfig,
+    FsyncPolicy,
+    LogTopic,
+    ReplicateTo,
+    SowTopic,
+    parse_log_topic,
+    parse_replicate_to,
+    parse_sow_topic,
+)
 
 
 @pytest.mark.row("TL2", "TL6")
@@ -87,3 +96,32 @@ def test_what_cannot_work_is_refused_where_it_is_written(wrong: dict[str, Any], 
 
 def test_acks_need_not_be_collected() -> None:
     assert BrokerConfig(ack_interval_s=0).engine_settings().ack_interval_s == 0
+
+
+def test_a_sow_topic_has_keys() -> None:
+    assert parse_sow_topic("orders:/id") == SowTopic("orders", keys=("/id",))
+    assert parse_sow_topic("a:b:/id,/sub/key") == SowTopic("a:b", keys=("/id", "/sub/key"))
+
+
+@pytest.mark.parametrize(
+    "text", ["orders", ":/id", "orders:", "orders:id", "orders:/id,", "orders:/"]
+)
+def test_a_sow_topic_without_keys_is_a_mistake(text: str) -> None:
+    with pytest.raises(UsageError, match="TOPIC:/key"):
+        parse_sow_topic(text)
+
+
+@pytest.mark.row("CLI5", "RE4")
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [("tcp://west:1", "sync"), ("tcp://west:1,sync", "sync"), ("tcp://west:1,async", "async")],
+)
+def test_a_destination_is_synchronous_unless_told_otherwise(text: str, mode: str) -> None:
+    to = parse_replicate_to(text)
+    assert (to.address, to.mode) == ("tcp://west:1", mode)
+
+
+@pytest.mark.parametrize("text", ["(", "(?=a)", r"(a)\1"])
+def test_a_pattern_that_re2_cannot_carry_out_is_a_mistake(text: str) -> None:
+    with pytest.raises(UsageError, match="--log-topic"):
+        parse_log_topic(text)
