@@ -21,6 +21,7 @@ from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.connections import Style
 from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.sow.table import SowError, SowRecord, recorded_keys
 from haclient_fake_server.engine.timers import timestamp_text
 from haclient_fake_server.journal.format import EXPIRATION, Record, RecordCommand, RecordFlag
@@ -63,11 +64,11 @@ def apply(route: Route, record: Record, document: Document | None = None) -> Cha
     """
     sow = route.sow
     if record.command == RecordCommand.SOW_DELETE:
-        keys = recorded_keys(_text(record.payload))
+        keys = recorded_keys(to_text(record.payload))
         return Changes(None, deleted=() if sow is None else sow.delete_keys(keys))
     if document is None:
         document = Document(record.payload, route.message_type)
-    key = _text(record.key)
+    key = to_text(record.key)
     if sow is None:
         return Changes(document, key)
     try:
@@ -76,7 +77,7 @@ def apply(route: Route, record: Record, document: Document | None = None) -> Cha
     except SowError:  # it fits no key; it is in the log all the same
         return Changes(document)
     taken = timestamp_text(record.timestamp_us).decode("ascii")
-    correlation_id = _text(record.correlation_id)
+    correlation_id = to_text(record.correlation_id)
     bookmark = record.bookmark if route.logged else ""
     stored = SowRecord(key, record.payload, taken, correlation_id, bookmark)
     return Changes(document, key, sow.restore(stored))
@@ -130,7 +131,7 @@ class Applier:
             self._report_deleted(route, changes.deleted)
             return
         bookmark = record.bookmark.encode("ascii") if route.logged else b""
-        correlation_id = _text(record.correlation_id)
+        correlation_id = to_text(record.correlation_id)
         more = b',"x":' + encode_string(correlation_id) if correlation_id else b""
         self.fan_out(plan.matching(document), document.body, bookmark, key, more)
         if changes.previous is not None and route.sow is not None and plan.watched:
@@ -175,7 +176,3 @@ class Applier:
 
 def _wire_key(key: str) -> bytes:
     return b',"k":' + encode_string(key) if key else b""
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")

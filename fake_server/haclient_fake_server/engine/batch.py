@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Block
+from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.publishers import Publisher
     from haclient_fake_server.engine.routes import Route
 
-__all__ = ["ASSIGNED", "NO_EXTRAS", "BatchBuilder", "Extras"]
+__all__ = ["ASSIGNED", "NO_EXTRAS", "BatchBuilder", "Extras", "topic_definition"]
 
 
 class Extras(NamedTuple):
@@ -176,17 +177,12 @@ class BatchBuilder:
         self._next_topic_id += 1
         self._definitions.append((route.topic_id, route.message_type, route.topic))
         self._records += 1
-        self._parts.append(
-            encode_record(
-                Record(
-                    0,
-                    0,
-                    0,
-                    self.now_us,
-                    route.topic_id,
-                    RecordCommand.TOPIC,
-                    key=route.message_type.encode("utf-8", "surrogateescape"),
-                    payload=route.topic.encode("utf-8", "surrogateescape"),
-                )
-            )
-        )
+        self._parts.append(topic_definition(route, route.topic_id, timestamp_us=self.now_us))
+
+
+def topic_definition(route: Route, topic_id: int, *, timestamp_us: int = 0) -> bytes:
+    """The record that gives a topic its number in a log."""
+    key, payload = to_bytes(route.message_type), to_bytes(route.topic)
+    return encode_record(
+        Record(0, 0, 0, timestamp_us, topic_id, RecordCommand.TOPIC, key=key, payload=payload)
+    )

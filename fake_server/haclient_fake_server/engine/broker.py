@@ -300,9 +300,7 @@ class Engine:
         wanted = requested(message.ack_type)
         if "persisted" in wanted:
             self._acks.flush(connection, always=True)
-        for kind in ("received", "processed", "completed"):
-            if kind in wanted:
-                state.send(connection, ack(kind, message.command_id))
+        state.acknowledge(connection, message, "received", "processed", "completed")
         if "persisted" in wanted:
             state.confirm(connection, ack("persisted", message.command_id))
 

@@ -166,9 +166,7 @@ def heartbeat(state: State, connection: Connection, message: Message) -> None:
                 Reason.INVALID_OPTIONS,
                 f"{message.options!r} is none of start,<seconds>, beat and stop",
             )
-    for kind in ("received", "processed"):
-        if kind in requested(message.ack_type):
-            state.send(connection, ack(kind, message.command_id))
+    state.acknowledge(connection, message, "received", "processed")
 
 
 def act_on_time(state: State, connection: Connection) -> None:

@@ -36,6 +36,7 @@ __all__ = [
     "compile_search",
     "is_regex_topic",
     "to_bytes",
+    "to_text",
 ]
 
 MAX_PATTERN_BYTES: Final = 4096
@@ -60,6 +61,11 @@ def to_bytes(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # a lone surrogate that was written as a JSON escape
         return text.encode("utf-8", "surrogatepass")
+
+
+def to_text(data: bytes) -> str:
+    """The text whose bytes `to_bytes` gives."""
+    return data.decode("utf-8", "surrogateescape")
 
 
 def compile_search(pattern: str) -> Search:

@@ -179,9 +179,7 @@ class Publishing:
             return
         wanted = requested(message.ack_type)
         more: dict[str, str | int] = {"s": message.sequence} if message.sequence else {}
-        for kind in ("received", "processed", "completed"):
-            if kind in wanted:
-                state.send(connection, ack(kind, message.command_id, more=more))
+        state.acknowledge(connection, message, "received", "processed", "completed", more=more)
         if "persisted" not in wanted:
             return
         if collected:

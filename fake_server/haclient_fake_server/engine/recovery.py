@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine.apply import apply
 from haclient_fake_server.engine.journal import Scan, blocks_of, records_of, scan
+from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.replication.durability import (
     ReplicationProgress,
     UnconfirmedRange,
@@ -80,7 +81,7 @@ def _rebuild(state: State) -> None:
 
 def _define(state: State, record: Record) -> None:
     if record.topic_id not in state.topics:
-        route = state.tables[_text(record.key)].route(_text(record.payload))
+        route = state.tables[to_text(record.key)].route(to_text(record.payload))
         route.topic_id = record.topic_id
         state.topics[record.topic_id] = route
         state.batch.topic_known(record.topic_id)
@@ -119,7 +120,3 @@ def _restore_durability(state: State, confirmed: int) -> None:
                 )
     passed = _record_at(state, confirmed)
     state.durability.restore(ranges, limit=confirmed + 1, passed=passed)
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")

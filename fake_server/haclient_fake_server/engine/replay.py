@@ -41,6 +41,7 @@ from haclient_fake_server.engine.acks import Reason, Refused, ack
 from haclient_fake_server.engine.connections import LogEnd, Phase, Style
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import blocks_of, records_of
+from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.routes import frame_head
 from haclient_fake_server.engine.timers import timestamp_text
 from haclient_fake_server.journal.format import (
@@ -535,12 +536,11 @@ def _frame(item: BookmarkSubscription, head: bytes, record: Record) -> bytes:
     """A replayed message with all headers that it and the subscription have."""
     parts = [head, b'%d|%d|"' % (record.publisher_id, record.sequence)]
     if record.key and not item.style & Style.NO_SOW_KEY:
-        parts.append(b',"k":' + encode_string(record.key.decode("utf-8", "surrogateescape")))
+        parts.append(b',"k":' + encode_string(to_text(record.key)))
     if item.style & Style.TIMESTAMP:
         parts.append(b',"ts":"%b"' % timestamp_text(record.timestamp_us))
     if record.correlation_id:
-        text = record.correlation_id.decode("utf-8", "surrogateescape")
-        parts.append(b',"x":' + encode_string(text))
+        parts.append(b',"x":' + encode_string(to_text(record.correlation_id)))
     parts += (b"}", record.payload)
     frame = b"".join(parts)
     return LENGTH.pack(len(frame)) + frame

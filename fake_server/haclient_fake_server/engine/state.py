@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from haclient_fake_server.engine.acks import ack, requested
 from haclient_fake_server.engine.batch import BatchBuilder
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.publishers import Publisher, Publishers
@@ -21,6 +22,8 @@ from haclient_fake_server.engine.sow.table import SowTopic
 from haclient_fake_server.engine.timers import Timers
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.journal import Block, JournalReader
@@ -303,6 +306,19 @@ class State:
         if not connection.out:
             self._dirty.append(connection)
         connection.out.append(frame)
+
+    def acknowledge(
+        self,
+        connection: Connection,
+        message: Message,
+        *kinds: str,
+        more: Mapping[str, str | int] | None = None,
+    ) -> None:
+        """Send a success ack of each of these kinds that a command has asked for."""
+        wanted = requested(message.ack_type)
+        for kind in kinds:
+            if kind in wanted:
+                self.send(connection, ack(kind, message.command_id, more=more))
 
     def confirm(self, connection: Connection, frame: bytes) -> None:
         """Send a persisted ack when all that was recorded so far is safe everywhere."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
+from haclient_fake_server.engine.acks import Reason, Refused, requested
 from haclient_fake_server.engine.connections import BookmarkSubscription, Subscription
 from haclient_fake_server.engine.replay import span_of
 from haclient_fake_server.engine.requests import Request, read_options, read_request
@@ -134,9 +134,7 @@ class Subscribing:
             ids = message.sub_ids + [part.strip() for part in message.query_id.split(",")]
         for sub_id in ids:
             self._end(connection, sub_id)
-        for kind in ("received", "processed"):
-            if kind in requested(message.ack_type):
-                self._state.send(connection, ack(kind, message.command_id))
+        self._state.acknowledge(connection, message, "received", "processed")
 
     def leave(self, connection: Connection) -> None:
         """A connection has ended: end all its subscriptions."""
@@ -165,11 +163,8 @@ class Subscribing:
         return span
 
     def _confirm(self, connection: Connection, message: Message, sub_id: str) -> None:
-        wanted = requested(message.ack_type)
-        for kind in ("received", "processed"):
-            if kind in wanted:
-                frame = ack(kind, message.command_id, more={"sub_id": sub_id})
-                self._state.send(connection, frame)
+        more = {"sub_id": sub_id}
+        self._state.acknowledge(connection, message, "received", "processed", more=more)
 
     def _is_pause_or_resume(
         self, connection: Connection, message: Message, options: Options

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from haclient.errors import ProtocolError
+from haclient_fake_server.engine.batch import topic_definition
 from haclient_fake_server.engine.journal import blocks_of
 from haclient_fake_server.engine.replication.durability import (
     DestinationProgress,
@@ -30,10 +31,7 @@ from haclient_fake_server.engine.replication.durability import (
 from haclient_fake_server.engine.replication.wire import decode_vector, records
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,
-    Record,
-    RecordCommand,
     RecordFlag,
-    encode_record,
 )
 
 if TYPE_CHECKING:
@@ -266,19 +264,7 @@ class Destination:
 
     def _definition(self, topic_id: int, topics: Mapping[int, Route]) -> bytes:
         self._defined_topics.add(topic_id)
-        route = topics[topic_id]
-        return encode_record(
-            Record(
-                0,
-                0,
-                0,
-                0,
-                topic_id,
-                RecordCommand.TOPIC,
-                key=route.message_type.encode("utf-8", "surrogateescape"),
-                payload=route.topic.encode("utf-8", "surrogateescape"),
-            )
-        )
+        return topic_definition(topics[topic_id], topic_id)
 
     def written(
         self, first: int, after: int, publishers: Mapping[int, tuple[int, int]], *, source: str

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.logon import heartbeat
+from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.replication import wire
 from haclient_fake_server.engine.state import Severity
 from haclient_fake_server.journal.format import (
@@ -255,7 +256,7 @@ class Replicas:
         Raises:
             Refused: It is not logged here.
         """
-        route = self._state.tables[_text(record.key)].route(_text(record.payload))
+        route = self._state.tables[to_text(record.key)].route(to_text(record.payload))
         if not route.logged:
             raise Refused(
                 Reason.INVALID_TOPIC, f"{route.topic!r} is not in the log of this instance"
@@ -278,7 +279,3 @@ class Replicas:
             flags |= RecordFlag.CONFIRMED
         own = record._replace(flags=flags, timestamp_us=state.now_us)
         self._applier.apply(route, publisher, own)
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")

@@ -81,7 +81,7 @@ class Queries:
         query = _query(request)
         ids = _ids(message)
         del ids["sub_id"]
-        self._confirm(connection, message, ids)
+        self._state.acknowledge(connection, message, "received", "processed", more=ids)
         self._answer(connection, request, topics, query=query, ids=ids)
 
     def sow_and_subscribe(self, connection: Connection, message: Message) -> None:
@@ -97,7 +97,7 @@ class Queries:
         sub_id = str(ids["sub_id"])
         self._subscribing.check_id(connection, request, sub_id)
         query = _query(request)
-        self._confirm(connection, message, ids)
+        self._state.acknowledge(connection, message, "received", "processed", more=ids)
         topics = self._topics(connection, request)
         self._answer(connection, request, topics, query=query, ids=ids)
         self._subscribing.subscribe_live(connection, request, sub_id)
@@ -136,12 +136,6 @@ class Queries:
             for topic in self._state.sow_topics(connection.message_type)
             if request.matcher.matches(topic.name)
         ]
-
-    def _confirm(self, connection: Connection, message: Message, ids: dict[str, str | int]) -> None:
-        wanted = requested(message.ack_type)
-        for kind in ("received", "processed"):
-            if kind in wanted:
-                self._state.send(connection, ack(kind, message.command_id, more=ids))
 
     def _answer(
         self,
@@ -200,9 +194,7 @@ class Queries:
     ) -> None:
         state = self._state
         wanted = requested(message.ack_type)
-        for kind in ("received", "processed", "completed"):
-            if kind in wanted:
-                state.send(connection, ack(kind, message.command_id))
+        state.acknowledge(connection, message, "received", "processed", "completed")
         if "persisted" in wanted and message.sequence and state.logging:
             self._acks.schedule(connection)
         elif "persisted" in wanted:
