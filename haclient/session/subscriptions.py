@@ -40,6 +40,7 @@ class Marker(enum.Enum):
     CAUGHT_UP = enum.auto()  # the query or the replay is complete: what follows is live
     GAP = enum.auto()  # the connection was lost here: messages may be missing
     REPLAY = enum.auto()  # the connection was lost here: what is missing is redelivered
+    REPLACED = enum.auto()  # the command was replaced: what is before is not redelivered
     ENDED = enum.auto()  # nothing follows
 
 

@@ -35,7 +35,7 @@ from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.resume import ResumeContext, resume_options
 from haclient.session.session import Session
-from haclient.session.subscriptions import Sink, SubscribeRequest, Subscription
+from haclient.session.subscriptions import Marker, Sink, SubscribeRequest, Subscription
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
 from haclient.transport.message_queue import Delivery
@@ -331,7 +331,7 @@ class Commander:
             await self.command(header, request.body, what=what, timeout=timeout, patient=True)
         except BaseException:  # refused, lost or cancelled: the next attempt adds it anew
             self.session.router.remove(subscription)
-            drop_queued(subscription)
+            drop_queued(subscription, keep_replaced=True)
             raise
 
     async def replace(
@@ -367,6 +367,7 @@ class Commander:
         if log is not None and request.is_paused:
             log.paused = True
         subscription.request = request
+        subscription.sink.mark(Marker.REPLACED)
 
     async def pause(
         self, subscriptions: list[Subscription], *, paused: bool, timeout: float
@@ -524,10 +525,16 @@ class Commander:
         )
 
 
-def drop_queued(subscription: Subscription) -> None:
-    """Drop the undelivered messages of a subscription; a resume redelivers them."""
+def drop_queued(subscription: Subscription, *, keep_replaced: bool = False) -> None:
+    """Drop the undelivered messages of a subscription; a resume redelivers them.
+
+    Args:
+        subscription: The subscription.
+        keep_replaced: Whether it resumes with the present command: then what a replaced command
+            has brought stays, since it would not be redelivered.
+    """
     sink, log = subscription.sink, subscription.log
-    first = sink.drop() if isinstance(sink, Delivery) else 0
+    first = sink.drop(keep_replaced=keep_replaced) if isinstance(sink, Delivery) else 0
     if first and log is not None:
         log.link_lost(first)
 

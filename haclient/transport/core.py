@@ -380,7 +380,8 @@ class Core:
             drop_queued(subscription)
         elif keeps and self.resumable.get(subscription.sub_id) is subscription:
             if subscription.log is not None or subscription.query_id:
-                drop_queued(subscription)  # redelivered; what a plain subscription has is not
+                # Redelivered. What a plain subscription has queued is not: that stays.
+                drop_queued(subscription, keep_replaced=True)
             subscription.sink.mark(Marker.GAP if subscription.log is None else Marker.REPLAY)
         elif keeps and not subscription.finite:
             fail(subscription, _plain_stream_lost(subscription, reason))

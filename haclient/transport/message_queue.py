@@ -121,12 +121,26 @@ class Delivery(Sink):
         self.failed = error
         self.end(error, raises=True)
 
-    def drop(self) -> int:
-        """Forget what was not delivered; the bookmark number of the first of it, 0 if none."""
-        queued = (batch for batch, _ in self._batches if isinstance(batch, list))
-        first = next((each.number for batch in queued for each in batch if each.number > 0), 0)
-        self._batches.clear()
-        self._took(self.held_bytes)
+    def drop(self, *, keep_replaced: bool = False) -> int:
+        """Drop what was not delivered.
+
+        Args:
+            keep_replaced: Whether messages from before the last replace stay: a resume with another
+                filter does not redeliver them.
+
+        Returns:
+            The bookmark number of the first message that was dropped, 0 if none has one.
+        """
+        queue, kept = self._batches, 0
+        if keep_replaced:
+            replaced = (at for at, (item, _) in enumerate(queue, 1) if item is Marker.REPLACED)
+            kept = max(replaced, default=0)
+        first = 0
+        while len(queue) > kept:
+            batch, size = queue.pop()
+            self._took(size)
+            if isinstance(batch, list):  # the earliest one counts, which is popped last
+                first = next((each.number for each in batch if each.number > 0), first)
         return first
 
     @property
@@ -194,6 +208,8 @@ class Delivery(Sink):
                 case Marker.ENDED:
                     self._end()
                     return None
+                case Marker.REPLACED:
+                    pass
                 case _:
                     self._took(size)
                     return batch

@@ -171,6 +171,38 @@ async def test_what_is_paused_is_entered_paused_after_a_lost_connection(server: 
 
 
 @virtual
+@pytest.mark.row("CC22", "SM5")
+async def test_what_was_queued_before_a_replace_is_delivered_after_a_lost_connection(
+    server: Server,
+) -> None:
+    """The next connection has the new filter: it does not bring them again."""
+    store = MemoryBookmarkStore()
+    client = HAClient(
+        "ha", servers=[server.uri], heartbeat=None, bookmark_store=store, exit_timeout=0
+    )
+    async with entered(client, partial(live, server)) as peer:
+        stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+        await together(stream.open, lambda: peer.answer("subscribe"))
+        await peer.publish("s", b"1", b"2", bm="7|1|")
+        await wait_all_tasks_blocked()
+        await together(
+            lambda: client.replace("s", filter="/a = 2"), lambda: peer.answer("subscribe")
+        )
+        await peer.publish("s", b"3", bm="7|3|")
+        await wait_all_tasks_blocked()
+        await lose(peer)
+        again = await live(server)
+        assert (await again.answer("subscribe")).filter == "/a = 2"
+        await again.publish("s", b"3", bm="7|3|")
+        for body in (b"1", b"2", b"3"):
+            message = await anext(stream)
+            assert message.data == body
+            message.discard()
+        assert store.subscription("s").undiscarded_count == 0
+        assert store.subscription("s").oldest_undiscarded == 0
+
+
+@virtual
 @pytest.mark.row("CC23")
 async def test_a_pause_whose_connection_is_lost_is_sent_again_to_the_next(server: Server) -> None:
     client = HAClient(

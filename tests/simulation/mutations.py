@@ -248,9 +248,9 @@ def _incomplete_entry_is_home(stack: contextlib.ExitStack) -> None:
 
 @_mutation("what was queued for a handler when the link was lost is handed out nevertheless")
 def _old_queue_after_the_new_link(stack: contextlib.ExitStack) -> None:
-    def drop(self: Ours) -> int:
+    def drop(self: Ours, **options: bool) -> int:
         kept = tuple(self._batches)
-        first: int = dropped(self)
+        first: int = dropped(self, **options)
         self._batches.extend(kept)
         return first
 
@@ -273,7 +273,10 @@ def _discard_not_written(stack: contextlib.ExitStack) -> None:
 
 @_mutation("what was queued when the link was lost counts as handed out")
 def _lost_queue_counts_as_seen(stack: contextlib.ExitStack) -> None:
-    _replace(stack, core, "drop_queued", lambda subscription: subscription.sink.drop())
+    def drop_queued(queued: Ours, **options: bool) -> None:
+        queued.sink.drop(**options)
+
+    _replace(stack, core, "drop_queued", drop_queued)
 
 
 @_mutation("a step of the client's clock leads to a replay that begins too late")

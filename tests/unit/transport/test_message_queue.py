@@ -333,3 +333,18 @@ def test_the_four_policies(policy: HandlerErrorPolicy) -> None:
 def test_another_policy_is_refused() -> None:
     with pytest.raises(UsageError, match="not 'ignore'"):
         check_policy("ignore")  # type: ignore[arg-type]  # what is tested
+
+
+@pytest.mark.row("CC22")
+async def test_what_a_replaced_command_has_brought_stays_when_the_rest_is_dropped() -> None:
+    delivery = Delivery()
+    for number, body in enumerate((b"a", b"b", b"c"), 1):
+        delivery.put([Message(data=body, number=number)], 10)
+        if number == 1:
+            delivery.mark(Marker.REPLACED)
+    assert delivery.drop(keep_replaced=True) == 2
+    assert delivery.held_bytes == 10
+    assert [each.data for each in await delivery.next_batch() or []] == [b"a"]
+    delivery.put([Message(data=b"d", number=4)], 10)
+    assert delivery.drop() == 4
+    assert delivery.held_bytes == 0
