@@ -185,7 +185,7 @@ def write_owner(page: memoryview, name: str) -> None:
 
 
 def read_owner(page: bytes | bytearray | memoryview, *, path: str) -> str:
-    """The client that a file belongs to; empty when nobody has used it.
+    """The client that a file belongs to; empty before the first use.
 
     Raises:
         StoreCorrupt: The name does not match its checksum.

@@ -49,12 +49,12 @@ class RecoveryPoint:
     Attributes:
         sub_id: The subscription.
         bookmark: A comma list in wire form, one bookmark for each publisher.
-        server: The address of the server in whose order the list is; empty when nobody knows.
+        server: The address of the server in whose order the list is; empty when unknown.
         caught_up_us: Everything that servers had at this time was received and discarded. In
-            microseconds since 1970; 0 when nobody knows.
+            microseconds since 1970; 0 when unknown.
         generation: How often the subscription was begun anew, at an explicit start or by a purge:
             a point of a lower generation than the store's is older, whatever it names. From 1 on;
-            0 when nobody knows.
+            0 when unknown.
     """
 
     sub_id: str

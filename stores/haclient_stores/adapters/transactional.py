@@ -29,8 +29,8 @@ where it also learns the start. Until then it says what is true: no message has 
 the new start, and a process that begins with `MOST_RECENT` goes on where the results in the
 database end. Where nothing was ever saved that is the start of the log. A discard does not say that
 the message was saved: its transaction may have been rolled back, and the program gives it up. So
-each `save` tells the database of the new start, until one finds that it knows; that is asked when
-all transactions that have told it are over.
+each `save` writes the new start, until one finds it in the database. It looks once all transactions
+that have written it are over.
 
 **Threads:** everything is called by the client in its own thread. `save` alone may be called in
 another one while the client goes on, if the driver allows that; `trim` and `purge` may not.

@@ -178,7 +178,7 @@ class OpenLog:
         return True
 
     def _grow(self, records: int) -> None:
-        """Room for so many records, if whoever is asked before it is taken agrees."""
+        """Room for so many records, if the resize handler agrees."""
         size = self.file.size_for(records)
         if self.resize is not None and not self.file.has_room(records) and not self.resize(size):
             raise StoreFull(
@@ -340,7 +340,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
 
     _survival = Survival.ALL
 
-    def __init__(  # noqa: PLR0913  # what may be told to a store, all by keyword
+    def __init__(  # noqa: PLR0913  # keyword-only settings, each with a default
         self,
         path: str | Path,
         *,
@@ -412,8 +412,8 @@ class LoggedBookmarkStore(BookmarkFileStore):
             self._subscriptions[reader.names.get(index, f"\0{index}")] = handle
             self._next_index = index + 1
             if tracker.undiscarded_count:
-                handle.ended()  # nobody holds what the earlier process had received
-        self._thread.release()  # whoever opens it need not be whoever uses it
+                handle.ended()  # the consumers of the earlier process are gone with it
+        self._thread.release()  # another thread than the opening one may use it
 
     def _open_log(self, file: RecordFile) -> OpenLog:
         syncs = self.durability != "process"
@@ -520,7 +520,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
             file = self._disk.open_locked(target)
             try:
                 self._write_pruned(file)
-            except StoreError:
+            except StoreError:  # a full or failing disk: the store goes on with the old file
                 file.close()
                 self._disk.remove(target)
                 raise
@@ -590,7 +590,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
         with self._pruning:
             try:
                 self.sync()
-            finally:  # whoever has to mend the disk opens the store in another process
+            finally:  # after a disk failure another process has to be able to open the store
                 self._log.file.close()
                 self._log.file = cast("RecordFile", _Unusable(self._path, "the store is closed"))
                 self._owner.close()

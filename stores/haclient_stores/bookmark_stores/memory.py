@@ -62,7 +62,7 @@ class NullBookmarkStore(BookmarkStore):
 
     @override
     def open_for(self, client_name: str) -> None:
-        """It belongs to nobody."""
+        """Check the name; the store belongs to no client."""
         check_text("client_name", client_name)
 
     @override

@@ -1,4 +1,4 @@
-"""When a bookmark log is pruned without being told to.
+"""When the client prunes a bookmark log by itself.
 
 A policy says what the user wants; the schedule knows what was written since the last prune. The
 client asks about once a second and prunes in a thread. A prune that gives nothing back is never

@@ -140,7 +140,13 @@ def _text_records(
 def server_order_records(
     subscription: int, tracker: SubscriptionTracker, publishers: Publishers
 ) -> Iterator[tuple[int, int]]:
-    """The records of where a subscription stands; nothing of it has arrived for who reads them."""
+    """The records of a server order; they come before those of entries.
+
+    Args:
+        subscription: The number of the subscription in the log.
+        tracker: Its tracker.
+        publishers: The publishers of the store.
+    """
     server_order = tracker.server_order
     if server_order.server:
         yield from server_records(subscription, server_order.server)

@@ -93,7 +93,7 @@ class Slot:
         writes: Rises with each write.
         sub_id: The subscription.
         start: Where it began, in wire form; empty for the start of the log.
-        entered_us: When it was entered; 0 when nobody knows.
+        entered_us: When it was entered; 0 when unknown.
         vectors: Publisher id, resume and applied of each publisher.
         server: The address of the server that it was entered at last.
         caught_up_us: The caught-up time with everything until then discarded.
@@ -389,7 +389,7 @@ class RingBookmarkStore(BookmarkFileStore):
 
     _survival = Survival.VECTORS
 
-    def __init__(  # what may be told to a store, all by keyword
+    def __init__(  # keyword-only settings, each with a default
         self,
         path: str | Path,
         *,
@@ -408,7 +408,7 @@ class RingBookmarkStore(BookmarkFileStore):
         self._durable = DurableFile(self._owner.file, rewrite_before_fsync=True)
         try:
             self._open(subscriptions)
-        except BaseException:
+        except BaseException:  # no store is made, so nothing else would release the lock
             self._owner.close()
             raise
         self._disk.on_fork(self, RingBookmarkStore._forked)
@@ -474,7 +474,7 @@ class RingBookmarkStore(BookmarkFileStore):
         try:
             journal.save()
             journal.save()  # now one of the two slots is whole at any time
-        except StoreFull:
+        except StoreFull:  # the subscription was not entered: its slots may be used again
             del self._subscriptions[sub_id]
             self._used.remove(index)
             raise
@@ -517,7 +517,7 @@ class RingBookmarkStore(BookmarkFileStore):
             return
         try:
             self.sync()
-        finally:  # whoever has to mend the disk opens the store in another process
+        finally:  # after a disk failure another process has to be able to open the store
             self._release_slots("the store is closed")
             self._region.close()
             self._owner.close()

@@ -1,4 +1,4 @@
-"""The handle of one subscription, the same for all stores of ours, and the journal that it tells.
+"""The handle of one subscription, the same for all stores of ours, and its journal.
 
 A `SubscriptionTracker` decides; the handle is the tracker with a *journal*, which is how a store
 remembers the tracker's moves: not at all in memory, as records in a log, or as the newest state in
@@ -132,7 +132,7 @@ class Subscription(SubscriptionLog):
 
     Attributes:
         tracker: What decides.
-        journal: What is told.
+        journal: Where each move is noted.
         discard: See `SubscriptionLog.discard`. It is made by the journal, since a call from here to
             there would cost as much as the discard itself.
     """
@@ -231,7 +231,9 @@ class Subscription(SubscriptionLog):
                     tracker.discard_all_up_to(number)
                     journal.note(Kind.DISCARDED_UP_TO, number)
                 return
-            for current in tracker.held_up_to(number):  # whoever reads this may hold others
+            for current in tracker.held_up_to(
+                number
+            ):  # not one record: at the reader others may be held
                 if tracker.discard_slowly(current):
                     journal.note(Kind.DISCARDED, current)
 

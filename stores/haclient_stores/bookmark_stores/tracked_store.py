@@ -1,4 +1,4 @@
-"""What all bookmark stores of ours have in common: a handle for each subscription, and who is told.
+"""What the package's bookmark stores share: a handle for each subscription, and the adapter.
 
 Memory, logged and ring stores add the journals of their subscriptions (see `subscription`), and
 those with a file inherit here who may use it, and for how long.
@@ -260,14 +260,14 @@ class TrackedBookmarkStore(BookmarkStore):
         return {self._publishers.index(each): sequence for each, sequence in found.items()}
 
     def recovery_points(self) -> Iterator[RecoveryPoint]:
-        """Where each subscription has got to, as adapters are told; without a bookmark, nowhere."""
+        """The recovery point of each subscription, as adapters save it; some have no bookmark."""
         self._thread.check()
         for sub_id, handle in list(self._subscriptions.items()):
             yield point_of(sub_id, handle.tracker)
 
 
 class BookmarkFileStore(TrackedBookmarkStore):
-    """A bookmark store that has opened and locked its file; whoever inherits reads it.
+    """A bookmark store that has opened and locked its file; subclasses read it.
 
     Args:
         path: The file; created when it is missing.

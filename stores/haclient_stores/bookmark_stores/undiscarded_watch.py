@@ -1,4 +1,4 @@
-"""A warning for messages that nobody discards.
+"""A warning for messages that stay undiscarded.
 
 A message that is never discarded holds the recovery point: everything behind it stays in the store
 and is replayed at each restart. The usual reason is a path through a handler that forgets

@@ -10,8 +10,8 @@ journal have blocks of different layouts and share this rule:
    Nothing behind it is looked at: it was never reported as stored, or it is lost.
 3. **That is either a torn tail or corruption.** A block may be missing only if the machine stopped
    before it was synced: if it was started again since, and the block lies behind the offset that
-   the last successful sync has noted. Then the log ends there, with a warning. Otherwise somebody
-   was told that the block is safe, or a running kernel has lost it: `StoreCorrupt`.
+   the last successful sync has noted. Then the log ends there, with a warning. Otherwise the
+   block was reported as synced, or a running kernel has lost it: `StoreCorrupt`.
 4. **What is cut is cleared, and the clearing is synced, before anything is appended**
    (`clear_tail`). Otherwise a second loss of power could bring back an old block behind a new one.
 5. **Zero is a value.** A block or record ends the log because its commit mark was never written

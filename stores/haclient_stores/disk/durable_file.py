@@ -67,7 +67,7 @@ class DurableFile:
     Args:
         file: The file.
         rewrite_before_fsync: Whether a sync may have failed before: True for a file that another
-            process has written, since nobody knows how its last sync ended.
+            process has written, since how its last sync ended is unknown.
 
     Attributes:
         file: The file.

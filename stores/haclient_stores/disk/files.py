@@ -364,7 +364,7 @@ class _RealFile(File):
         """Whether the path still leads to this inode."""
         try:
             named = self._path.stat()
-        except FileNotFoundError:
+        except FileNotFoundError:  # removed or renamed by another process
             return False
         return self._inode() == (named.st_dev, named.st_ino)
 

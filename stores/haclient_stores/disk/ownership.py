@@ -2,7 +2,7 @@
 
 A store has one file that carries its lock and, in its header page (`framing`), the client name that
 it belongs to. The lock says which process has the store open now; the name says whose messages or
-bookmarks are in it, also while nobody has it open. Which thread may call it: `threads`.
+bookmarks are in it, also while no process has it open. Which thread may call it: `threads`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_path(path: str | Path, what: str) -> Path:
     """
     try:
         found = Path(path)
-    except TypeError:
+    except TypeError:  # neither text nor a path
         found = None
     if found is None or path == "" or "\0" in str(found):
         raise UsageError(f"path is {what}, not {path!r}")
@@ -46,7 +46,7 @@ def check_client_name(store: str | Path, owner: str, client_name: str) -> None:
 
     Args:
         store: The store, for the error.
-        owner: The name that the store belongs to; empty while it belongs to nobody.
+        owner: The name that the store belongs to; empty before the first `open_for`.
         client_name: The client that wants to use it.
 
     Raises:
@@ -73,8 +73,8 @@ class Ownership:
 
     Attributes:
         file: The locked file. `replace_file` exchanges it.
-        client_name: The client that the store belongs to, empty while it belongs to nobody. Whoever
-            opens the store sets it from the header (`framing.read_owner`).
+        client_name: The client that the store belongs to; empty before the first `open_for`. The
+            store sets it from the header when it is opened (`framing.read_owner`).
         is_closed: `close` was called.
 
     Raises:
@@ -92,7 +92,7 @@ class Ownership:
         self.is_closed = False
         try:
             self.file = disk.open_locked(path)
-        except StoreLocked as error:
+        except StoreLocked as error:  # by another process, or by another store of this one
             raise self._explained(error, path) from error
 
     def _explained(self, error: StoreLocked, path: Path) -> StoreLocked:

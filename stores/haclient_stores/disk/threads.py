@@ -35,7 +35,7 @@ class ThreadBinding:
         store: The store, for the error: its path or what it is.
 
     Attributes:
-        ident: `threading.get_ident()` of the thread; 0 while nobody has used the store.
+        ident: `threading.get_ident()` of the thread; 0 before the first use of the store.
     """
 
     __slots__ = ("_bound", "_store", "ident")

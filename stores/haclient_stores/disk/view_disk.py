@@ -99,7 +99,7 @@ def _mapped(path: Path, size: int) -> mmap.mmap | bytes:
     try:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError) as error:  # mmap raises ValueError for a file that was cut
         raise StoreError(f"{path}: cannot read it: {error}") from error
 
 

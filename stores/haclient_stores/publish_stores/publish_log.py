@@ -11,7 +11,7 @@ Durability says what survives without the client waiting for more:
 * `group`: the client calls `sync` every few milliseconds in a thread; `publish_flush` can wait.
 * `fsync`: the client calls `sync` before a publish is reported as done.
 
-The store itself never waits: `needs_sync` and `synced_sequence` tell the client, `sync` does it.
+The store itself never waits: the client asks `needs_sync` and `synced_sequence` and calls `sync`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PublishLog(SegmentLog, FrameLog):
         if directory is not None:
             try:
                 self.restore(directory.segments)
-            except BaseException:
+            except BaseException:  # no store is made, so nothing else would release its files
                 directory.close(self.detach())
                 raise
             directory.on_fork(self, PublishLog.forked)

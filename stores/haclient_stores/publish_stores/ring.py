@@ -104,7 +104,7 @@ class RingPublishStore(PublishLog):
         held = sum(segment.size for segment in directory.segments)
         try:
             directory.preallocate(self.capacity_bytes - held)
-        except BaseException:
+        except BaseException:  # no store is made, so nothing else would release its files
             directory.close(self.detach())
             raise
 

@@ -113,7 +113,7 @@ class Segment:
             active one only the log knows it.
         next_sequence: The sequence behind the last frame; like `end`.
         mark_offsets, mark_sequences: Known frame boundaries and the sequence that starts there.
-        released: The storage has it back: whoever still refers to it must not read it.
+        released: The storage has it back: remaining references must not read it.
     """
 
     __slots__ = (

@@ -137,7 +137,7 @@ class StoreDirectory(SegmentStorage):
         self.ownership = Ownership(disk, path / _CONTROL, store=path)
         try:
             self._open()
-        except BaseException:
+        except BaseException:  # no store is made, so nothing else would release the lock
             self.ownership.close()
             raise
 
@@ -167,7 +167,7 @@ class StoreDirectory(SegmentStorage):
 
     @property
     def client_name(self) -> str:
-        """The client that the store belongs to; empty while it belongs to nobody."""
+        """The client that the store belongs to; empty before the first `open_for`."""
         return self.ownership.client_name
 
     def bind(self, client_name: str) -> None:
@@ -209,7 +209,7 @@ class StoreDirectory(SegmentStorage):
         self._disk.fsync_dir(self._path)
 
     def _sync_control(self) -> None:
-        # Two threads may sync at once, and only one of them is told of an error.
+        # Two threads may sync at once, and only one of them sees an error.
         with self._control_lock:
             self._control_file.sync((0, 1))  # a byte of the magic, which never changes
 
@@ -423,7 +423,7 @@ class StoreDirectory(SegmentStorage):
     def _sync_segment(self, segment: FileSegment) -> None:
         try:
             file = self._disk.open(segment.path)
-        except StoreError:
+        except StoreError:  # another thread may have removed the file since `sync` began
             if segment.released:  # persisted and removed in the meantime
                 return
             raise
@@ -493,7 +493,7 @@ class StoreDirectory(SegmentStorage):
                     found.append(segment)
             found.sort(key=lambda segment: (segment.first, segment.next_sequence))
             return self._ordered(found)
-        except BaseException:
+        except BaseException:  # mappings hold the lock: release them before the error is raised
             for segment in [*found, *self._spare, *self._retired]:
                 segment.unmap()
             raise

@@ -8,11 +8,11 @@ Of the entries only the last of each publisher in each *stretch* are kept: a str
 the arrival order with nothing undiscarded in it, on one link. So memory is bounded by the
 undiscarded entries, the stretches between them, and the publishers.
 
-Why nobody can tell. Let `d` be an entry that is dropped; then a later entry `k` of its publisher in
+No answer changes. Let `d` be an entry that is dropped; then a later entry `k` of its publisher in
 the same stretch is kept, and k's sequence is higher. All that is ever asked of entries is this:
 
 - *What is open, what awaits redelivery?* Only undiscarded entries can be either.
-- *Was it delivered before?* That is told by the highest sequence seen, not by entries.
+- *Was it delivered before?* The highest sequence seen answers that, not the entries.
 - *The recovery point, without acks:* the last of each publisher in front of the oldest undiscarded
   entry. The stretch has no such entry, so it lies in front of it as a whole, with k, or not at all.
 - *The place of an ack:* the last entry of its publisher up to its sequence. Without d that is an
@@ -314,7 +314,7 @@ _TOGETHER: Final = 4096  # entries in a new chunk, which is taken only when all 
 def condensed(
     chunks: Iterable[Chunk], discarded: list[tuple[int, int]], link_first: int
 ) -> deque[Chunk]:
-    """The same entries but for those that nobody asks for, in new chunks.
+    """The entries that an answer may depend on, in new chunks.
 
     Args:
         chunks: Entries in arrival order.

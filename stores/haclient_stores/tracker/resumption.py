@@ -158,7 +158,7 @@ class Start:
     Attributes:
         items: Bookmarks and timestamps to begin after; empty for the start of the log.
         range: The range that was asked for, if it was one.
-        entered_us: When it was entered, in microseconds since 1970; 0 when nobody knows.
+        entered_us: When it was entered, in microseconds since 1970; 0 when unknown.
     """
 
     __slots__ = ("entered_us", "items", "range")
@@ -244,7 +244,7 @@ class Start:
 
         Args:
             point: The recovery point.
-            since_us: The time to begin at, in microseconds since 1970; 0 when nobody knows.
+            since_us: The time to begin at, in microseconds since 1970; 0 when unknown.
             finished: Whether the point is more than the start itself.
             after: A bookmark to begin after; empty when there is none.
         """
