@@ -99,7 +99,7 @@ class BrokerServer:
                 progress_file=self._progress_file,
                 kill_points=self._points,
             )
-        except BaseException:
+        except BaseException:  # `__aexit__` is not called when entering fails
             self._close()
             raise
         self._nursery = await self._nurseries.__aenter__()
@@ -129,7 +129,7 @@ class BrokerServer:
             nursery.cancel_scope.cancel()
         try:
             await self._nurseries.__aexit__(kind, error, traceback)
-        except BaseExceptionGroup as group:
+        except BaseExceptionGroup as group:  # only errors of tasks are in a group
             alone = _only_error(group)
             if alone is None:
                 raise

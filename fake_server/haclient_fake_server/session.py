@@ -128,7 +128,7 @@ class Session:
         try:
             await self._read_all()
             self.cut("connection closed")
-        except ProtocolError as error:
+        except ProtocolError as error:  # bytes that are no frames or no commands
             _log.warning("connection %d: %s", self.number, error)
             self.cut("unknown command")
         except OSError as error:  # the peer closed without an orderly end

@@ -115,7 +115,7 @@ class JournalFiles(JournalReader):
             self._segments, self._prologue = recover_segments(directory, disk)
             self._bring_to_disk()
             self._append_start(start_id)
-        except BaseException:
+        except BaseException:  # nobody can close a journal that was never opened
             self._close_files()
             raise
 

@@ -554,9 +554,10 @@ class Manifest:
             topics = {int(number): tuple(names) for number, names in fields.pop("topics").items()}
             index = [_stride(**entry) for entry in fields.pop("index")]
             manifest = cls(topics=topics, index=index, **fields)
-        except JournalFormatError:
+        except JournalFormatError:  # a newer version, which is reported as that
             raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
+            # JSON that is malformed, or of another shape
             raise JournalFormatError(0, f"not a journal manifest: {error}") from error
         return manifest
 

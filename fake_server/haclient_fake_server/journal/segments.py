@@ -195,7 +195,7 @@ def recover_segments(directory: Path, disk: Disk) -> Recovered:
     recovery = _Recovery(directory, disk)
     try:
         recovery.run()
-    except BaseException:
+    except BaseException:  # the caller gets no segments that it could close
         for segment in recovery.segments.values():
             if segment.file is not None:
                 segment.file.close()
@@ -252,7 +252,7 @@ class _Recovery:
         try:
             try:
                 header = self._header(number, file)
-            except JournalFormatError as error:
+            except JournalFormatError as error:  # a kill leaves no such header, a loss of power may
                 if before is None or self._same_boot(before):
                     raise StoreCorrupt(file.path, error.offset, error.what) from error
                 return _End(before, f"the next segment is unreadable: {error.what}")
@@ -304,6 +304,7 @@ class _Recovery:
         except NewerVersionError as error:
             raise StoreError(f"{path}: {error.what}") from error
         except (JournalFormatError, UnicodeDecodeError) as error:
+            # it is only a cache of its segment
             _log.warning("%s is unreadable and is built anew: %s", path, error)
             return None
         finally:
@@ -317,7 +318,7 @@ class _Recovery:
         try:
             for block, offset, end in self._blocks(segment, data):
                 segment.add(block, offset, end)
-        except JournalFormatError as error:
+        except JournalFormatError as error:  # a torn block, or damage: `_check_loss` tells which
             return _End(segment, error.what)
         if not _is_zero(data, segment.end):
             return _End(segment, "zeros where a block should be")
@@ -343,7 +344,7 @@ class _Recovery:
         try:
             for _ in self._blocks(segment, self._data(segment)):
                 pass
-        except JournalFormatError as error:
+        except JournalFormatError as error:  # damage in what was sealed, and so synced
             raise StoreCorrupt(self._path(segment.number), error.offset, error.what) from error
 
     def _same_boot(self, segment: FileSegment) -> bool:

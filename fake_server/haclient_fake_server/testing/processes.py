@@ -115,7 +115,7 @@ class BrokerProcess:
         self._out = self._process.stdout
         try:
             self.address = self._next_line("listening")
-        except BaseException:
+        except BaseException:  # also a KeyboardInterrupt: leave no process behind
             self.close()
             raise
 

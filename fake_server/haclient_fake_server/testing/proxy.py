@@ -377,6 +377,7 @@ class FaultProxy:
         parts = urlsplit(self.target)
         if parts.hostname is None or parts.port is None:
             return None
+        # Nobody listens there, or nobody answers: the caller resets the client's connection.
         with contextlib.suppress(OSError), trio.move_on_after(DIAL_TIMEOUT_S):
             return await trio.open_tcp_stream(parts.hostname, parts.port)
         return None

@@ -222,7 +222,7 @@ class Replicas:
     def _heartbeat(self, connection: Connection, message: Message) -> None:
         try:
             heartbeat(self._state, connection, message)
-        except Refused as error:
+        except Refused as error:  # malformed heartbeat options in the logon
             self._refuse(connection, str(error))
 
     def _on_records(self, connection: Connection, message: Message) -> None:
@@ -240,10 +240,10 @@ class Replicas:
             for record in found:
                 if record.command != RecordCommand.TOPIC:
                     self._record(source, source.topics[record.topic_id], record)
-        except (JournalFormatError, KeyError) as error:
+        except (JournalFormatError, KeyError) as error:  # KeyError: a topic that was never defined
             self._refuse(connection, f"malformed records: {error}")
             return
-        except Refused as error:
+        except Refused as error:  # a topic is not logged here
             self._refuse(connection, str(error))
             return
         source.position = message.sequence or 0

@@ -81,7 +81,7 @@ class Replication:
                     self._report_missing(destination, missing)
             else:
                 self._welcome(destination, message)
-        except ProtocolError as error:
+        except ProtocolError as error:  # a malformed answer, or an ack of what was never sent
             self._report(destination, str(error))
             self._state.close(connection, "replication error")
 
