@@ -87,7 +87,7 @@ async def test_a_client_prunes_when_its_policy_says_so_and_loses_nothing(  # cas
     policy: PrunePolicy,
     batches: int,
 ) -> None:
-    monkeypatch.setattr(store_maintenance, "_PRUNE_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(store_maintenance, "_PRUNE_CHECK_EVERY_S", 0.05)
     path = tmp_path / "s.bm"
     store = LoggedBookmarkStore(path, prune_policy=policy)
     pruned = trio.Event()
