@@ -90,7 +90,7 @@ def _config(chosen: argparse.Namespace) -> BrokerConfig:
         listen=listen,
         data_dir=chosen.data,
         log_topics=tuple(map(parse_log_topic, chosen.log_topic or (".*",))),
-        sow_topics=tuple(map(parse_sow_topic, chosen.sow)),
+        sow_topics=tuple(parse_sow_topic(text, allow_user_keys=True) for text in chosen.sow),
         replicate_to=tuple(map(parse_replicate_to, chosen.replicate_to)),
         fsync=FsyncPolicy(chosen.fsync),
         segment_bytes=chosen.segment_bytes or BrokerConfig().segment_bytes,

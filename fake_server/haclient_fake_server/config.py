@@ -213,13 +213,19 @@ def parse_log_topic(text: str) -> LogTopic:
     return LogTopic(text)
 
 
-def parse_sow_topic(text: str) -> SowTopic:
+def parse_sow_topic(text: str, *, allow_user_keys: bool = False) -> SowTopic:
     """`TOPIC:/key[,/key]`, as on a command line.
+
+    Args:
+        text: The argument.
+        allow_user_keys: Whether `TOPIC:`, a topic whose publishers name the keys, is accepted.
 
     Raises:
         UsageError: It is not of that form.
     """
     topic, _, keys = text.rpartition(":")
+    if allow_user_keys and topic and not keys:
+        return SowTopic(topic)
     paths = tuple(part.strip() for part in keys.split(","))
     if not topic or not all(path.startswith("/") and len(path) > 1 for path in paths):
         raise UsageError(f"--sow {text}: expected TOPIC:/key[,/key], such as orders:/id")
