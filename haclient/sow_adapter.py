@@ -163,8 +163,8 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         return [point for point in points if point.bookmark != _FORGOTTEN]
 
     def _filter(self) -> str:
-        if "'" in self._tracked:
-            return ""  # then all records are looked at
+        if not {"'", "\\"}.isdisjoint(self._tracked):
+            return ""  # servers differ in what an escape means: then all records are looked at
         return f"/{self._fields[0]} = '{self._tracked}'"
 
     @override

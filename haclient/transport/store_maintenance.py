@@ -30,6 +30,7 @@ from haclient_stores.publish_stores.publish_log import PublishLog
 __all__ = ["StoreMaintenance", "group_sync", "open_all"]
 
 _RUN_EVERY_S: Final = 0.1
+_WATCH_EVERY_S: Final = 1.0  # it looks at every subscription, and its limits are minutes
 _PRUNE_CHECK_EVERY_S: Final = 1.0
 _AFTER_FAILED_PRUNE_S: Final = 60.0
 _RECOVER_S: Final = 30.0  # for what an adapter has kept
@@ -81,9 +82,10 @@ class StoreMaintenance:
     ) -> None:
         self._store = _ours(store)
         self._stores = stores
+        self._watch_at = 0.0
         self._feed: PointFeed | None = None
         if self._store is not None and self._store.adapter is not None:
-            self._feed = PointFeed(self._store.recovery_points, self._store.adapter)
+            self._feed = PointFeed(self._store.adapter)
 
     async def recover(self, client_name: str) -> None:
         """Hand the store what its adapter has kept; before the first subscribe.
@@ -129,10 +131,11 @@ class StoreMaintenance:
         if store is None:
             return
         if self._feed is not None:
-            self._feed.send_moved()
+            self._feed.send_moved(store.moved_points())
             if isinstance(store.adapter, TimedAdapter):
                 store.adapter.poll(now)
-        if store.watch is not None:
+        if store.watch is not None and now >= self._watch_at:
+            self._watch_at = now + _WATCH_EVERY_S
             for sub_id, handle in store.subscriptions.items():
                 store.watch.look(
                     sub_id,
@@ -166,7 +169,7 @@ class StoreMaintenance:
             if store.adapter is not None:
                 try:
                     if self._feed is not None:
-                        self._feed.send_moved(last=True)
+                        self._feed.send_moved(store.recovery_points(), last=True)
                 finally:  # it may raise what went wrong before; what has gathered is written now
                     await self._close_adapter(store.adapter)
         finally:

@@ -58,6 +58,7 @@ class Kept:
         self.synced: frozenset[Message] = frozenset()  # what a loss of power must leave
         self.since: set[Message] = set()  # what it may leave
         self.seeded: set[Message] = set()  # what an adapter has told it
+        self.sent: dict[str, RecoveryPoint] = {}  # what an adapter was told
 
     def opened(self) -> TrackedBookmarkStore:
         return KINDS[self.name](self.disk)  # type: ignore[return-value]  # each is one
@@ -227,6 +228,13 @@ class AllStores(RuleBasedStateMachine):
             world.check(point)
         if not self.crashed:
             assert str(points[0]) == str(points[1]) == str(points[2])
+
+    @invariant()
+    def an_adapter_is_told_each_point_that_moves(self) -> None:
+        for each in getattr(self, "kept", ()):
+            each.sent.update((point.sub_id, point) for point in each.store.moved_points())
+            assert each.sent == {point.sub_id: point for point in each.store.recovery_points()}
+            assert not list(each.store.moved_points()), "what is idle costs nothing"
 
     @invariant()
     def the_explanation_counts_what_the_model_counts(self) -> None:

@@ -93,7 +93,7 @@ class World:
     def begin(self) -> None:
         """A process that has nothing but what was kept."""
         self.store = self.opened()
-        self.feed = PointFeed(self.store.recovery_points, self.adapter)
+        self.feed = PointFeed(self.adapter)
         self.feed.mark_sent(self.adapter.points.values())
         self.log = self.store.subscription("s")
         self.held: list[tuple[int, str]] = []
@@ -141,10 +141,10 @@ class World:
         elif action in {"deliver", "discard"}:
             getattr(self, action)(rng.randint(1, 6))
         elif action == "tell":
-            self.feed.send_moved()
+            self.feed.send_moved(self.store.moved_points())
         elif action == "end":
             if rng.random() < 0.5:
-                self.feed.send_moved(last=True)
+                self.feed.send_moved(self.store.recovery_points(), last=True)
             self.server = rng.choice(tuple(self.logs))
             self.begin()
         else:

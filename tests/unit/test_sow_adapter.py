@@ -72,6 +72,20 @@ async def test_topic_and_fields_can_be_others(broker: BrokerServer) -> None:
         assert adapter.decode(b'{"who": 1}') is None
 
 
+@pytest.mark.parametrize("name", ["it's me", "back\\slash", "\\\\", "per%cent", 'quo"te'])
+async def test_points_are_found_whatever_the_client_is_called(
+    broker: BrokerServer, name: str
+) -> None:
+    async with points_client(broker) as client:
+        adapter = SOWRecoveryPointAdapter(client)
+        assert list(await adapter.recover(name)) == []
+        adapter.update(RecoveryPoint("s", "7|1|"))
+        await adapter.close()
+        assert list(await SOWRecoveryPointAdapter(client).recover(name)) == [
+            RecoveryPoint("s", "7|1|")
+        ]
+
+
 async def consume(
     broker: BrokerServer, store: LoggedBookmarkStore | MemoryBookmarkStore, count: int
 ) -> list[str]:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from haclient_stores.bookmark import Bookmark, BookmarkList
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
 __all__ = [
     "CAUGHT_UP_EVERY_US",
@@ -129,14 +129,10 @@ class PointFeed:
     """Sends recovery points that have moved to an adapter. Pure: the client's shell calls it.
 
     Args:
-        points: Returns the point of each subscription; one without a bookmark has none.
         adapter: Where they are sent.
     """
 
-    def __init__(
-        self, points: Callable[[], Iterable[RecoveryPoint]], adapter: RecoveryPointAdapter
-    ) -> None:
-        self._points = points
+    def __init__(self, adapter: RecoveryPointAdapter) -> None:
         self._adapter = adapter
         self._sent: dict[str, RecoveryPoint] = {}
 
@@ -148,13 +144,14 @@ class PointFeed:
         """
         self._sent.update((point.sub_id, point) for point in points)
 
-    def send_moved(self, *, last: bool = False) -> None:
-        """Compare the point of every subscription with the last one sent, and send what has moved.
+    def send_moved(self, points: Iterable[RecoveryPoint], *, last: bool = False) -> None:
+        """Compare points with the last ones sent, and send what has moved.
 
         Args:
-            last: Nothing comes after this.
+            points: Of the subscriptions that may have moved; one without a bookmark has none.
+            last: Nothing comes after this; then of all subscriptions.
         """
-        for point in list(self._points()):
+        for point in points:
             sent = self._sent.get(point.sub_id) or RecoveryPoint(point.sub_id, "")
             if not point.bookmark:  # purged, or begun anew at an explicit start
                 if sent.bookmark:

@@ -70,7 +70,14 @@ if TYPE_CHECKING:
     from haclient_stores.disk.threads import ThreadBinding
     from haclient_stores.tracker.entries import Publishers
 
-__all__ = ["RING_MAGIC", "RingBookmarkStore", "RingJournal", "Slot", "newest_slot"]
+__all__ = [
+    "RING_MAGIC",
+    "RingBookmarkStore",
+    "RingJournal",
+    "Slot",
+    "WriteCount",
+    "newest_slot",
+]
 
 RING_MAGIC: Final = b"HABMKRNG"
 _HEAD: Final = struct.Struct("<IIQQQQHHHHI4x")
@@ -168,6 +175,15 @@ class Slot:
         )
 
 
+class WriteCount:
+    """How often any slot of a store was written."""
+
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
 class RingJournal(Journal):
     """Writes a tracker's two vectors down whenever one of them moves.
 
@@ -177,9 +193,10 @@ class RingJournal(Journal):
         sub_id: The subscription.
         publishers: Those of the store.
         slots: Where the slots are; written in turn.
+        count: Counts the writes of the whole store.
 
     Attributes:
-        writes: How often a slot was written.
+        writes: How often a slot of this subscription was written.
     """
 
     def __init__(
@@ -189,8 +206,10 @@ class RingJournal(Journal):
         sub_id: str,
         publishers: Publishers,
         slots: tuple[memoryview, memoryview],
+        count: WriteCount,
     ) -> None:
         super().__init__(tracker, thread)
+        self._write_count = count
         self._sub_id = sub_id
         self._publishers = publishers
         self._slots = slots
@@ -327,6 +346,7 @@ class RingJournal(Journal):
         _WORD.pack_into(image, 8, writes)
         image[:4] = zlib.crc32(memoryview(image)[4:]).to_bytes(4, "little")
         self._slots[writes & 1][: len(image)] = image
+        self._write_count.total += 1
 
     def _resume(self) -> dict[int, int]:
         finished = self.tracker.finished
@@ -401,6 +421,7 @@ class RingBookmarkStore(BookmarkFileStore):
     ) -> None:
         check_count("subscriptions", subscriptions, 1, _MOST_SUBSCRIPTIONS)
         super().__init__(path, adapter=adapter, watch=watch, durability=durability, disk=disk)
+        self._writes = WriteCount()
         self._synced = 0
         self._used: set[int] = set()  # a loss of power may have taken one in between
         self._name_synced = False  # a killed process may have made it, and not have come so far
@@ -452,7 +473,7 @@ class RingBookmarkStore(BookmarkFileStore):
         at = PAGE_BYTES * (1 + 2 * index)
         slots = self._pages[at : at + PAGE_BYTES], self._pages[at + PAGE_BYTES :][:PAGE_BYTES]
         tracker = SubscriptionTracker(self._publishers)
-        journal = RingJournal(tracker, self._thread, sub_id, self._publishers, slots)
+        journal = RingJournal(tracker, self._thread, sub_id, self._publishers, slots, self._writes)
         self._subscriptions[sub_id] = Subscription(journal)
         self._used.add(index)
         return journal
@@ -483,12 +504,7 @@ class RingBookmarkStore(BookmarkFileStore):
     @property
     @override
     def needs_sync(self) -> bool:
-        return self._written() != self._synced
-
-    def _written(self) -> int:
-        # A copy: `sync` counts in its thread while the client may enter a subscription.
-        handles = list(self._subscriptions.values())
-        return sum(cast("RingJournal", handle.journal).writes for handle in handles)
+        return self._writes.total != self._synced
 
     @override
     def sync(self) -> None:
@@ -498,7 +514,7 @@ class RingBookmarkStore(BookmarkFileStore):
             StoreError: The disk reports an error.
         """
         self._owner.check_usable()
-        written = self._written()
+        written = self._writes.total  # what is written meanwhile waits for the next sync
         zeros = range(PAGE_BYTES + _ZEROS_AT, self._owner.file.size(), PAGE_BYTES)
         self._durable.sync(_HEADER_BYTE, *((at, at + 1) for at in zeros))
         if not self._name_synced:

@@ -135,9 +135,20 @@ class Subscription(SubscriptionLog):
         journal: Where each move is noted.
         discard: See `SubscriptionLog.discard`. It is made by the journal, since a call from here to
             there would cost as much as the discard itself.
+        moves: Counts the calls, other than discards, that may move the recovery point.
     """
 
-    __slots__ = ("_gate", "_noted_us", "_thread", "discard", "journal", "tracker")
+    __slots__ = (
+        "_gate",
+        "_looked_low",
+        "_looked_moves",
+        "_noted_us",
+        "_thread",
+        "discard",
+        "journal",
+        "moves",
+        "tracker",
+    )
 
     discard: Discard
 
@@ -147,12 +158,31 @@ class Subscription(SubscriptionLog):
         self._thread = journal.thread
         self._gate = journal.gate
         self._noted_us = journal.tracker.server_order.discarded_until_us
+        self.moves = 0
+        self._looked_moves = self._looked_low = -1
         self.discard = journal.discard_function()  # pyright: ignore[reportIncompatibleMethodOverride]  # see above
+
+    def may_have_moved(self) -> bool:
+        """Whether the recovery point may have moved since `note_looked`.
+
+        Of discards only those move it that move the low watermark.
+        """
+        return self.moves != self._looked_moves or self._looked_low != self.tracker.low_watermark
+
+    def note_looked(self) -> None:
+        """The recovery point has been passed on."""
+        self._looked_moves, self._looked_low = self.moves, self.tracker.low_watermark
+
+    def _moving(self) -> AbstractContextManager[object]:
+        self._thread.check()
+        self.moves += 1
+        return self.journal.moving()
 
     @override
     def log_batch(self, bookmarks: list[str]) -> list[int] | range:
         if get_ident() != self._thread.ident:
             self._thread.check()
+        self.moves += 1
         gate = self._gate
         gate.busy = True
         if gate.closed:
@@ -176,9 +206,8 @@ class Subscription(SubscriptionLog):
     def begin(
         self, *, acked: bool, start: str | None, conflated: bool = False, entered_us: int = 0
     ) -> None:
-        self._thread.check()
         tracker, journal = self.tracker, self.journal
-        with journal.moving():
+        with self._moving():
             tracker.begin(acked=acked, start=start, conflated=conflated, entered_us=entered_us)
             if start is not None:
                 journal.note(Kind.PURGED, tracker.generation)
@@ -187,8 +216,7 @@ class Subscription(SubscriptionLog):
 
     @override
     def link_lost(self, first_queued: int) -> None:
-        self._thread.check()
-        with self.journal.moving():
+        with self._moving():
             self.tracker.link_lost(first_queued)
             self.journal.note(Kind.LOST, max(first_queued, 1))
 
@@ -198,8 +226,7 @@ class Subscription(SubscriptionLog):
 
     def forget(self) -> None:
         """Know nothing, also where it is kept."""
-        self._thread.check()
-        with self.journal.moving():
+        with self._moving():
             self.tracker.forget()
             self.journal.note(Kind.PURGED, self.tracker.generation)
 
@@ -211,8 +238,7 @@ class Subscription(SubscriptionLog):
             server_order: In which server's order that is.
             generation: How often the subscription was begun anew, here or elsewhere.
         """
-        self._thread.check()
-        with self.journal.moving():
+        with self._moving():
             self.tracker.seed(newest, server_order, generation)
             self.journal.note(Kind.PURGED, generation)
             self.journal.note_seed(newest)
@@ -225,7 +251,7 @@ class Subscription(SubscriptionLog):
         tracker, journal = self.tracker, self.journal
         if number < tracker.low_watermark:  # a record is only written where it discards something
             return
-        with journal.moving():
+        with self._moving():
             if not tracker.redelivery:
                 if tracker.oldest_undiscarded:
                     tracker.discard_all_up_to(number)
@@ -239,10 +265,9 @@ class Subscription(SubscriptionLog):
 
     @override
     def persisted(self, bookmark: str) -> None:
-        self._thread.check()
         tracker, journal = self.tracker, self.journal
         kind = Kind.PERSISTED_WHILE_PAUSED if tracker.paused else Kind.PERSISTED
-        with journal.moving():
+        with self._moving():
             for item in bookmark.split(","):
                 place = tracker.position(item)
                 if place is not None:
@@ -251,9 +276,8 @@ class Subscription(SubscriptionLog):
 
     @override
     def completed(self, bookmark: str) -> None:
-        self._thread.check()
         tracker, journal = self.tracker, self.journal
-        with journal.moving():
+        with self._moving():
             tracker.completed(bookmark)
             place = tracker.position(bookmark)
             if place is None:
@@ -265,17 +289,15 @@ class Subscription(SubscriptionLog):
 
     @override
     def entered(self, server: str) -> None:
-        self._thread.check()
         is_progress = log_name(server) == log_name(self.tracker.server_order.server)
-        with self.journal.moving():
+        with self._moving():
             self.tracker.entered(server)
             self.journal.note_server(server, is_progress=is_progress)
 
     @override
     def caught_up(self, until_us: int) -> None:
-        self._thread.check()
         tracker, journal = self.tracker, self.journal
-        with journal.moving():
+        with self._moving():
             tracker.caught_up(until_us)
             journal.note(Kind.CAUGHT_UP, until_us)
             if tracker.update_discarded_until() != self._noted_us:

@@ -259,6 +259,18 @@ class TrackedBookmarkStore(BookmarkStore):
             ) from error
         return {self._publishers.index(each): sequence for each, sequence in found.items()}
 
+    def moved_points(self) -> Iterator[RecoveryPoint]:
+        """Those of `recovery_points` that may have moved since they were taken from here last.
+
+        What is idle costs next to nothing. A point counts as taken when the next one is asked for,
+        so one whose reader raised comes again.
+        """
+        self._thread.check()
+        for sub_id, handle in list(self._subscriptions.items()):
+            if handle.may_have_moved():
+                yield point_of(sub_id, handle.tracker)
+                handle.note_looked()
+
     def recovery_points(self) -> Iterator[RecoveryPoint]:
         """The recovery point of each subscription, as adapters save it; some have no bookmark."""
         self._thread.check()

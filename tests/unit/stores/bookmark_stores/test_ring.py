@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from haclient.session.resume import resume_bookmarks
-from haclient_stores.bookmark_stores.ring import RingBookmarkStore, RingJournal, Slot, newest_slot
+from haclient_stores.bookmark_stores.ring import (
+    RingBookmarkStore,
+    RingJournal,
+    Slot,
+    WriteCount,
+    newest_slot,
+)
 from haclient_stores.bookmark_stores.subscription import Subscription
 from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
@@ -265,7 +271,7 @@ def made() -> tuple[Subscription, tuple[bytearray, bytearray]]:
     publishers = Publishers()
     tracker = SubscriptionTracker(publishers)
     return Subscription(
-        RingJournal(tracker, ThreadBinding("a ring"), "s", publishers, slots)
+        RingJournal(tracker, ThreadBinding("a ring"), "s", publishers, slots, WriteCount())
     ), pages
 
 
@@ -395,3 +401,20 @@ def test_what_came_behind_a_replay_may_stand_before_what_is_finished() -> None:
     journal_of(again).restore(newest(pages))
     wanted = ("1|1|,19700101T000025Z", "1|1|")
     assert resume_bookmarks(again, "b:1", last="", overlap_us=5_000_000) == wanted
+
+
+def test_whether_a_sync_is_due_is_one_comparison_however_many_subscriptions_there_are(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RingBookmarkStore(path)
+    for name in ("a", "b", "c"):
+        store.log(name, "1|1|")
+    store.sync()
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_subscriptions", {})
+        assert not store.needs_sync
+    store.discard("b", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_subscriptions", {})
+        assert store.needs_sync
+    store.close()

@@ -217,3 +217,14 @@ def test_a_point_of_before_an_explicit_start_is_older_than_the_start(
     assert str(store.most_recent("s")) == "7|1|"
     assert [point.generation for point in store.recovery_points()] == [9]
     store.close()
+
+
+def test_subscriptions_that_are_idle_are_looked_at_no_more() -> None:
+    store = MemoryBookmarkStore()
+    for name in ("a", "b", "c"):
+        store.log(name, "1|1|")
+    assert {point.sub_id for point in store.moved_points()} == {"a", "b", "c"}
+    assert not list(store.moved_points())
+    store.discard("b", 1)
+    assert [(point.sub_id, point.bookmark) for point in store.moved_points()] == [("b", "1|1|")]
+    assert not list(store.moved_points())
