@@ -89,6 +89,8 @@ class Kind(enum.IntEnum):
     BEFORE = 27  # publisher, sequence
     CAUGHT_UP = 28  # microseconds
     DISCARDED_UNTIL = 29  # microseconds
+    PENDING_BEFORE = 30  # the number that everything before the next PENDING_ACK is below
+    PENDING_ACK = 31  # publisher, sequence
     PARTIAL_SEAL = 254  # see record_file
     SEAL = 255
 
@@ -102,6 +104,7 @@ _NAMING_A_PUBLISHER: Final = {
     Kind.RECOVERED,
     Kind.COVERED,
     Kind.BEFORE,
+    Kind.PENDING_ACK,
 }
 _NAMING_A_TIME: Final = {Kind.START_TIME, Kind.ENTERED, Kind.CAUGHT_UP, Kind.DISCARDED_UNTIL}
 
@@ -195,7 +198,9 @@ def snapshot(
 ) -> Iterator[tuple[int, int]]:
     """The fewest records that give the same tracker again.
 
-    Of discarded entries between two undiscarded ones only the last of each publisher is kept.
+    Of discarded entries between two undiscarded ones only the last of each publisher is kept, where
+    no acks are asked for. With acks, an entry that was left out could lower the recovery point of
+    the next process below the one that adapters were told. So all are kept that the tracker keeps.
     """
 
     def record(kind: Kind, value: int, publisher: int = 0) -> tuple[int, int]:
@@ -225,6 +230,10 @@ def snapshot(
             yield record(Kind.ALIAS_OF, alias.old)
     if tracker.at_end:
         yield record(Kind.COMPLETED_SOMEWHERE, 1)
+    if finished.pending_ack is not None:
+        publisher, sequence, before = finished.pending_ack
+        yield record(Kind.PENDING_BEFORE, before)
+        yield record(Kind.PENDING_ACK, sequence, publisher)
 
 
 def _entry_records(
@@ -232,7 +241,11 @@ def _entry_records(
 ) -> Iterator[tuple[int, int]]:
     following, link_first = tracker.first_number, tracker.finished.link_first
     next_word = word(Kind.NEXT, subscription)
-    for number, publisher, sequence, discarded in _condensed(tracker):
+    covered: tuple[int, int] | None = None  # the last entry that an ack covers by place
+    entries = tracker.entries() if tracker.finished.acked else _condensed(tracker)
+    for number, publisher, sequence, discarded in entries:
+        if link_first <= number <= tracker.finished.covered_to:
+            covered = publisher, sequence
         if following <= link_first <= number:
             yield next_word, link_first
             yield begun
@@ -243,6 +256,8 @@ def _entry_records(
         if discarded:
             yield word(Kind.DISCARDED, subscription), number
         following = number + 1
+    if covered is not None:  # an ack that names this entry itself covers the same ones
+        yield word(Kind.PERSISTED, subscription, covered[0]), covered[1]
 
 
 def _condensed(tracker: SubscriptionTracker) -> Iterator[tuple[int, int, int, bool]]:
@@ -322,6 +337,7 @@ class LogReader:
         trackers: Their trackers, by number.
         publishers: What publisher numbers mean.
         alias_number: The number of the next `ALIAS_OF`.
+        pending_before: The number of the next `PENDING_ACK`.
     """
 
     def __init__(self, publishers: Publishers) -> None:
@@ -331,6 +347,7 @@ class LogReader:
         self._parts: dict[tuple[int, int], bytes] = {}
         self._gathered: dict[int, _Gathered] = {}
         self.alias_number = 0
+        self.pending_before = 0
         self._is_sealed = True
         self._barrier = _Barrier(self._apply)
         self._targets = _Targets(self._target)
@@ -535,6 +552,17 @@ def _alias_number(reader: LogReader, _: SubscriptionTracker, __: int, number: in
     reader.alias_number = number
 
 
+def _pending_before(reader: LogReader, _: SubscriptionTracker, __: int, number: int) -> None:
+    reader.pending_before = number
+
+
+def _pending_ack(
+    reader: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
+) -> None:
+    tracker.finished.set_pending_ack(publisher, sequence, before=reader.pending_before)
+    tracker.finished.apply_pending_ack(tracker.low_watermark)
+
+
 def _alias_of(reader: LogReader, tracker: SubscriptionTracker, _: int, old: int) -> None:
     tracker.add_alias(reader.alias_number, old)
 
@@ -561,6 +589,8 @@ _MOVES: Final[dict[int, Callable[[LogReader, SubscriptionTracker, int, int], Non
     Kind.ALIAS_NUMBER: _alias_number,
     Kind.ALIAS_OF: _alias_of,
     Kind.BEFORE: _before,
+    Kind.PENDING_BEFORE: _pending_before,
+    Kind.PENDING_ACK: _pending_ack,
     Kind.CAUGHT_UP: lambda _, tracker, __, value: tracker.caught_up(value),
     Kind.DISCARDED_UNTIL: _discarded_until,
 }

@@ -303,6 +303,7 @@ class RingJournal(Journal):
         Raises:
             StoreFull: There are too many publishers for one slot.
         """
+        self.tracker.finished.apply_pending_ack(self.tracker.low_watermark)
         self._advance()
         applied, resume, ids = self._applied, self._resume(), self._publishers.ids
         tracker = self.tracker
@@ -323,6 +324,11 @@ class RingJournal(Journal):
 
     def _save_moved(self) -> None:
         """The same where only vectors have moved: change the image of the last slot."""
+        tracker = self.tracker
+        if tracker.finished.apply_pending_ack(tracker.low_watermark):
+            self._chunk = None  # its position may be of any publisher: begin from scratch
+            self.save()
+            return
         moved = self._advance()
         applied, resume, image = self._applied, self._resume(), self._image
         for publisher in moved:
@@ -350,7 +356,9 @@ class RingJournal(Journal):
 
     def _resume(self) -> dict[int, int]:
         finished = self.tracker.finished
-        return finished.recovered if finished.acked or finished.waiting else self._applied
+        if finished.acked or finished.waiting:
+            return finished.with_part(*self.tracker.front())  # as adapters are told
+        return self._applied
 
     def _named(self) -> dict[int, int]:
         return {self._publishers.ids[each]: at for each, at in self._resume().items()}

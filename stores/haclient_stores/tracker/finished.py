@@ -91,6 +91,9 @@ class Finished:
         "_ack_index",
         "_covered_to",
         "_from",
+        "_front",
+        "_front_count",
+        "_front_newest",
         "_grain",
         "_pending",
         "acked",
@@ -110,6 +113,11 @@ class Finished:
         self.link_first = link_first
         self._covered_to = 0  # by place, on this link
         self._ack_index = _AckIndex(link_first)
+        # The oldest open chunk as `with_part` saw it last: how many of its entries are finished,
+        # and their highest sequences. They only grow on one link: each entry is visited once.
+        self._front: Chunk | None = None
+        self._front_count = 0
+        self._front_newest: dict[int, int] = {}
         self._grain = 1  # so many numbers make a group when chunks are joined
         self._from = 0  # the number behind which those that wait begin
         self._pending: tuple[int, int, int] | None = None  # an ack, and what came before it
@@ -125,6 +133,7 @@ class Finished:
         self.link_first = link_first
         self._covered_to = 0
         self._ack_index.clear(link_first)
+        self._front = None
         self._release()
 
     def drop_ack_index(self) -> None:
@@ -200,14 +209,27 @@ class Finished:
             reached[publisher] = max(sequence, reached.get(publisher, 0))
         return reached
 
-    def apply_pending_ack(self, low_watermark: int) -> None:
+    @property
+    def pending_ack(self) -> tuple[int, int, int] | None:
+        """Publisher, sequence, and the number that all that came before it is below."""
+        return self._pending
+
+    @property
+    def covered_to(self) -> int:
+        """The highest number of this link that an ack covers by place; 0 when there is none."""
+        return self._covered_to
+
+    def apply_pending_ack(self, low_watermark: int) -> bool:
         """Make the pending ack a recovery point if all that came before it is discarded.
 
         Args:
             low_watermark: The lowest number that is not discarded.
+
+        Returns:
+            Whether it is one now.
         """
         if self._pending is None or low_watermark < self._pending[2]:
-            return
+            return False
         publisher, sequence, _ = self._pending
         self._pending = None
         self.recover({publisher: sequence})
@@ -221,6 +243,7 @@ class Finished:
             self.recover(newest)
             self.waiting.popleft()
         self._release()
+        return True
 
     def _release(self) -> None:
         while self.waiting:
@@ -234,8 +257,8 @@ class Finished:
             self._from = self.waiting.popleft().numbers[-1]
         self._grain = 1
 
-    def _covered_count(self, chunk: Chunk) -> int:
-        """How many entries at the front of a discarded chunk are finished."""
+    def _covered_count(self, chunk: Chunk, begin: int = 0) -> int:
+        """How many entries at the front of a discarded chunk are finished, at least `begin`."""
         if not self.acked:
             return len(chunk.numbers)
         this_link = chunk.numbers[0] >= self.link_first
@@ -243,8 +266,8 @@ class Finished:
         if chunk.publisher >= 0:
             cover = self.cover.get(chunk.publisher, 0)
             return max(by_place, bisect_right(chunk.sequences, cover))
-        for index, (_, publisher, sequence) in enumerate(chunk.entries()):
-            if index >= by_place and sequence > self.cover.get(publisher, 0):
+        for index in range(max(begin, by_place), len(chunk.numbers)):
+            if chunk.sequences[index] > self.cover.get(chunk.publishers[index], 0):
                 return index
         return len(chunk.numbers)
 
@@ -266,6 +289,7 @@ class Finished:
         twin = copy(self)
         twin.recovered, twin.cover = dict(self.recovered), dict(self.cover)
         twin.applied, twin.waiting = dict(self.applied), self.waiting.copy()
+        twin._front = None  # noqa: SLF001  # its own: `with_part` changes what belongs to it
         return twin
 
     def with_part(self, chunk: Chunk | None, count: int) -> dict[int, int]:
@@ -278,9 +302,13 @@ class Finished:
         newest = dict(self.recovered)
         if chunk is None or self.waiting or not count:
             return newest
-        part = chunk.part(0, count)
-        finished = self._covered_count(part)
-        if finished:
-            for publisher, sequence in part.part(0, finished).newest().items():
-                newest[publisher] = max(sequence, newest.get(publisher, 0))
+        if chunk is not self._front:
+            self._front, self._front_count, self._front_newest = chunk, 0, {}
+        known = self._front_count
+        finished = min(count, self._covered_count(chunk, known))
+        if finished > known:
+            self._front_newest.update(chunk.part(known, finished).newest())
+            self._front_count = finished
+        for publisher, sequence in self._front_newest.items():
+            newest[publisher] = max(sequence, newest.get(publisher, 0))
         return newest

@@ -586,3 +586,38 @@ def test_the_next_process_has_a_recovery_point_no_lower(path: Path, *, pruned: b
     store.subscription("s").begin(acked=True, start=None)
     assert str(store.most_recent("s")) == "1|2|,2|1|"
     store.close()
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        [("persisted", "1|7|")],
+        [("persisted", "2|5|"), ("discard", 3)],
+        [("persisted", "2|9|"), ("discard", 3)],
+    ],
+)
+def test_a_prune_takes_no_recovery_point_back_that_an_ack_moves_later(
+    path: Path, after: list[tuple[str, str | int]]
+) -> None:
+    for pruned_first in (False, True):
+        store = LoggedBookmarkStore(path.with_name(f"{pruned_first}"))
+        log = store.subscription("s")
+        log.begin(acked=True, start=None)
+        log.completed("")
+        for number in log.log_batch(["1|7|", "1|104|", "3|1|", "2|5|", "1|105|", "2|6|"]):
+            if number != 3:
+                log.discard(number)
+        moves = list(after)
+        if not pruned_first and moves[0][1] != "1|7|":  # pruned between the ack and the discard
+            log.persisted(str(moves.pop(0)[1]))
+        store.prune()
+        for name, value in moves:
+            log.persisted(value) if name == "persisted" else log.discard(value)  # type: ignore[arg-type]
+        saved = [point.bookmark for point in store.recovery_points()]
+        assert saved != [""]
+        left = path.with_name(f"left {pruned_first}")  # as a killed process leaves it
+        left.write_bytes(store.path.read_bytes())
+        reopened = LoggedBookmarkStore(left)
+        assert [point.bookmark for point in reopened.recovery_points()] == saved
+        reopened.close()
+        store.close()

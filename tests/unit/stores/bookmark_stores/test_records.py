@@ -70,6 +70,7 @@ def records_of_every_kind() -> list[tuple[int, int]]:
     records += [(word(Kind.LOST), 1), (word(Kind.ALIAS_NUMBER), 11), (word(Kind.ALIAS_OF), 3)]
     records += [(word(Kind.NEXT), 20), (word(Kind.SEEN, publisher=1), 12)]
     records += [(word(Kind.RECOVERED), 1), (word(Kind.COVERED, publisher=1), 5)]
+    records += [(word(Kind.PENDING_BEFORE), 22), (word(Kind.PENDING_ACK), 9)]
     return [*records, (word(Kind.DISCARDED_UP_TO), 3)]
 
 

@@ -417,4 +417,26 @@ def test_whether_a_sync_is_due_is_one_comparison_however_many_subscriptions_ther
     with monkeypatch.context() as patched:
         patched.setattr(store, "_subscriptions", {})
         assert store.needs_sync
+
+
+@pytest.mark.parametrize("publishers", [1, 2])
+def test_what_an_ack_finishes_within_a_batch_is_in_the_file(
+    tmp_path: Path, publishers: int
+) -> None:
+    """The recovery point of the next process is no lower than what adapters were told."""
+    store = RingBookmarkStore(tmp_path / "ring")
+    log = store.subscription("s")
+    log.begin(acked=True, start=None)
+    log.completed("")
+    moves = [*log.log_batch([f"{1 + n % publishers}|{n}|" for n in range(1, 11)])]
+    for number in (*moves[:5], "1|4|", moves[6], moves[5], "1|8|", moves[7], "1|10|", moves[9]):
+        log.persisted(number) if isinstance(number, str) else log.discard(number)
+        left = tmp_path / "left"
+        left.write_bytes(store.path.read_bytes())
+        reopened = RingBookmarkStore(left)
+        points = [point.bookmark for point in reopened.recovery_points()]
+        assert points == [point.bookmark for point in store.recovery_points()]
+        reopened.close()
+        left.unlink()
+    assert str(log.recovery_point()) != "0"
     store.close()
