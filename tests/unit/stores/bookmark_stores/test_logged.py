@@ -612,7 +612,7 @@ def test_a_prune_takes_no_recovery_point_back_that_an_ack_moves_later(
             log.persisted(str(moves.pop(0)[1]))
         store.prune()
         for name, value in moves:
-            log.persisted(value) if name == "persisted" else log.discard(value)  # type: ignore[arg-type]
+            getattr(log, name)(value)
         saved = [point.bookmark for point in store.recovery_points()]
         assert saved != [""]
         left = path.with_name(f"left {pruned_first}")  # as a killed process leaves it
