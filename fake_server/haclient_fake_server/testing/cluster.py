@@ -194,7 +194,7 @@ def arguments_of(config: BrokerConfig) -> list[str]:
         data_dir=config.data_dir,
         log_topics=tuple(LogTopic(each.pattern) for each in config.log_topics)
         or BrokerConfig().log_topics,
-        sow_topics=tuple(SowTopic(each.name, each.keys) for each in config.sow_topics if each.keys),
+        sow_topics=tuple(SowTopic(each.name, each.keys) for each in config.sow_topics),
         replicate_to=tuple(ReplicateTo(each.uri, each.mode) for each in config.replicate_to),
         fsync=config.fsync,
         segment_bytes=config.segment_bytes,
