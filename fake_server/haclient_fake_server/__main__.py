@@ -74,7 +74,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", default="broker", help="instance name")
     parser.add_argument("--data", type=Path, help="journal directory; without it: in memory")
     parser.add_argument("--log-topic", action="append", help="topic or pattern to record")
-    parser.add_argument("--sow", action="append", default=[], help="TOPIC:/key[,/key]")
+    parser.add_argument(
+        "--sow",
+        action="append",
+        default=[],
+        help="TOPIC:/key[,/key]; TOPIC: where publishers name the keys",
+    )
     parser.add_argument("--replicate-to", action="append", default=[], help="URI[,sync|async]")
     parser.add_argument("--fsync", choices=[*FsyncPolicy], default=FsyncPolicy.NONE)
     parser.add_argument("--segment-bytes", type=int, help="size of a journal file")
