@@ -154,6 +154,8 @@ class PointFeed:
         for point in points:
             sent = self._sent.get(point.sub_id) or RecoveryPoint(point.sub_id, "")
             if not point.bookmark:  # purged, or begun anew at an explicit start
+                if sent.generation and sent.generation == point.generation:
+                    continue  # neither: the store has an older state of its file, so keep the point
                 if sent.bookmark:
                     self._adapter.purge(point.sub_id)
             elif _moved(point, sent, CAUGHT_UP_EVERY_US if not last else 1):

@@ -70,6 +70,17 @@ def test_only_what_has_moved_is_told() -> None:
     assert adapter.told[3:] == ["a"]
 
 
+def test_a_file_of_an_older_state_deletes_no_point_of_its_own_generation() -> None:
+    adapter = Noted()
+    feed = PointFeed(adapter)
+    feed.mark_sent([RecoveryPoint("a", "1|7|", generation=2)])
+    feed.send_moved([RecoveryPoint("a", "", generation=2)])
+    assert adapter.told == []
+    feed.send_moved([RecoveryPoint("a", "1|8|", generation=2)])
+    feed.send_moved([RecoveryPoint("a", "", generation=3)])  # begun anew
+    assert adapter.told == [("a", "1|8|"), "a"]
+
+
 def test_what_the_adapter_has_given_is_not_told_back() -> None:
     store, adapter = MemoryBookmarkStore(), Noted()
     feed = PointFeed(adapter)
