@@ -324,19 +324,26 @@ class RingJournal(Journal):
 
     def _save_moved(self) -> None:
         """The same where only vectors have moved: change the image of the last slot."""
-        tracker = self.tracker
-        if tracker.finished.apply_pending_ack(tracker.low_watermark):
+        tracker, finished = self.tracker, self.tracker.finished
+        if finished.pending_ack and finished.apply_pending_ack(tracker.low_watermark):
             self._chunk = None  # its position may be of any publisher: begin from scratch
             self.save()
             return
         moved = self._advance()
-        applied, resume, image = self._applied, self._resume(), self._image
+        applied, image = self._applied, self._image
+        resume, front = applied, None
+        if finished.acked or finished.waiting:  # what this discard has finished is in the chunk
+            resume = finished.recovered
+            front = finished.advance_front(self._chunk, self._count)
         for publisher in moved:
             at = self._places.get(publisher)
             if at is None:
                 self.save()
                 return
-            _PAIR.pack_into(image, at, resume.get(publisher, 0), applied[publisher])
+            reached = resume.get(publisher, 0)
+            if front:
+                reached = max(reached, front.get(publisher, 0))
+            _PAIR.pack_into(image, at, reached, applied[publisher])
         self._write()
 
     def _write(self) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Finished"]
 
+_NOTHING: Final[dict[int, int]] = {}
 _WAITING_CHUNKS: Final = 64  # so many are kept exactly
 
 
@@ -85,6 +86,8 @@ class Finished:
         cover: The highest acknowledged sequence of each publisher.
         waiting: Discarded chunks that no ack covers yet, in arrival order.
         link_first: The first number of this link.
+        pending_ack: Publisher and sequence of the pending ack, and the number that everything
+            received before it is below; None when there is none.
     """
 
     __slots__ = (
@@ -93,13 +96,14 @@ class Finished:
         "_from",
         "_front",
         "_front_count",
+        "_front_limit",
         "_front_newest",
         "_grain",
-        "_pending",
         "acked",
         "applied",
         "cover",
         "link_first",
+        "pending_ack",
         "recovered",
         "waiting",
     )
@@ -113,14 +117,15 @@ class Finished:
         self.link_first = link_first
         self._covered_to = 0  # by place, on this link
         self._ack_index = _AckIndex(link_first)
-        # The oldest open chunk as `with_part` saw it last: how many of its entries are finished,
-        # and their highest sequences. They only grow on one link: each entry is visited once.
+        # The oldest open chunk as `advance_front` saw it last: how many of its entries are
+        # finished, how many acks cover (-1 after another ack), and the highest finished sequences.
         self._front: Chunk | None = None
         self._front_count = 0
+        self._front_limit = -1
         self._front_newest: dict[int, int] = {}
         self._grain = 1  # so many numbers make a group when chunks are joined
         self._from = 0  # the number behind which those that wait begin
-        self._pending: tuple[int, int, int] | None = None  # an ack, and what came before it
+        self.pending_ack: tuple[int, int, int] | None = None
 
     def begin(self, link_first: int, *, acked: bool) -> None:
         """A new link begins; acks cover by place only entries of their own link.
@@ -187,6 +192,7 @@ class Finished:
         self._ack_index.extend(chain(open_chunks, reversed(self.waiting)))
         place = self._ack_index.place(publisher, sequence)
         self._covered_to = max(self._covered_to, place)
+        self._front_limit = -1
         self._release()
 
     def set_pending_ack(self, publisher: int, sequence: int, *, before: int) -> None:
@@ -199,20 +205,15 @@ class Finished:
             sequence: The sequence of the message.
             before: The number that all entries received before the ack are below.
         """
-        self._pending = (publisher, sequence, before)
+        self.pending_ack = (publisher, sequence, before)
 
     def reached(self) -> dict[int, int]:
         """The highest sequence of each publisher that is finished or in the pending ack."""
         reached = dict(self.recovered)
-        if self._pending is not None:
-            publisher, sequence, _ = self._pending
+        if self.pending_ack is not None:
+            publisher, sequence, _ = self.pending_ack
             reached[publisher] = max(sequence, reached.get(publisher, 0))
         return reached
-
-    @property
-    def pending_ack(self) -> tuple[int, int, int] | None:
-        """Publisher, sequence, and the number that all that came before it is below."""
-        return self._pending
 
     @property
     def covered_to(self) -> int:
@@ -228,10 +229,10 @@ class Finished:
         Returns:
             Whether it is one now.
         """
-        if self._pending is None or low_watermark < self._pending[2]:
+        if self.pending_ack is None or low_watermark < self.pending_ack[2]:
             return False
-        publisher, sequence, _ = self._pending
-        self._pending = None
+        publisher, sequence, _ = self.pending_ack
+        self.pending_ack = None
         self.recover({publisher: sequence})
         # The list now holds a position that is persisted everywhere and has nothing open behind
         # it, so entries of earlier links need no ack of their own any more. Those of the same
@@ -289,7 +290,7 @@ class Finished:
         twin = copy(self)
         twin.recovered, twin.cover = dict(self.recovered), dict(self.cover)
         twin.applied, twin.waiting = dict(self.applied), self.waiting.copy()
-        twin._front = None  # noqa: SLF001  # its own: `with_part` changes what belongs to it
+        twin._front = None  # noqa: SLF001  # its own: `advance_front` changes what belongs to it
         return twin
 
     def with_part(self, chunk: Chunk | None, count: int) -> dict[int, int]:
@@ -300,15 +301,37 @@ class Finished:
             count: How many entries at its front are discarded.
         """
         newest = dict(self.recovered)
-        if chunk is None or self.waiting or not count:
-            return newest
-        if chunk is not self._front:
-            self._front, self._front_count, self._front_newest = chunk, 0, {}
-        known = self._front_count
-        finished = min(count, self._covered_count(chunk, known))
-        if finished > known:
-            self._front_newest.update(chunk.part(known, finished).newest())
-            self._front_count = finished
-        for publisher, sequence in self._front_newest.items():
+        for publisher, sequence in self.advance_front(chunk, count).items():
             newest[publisher] = max(sequence, newest.get(publisher, 0))
         return newest
+
+    def advance_front(self, chunk: Chunk | None, count: int) -> dict[int, int]:
+        """What is finished of the oldest open chunk; a ring asks at each discard.
+
+        Args:
+            chunk: The oldest chunk with an undiscarded entry; None when there is none.
+            count: How many entries at its front are discarded.
+
+        Returns:
+            The highest finished sequences in the chunk by publisher index; not a copy.
+        """
+        if chunk is None or self.waiting or not count:
+            return _NOTHING
+        if chunk is self._front and self._front_count == self._front_limit:
+            return self._front_newest  # no ack covers more of it
+        if chunk is not self._front:
+            self._front, self._front_count, self._front_limit = chunk, 0, -1
+            self._front_newest = {}
+        known = self._front_count
+        if self._front_limit < 0:
+            self._front_limit = self._covered_count(chunk, known)
+        finished = min(count, self._front_limit)
+        if finished > known:
+            if chunk.publisher >= 0:
+                self._front_newest[chunk.publisher] = chunk.sequences[finished - 1]
+            else:
+                publishers = chunk.publishers[known:finished]
+                sequences = chunk.sequences[known:finished]
+                self._front_newest.update(zip(publishers, sequences, strict=True))
+            self._front_count = finished
+        return self._front_newest
