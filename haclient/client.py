@@ -285,10 +285,10 @@ class Client(PublishingClient):
         return self._subscriber.stream(command, resumes=self._checked(resumes=resumes))
 
     def _checked(self, *, resumes: bool) -> bool:
-        """The same.
+        """Return `resumes` after checking that this client supports it.
 
         Raises:
-            UsageError: It is true, and this client does not reconnect by itself.
+            UsageError: `resumes` is set, and this client does not reconnect by itself.
         """
         if resumes and not self._core.status.reconnects:
             raise UsageError(
@@ -519,10 +519,10 @@ class Client(PublishingClient):
     async def resume(
         self, sub_ids: str | Sequence[str], *, timeout: float | None = TIMEOUT_S
     ) -> None:
-        """Let paused subscriptions go on where they were paused; nothing is missing.
+        """Continue paused subscriptions where they were paused, without missing a message.
 
         Args:
-            sub_ids: One id, or several, which one command resumes together.
+            sub_ids: One id, or several that are resumed by one command.
             timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
 
         Raises:

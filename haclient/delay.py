@@ -75,8 +75,8 @@ class FixedDelayStrategy(DelayStrategy):
     """The same wait before each further attempt at a server.
 
     Args:
-        delay: Seconds.
-        give_up_after: Seconds since the first attempt after which no other one is made; `None`
+        delay: Seconds between attempts.
+        give_up_after: Seconds after the first attempt at which no further attempt is made; `None`
             never gives up.
 
     Raises:
@@ -98,19 +98,20 @@ class FixedDelayStrategy(DelayStrategy):
 
 
 class ExponentialDelayStrategy(DelayStrategy):
-    """Growing waits for each server, spread by chance.
+    """Exponentially growing waits for each server, with random jitter.
 
     The waits for one server are 0, `initial`, `initial * factor`, `initial * factor ** 2` and so on
-    up to `maximum`, each but the first plus a random part of at most `jitter` times `initial`.
+    up to `maximum`. To each except the first, a random part of at most `jitter` times `initial` is
+    added.
 
     Args:
         initial: Seconds before the second attempt at a server.
         factor: How much longer each further wait is.
         maximum: Longest wait in seconds, without the random part.
         jitter: The random part, in multiples of `initial`; 0 for exact waits.
-        give_up_after: Seconds since the first attempt after which no other one is made; `None`
+        give_up_after: Seconds after the first attempt at which no further attempt is made; `None`
             never gives up.
-        source: Of chance; pass a seeded one to repeat a run.
+        source: The random number generator; pass a seeded one for repeatable runs.
 
     Raises:
         UsageError: A time is negative, or the waits would shrink.

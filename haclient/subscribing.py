@@ -455,10 +455,10 @@ class Subscriber:
             )
 
     def _release(self, ended: Subscription, first_number: int = 0) -> None:
-        """Have undiscarded messages redelivered, except those of others with the same id.
+        """Have the undiscarded messages redelivered, unless the id is still in use.
 
-        There is another when the id was entered again, and when a slow handler has not yet done
-        with what it got before its end.
+        It is in use when it was subscribed again, or while a slow handler still processes messages
+        that were delivered before the end of its subscription.
         """
         if ended.log is None or any(
             one.sub_id == ended.sub_id and one is not ended for one in self._core.subscriptions()

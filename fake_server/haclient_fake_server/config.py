@@ -1,4 +1,4 @@
-"""How a broker is configured: the engine's settings and what the shells need."""
+"""The configuration of a broker: the settings of the engine, its files and its connections."""
 
 from __future__ import annotations
 

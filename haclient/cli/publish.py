@@ -224,7 +224,7 @@ async def publish_lines(
 
 
 async def _publish_line(run: PublishRun, client: Client, line: bytes, expected: int) -> None:
-    """Publish one line as the sequence that the ledger promises for it."""
+    """Publish one line, and check that it gets the sequence that the ledger expects."""
     sequence = await client.publish(run.request.topic, line)
     run.summary.published += 1
     if sequence != expected:

@@ -97,7 +97,7 @@ class SubscribeRequest:
 
     @property
     def stable_sub_id(self) -> str:
-        """The subscription id; by default the topic, so that a store finds its place again."""
+        """The subscription id; by default the topic, so that the next run finds its position."""
         return self.sub_id or quote(self.topic, safe="/._-")
 
 
@@ -154,7 +154,7 @@ class SubscribeRun:
 
 
 def _bookmark_store(run: SubscribeRun) -> BookmarkStore | None:
-    """What knows the place of this subscription; in memory, it outlives a connection at least."""
+    """The store that keeps the resume position; one in memory still survives a reconnect."""
     if run.store is None and run.start is not None:
         return MemoryBookmarkStore()
     return run.store

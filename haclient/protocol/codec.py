@@ -113,7 +113,7 @@ def encode_header(fields: Mapping[str, str | int]) -> bytes:
     """The header with these fields, by wire name, in this order.
 
     Raises:
-        UsageError: A text cannot be encoded.
+        UsageError: A field's text cannot be encoded.
     """
     return b"{%b}" % b",".join(
         b"%b:%b" % (encode_string(name), _encode_value(value)) for name, value in fields.items()

@@ -234,7 +234,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         """Publisher and sequence of this message; `None` if it came without a bookmark.
 
         Raises:
-            ProtocolError: The server sent a bookmark that is not one message's.
+            ProtocolError: The server sent a bookmark that does not name exactly one message.
         """
         if not self.bookmark:
             return None

@@ -209,41 +209,43 @@ _NEED: Final = (
 class Options:
     """Options of a command, a logon or a queue acknowledgement.
 
-    Intervals are seconds or text like `100ms`; the property with `_s` at its end gives seconds.
+    Intervals are seconds or text like `100ms`; the property whose name ends in `_s` gives seconds.
 
     Attributes:
         bookmark: Add a bookmark to each message.
         bookmark_not_found: Where to start if no given bookmark is known: `epoch`, `now` or `fail`.
-        conflation: Hold back for so long and deliver the newest of each key; `auto` or `none`.
-        conflation_key: Fields that make the key, where it is not the SOW key.
+        conflation: Interval over which updates are merged, so that only the newest message of each
+            key is delivered; or `auto` or `none`.
+        conflation_key: The fields that form the key; the SOW key by default.
         fully_durable: After the replay deliver only what all sync destinations have acknowledged.
         live: After the replay deliver before it is persisted.
-        max_backlog: Most unacknowledged messages of a queue.
-        no_empties: No delta without a changed field.
-        no_sowkey: No SOW keys.
-        non_regex_topic: The topic is literal whatever it holds.
-        oof: Tell when a record goes out of focus.
-        pause: Begin paused; or pause.
-        rate: Most messages a second, or text: `1000`, `64KB`, `2X`.
-        rate_max_gap: Longest pause of a replay in the original speed.
-        replace: Replace the subscription of this id.
-        resume: Resume what is paused.
+        max_backlog: The maximum number of unacknowledged messages of a queue.
+        no_empties: Send no delta in which no field has changed.
+        no_sowkey: Send no SOW keys.
+        non_regex_topic: The topic is literal, even if it looks like a regular expression.
+        oof: Send an out-of-focus message when a record no longer matches.
+        pause: Start the subscription paused, or pause an active one.
+        rate: The maximum replay rate in messages per second, or text: `1000`, `64KB`, `2X`.
+        rate_max_gap: The longest pause in a replay whose rate is relative to the original speed.
+        replace: Replace the subscription that has this id.
+        resume: Resume a paused subscription.
         select: Which fields to deliver: `-/`, `+/id`, ...
-        send_keys: Key fields in deltas.
+        send_keys: Include the key fields in deltas.
         timestamp: Add the time of processing to each message.
-        top_n: Most records.
-        skip_n: Records to leave out first.
+        top_n: The maximum number of records.
+        skip_n: How many records to skip at the start.
         projection: Fields to compute.
         grouping: Fields to group by.
         ack_conflation: Of a logon: how long persisted acks may be held back.
         pretty: Of a logon: binary types as formatted text.
         cancel: Of a queue acknowledgement: give the message back.
         expire: Of a queue acknowledgement: remove it as expired.
-        lease_extension: Of a queue acknowledgement: keep it for so much longer.
-        send_empties: Seen from servers; the default.
+        lease_extension: Of a queue acknowledgement: how much longer to hold the lease.
+        send_empties: The default behaviour; servers may name it.
 
     Raises:
-        UsageError: A value cannot be read, or options exclude or need each other.
+        UsageError: A value cannot be parsed, two options exclude each other, or an option that
+            another one needs is missing.
     """
 
     bookmark: bool = False

@@ -171,7 +171,7 @@ class Uri:
 
     @property
     def safe(self) -> str:
-        """The connection string without its password; equal but for that when it is read again."""
+        """The connection string without its password; parsing it gives an otherwise equal `Uri`."""
         user = f"{quote(self.user, safe='')}@" if self.user else ""
         where = f"{self.host or 'localhost'}:0" if self.scheme == "unix" else self.address
         kind = f"/{quote(self.message_type, safe='')}" if self.message_type else ""

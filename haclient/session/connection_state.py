@@ -1,8 +1,8 @@
 """The state of a client's connection, in one place.
 
-`ConnectionState` is what applications see. `ConnectionStatus` is the one owner of everything that
-is known of the connection. Every module that needs to know whether it is connected, logged on, live
-or stopping asks it, and only `Core` and `Reconnector` change it. It has no clock and never waits.
+`ConnectionState` is what applications see. `ConnectionStatus` is the single owner of the
+connection's state. Every module that needs to know whether the client is connected, logged on, live
+or stopping asks it; only `Core` and `Reconnector` change it. It has no clock and never waits.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ StateListener: TypeAlias = Callable[[ConnectionState], object]
 
 
 class ConnectionStatus:
-    """What is known of one client's connection.
+    """The state of one client's connection.
 
     Args:
-        reconnects: Whether the client connects again by itself after a loss.
+        reconnects: Whether the client reconnects automatically.
 
     Attributes:
-        reconnects: As above; it stays true when the client has stopped, see `expects_connection`.
-        state: The state that was reported to the application last.
-        address: Host and port of the present server, or of the last one; empty before the first.
+        reconnects: As above. It stays true after the client has stopped; see `expects_connection`.
+        state: The state last reported to the application.
+        address: Host and port of the current server, or of the last one; empty before the first.
         is_connected: Whether there is a link to a server.
         is_logged_on: Whether the server has accepted the logon: commands may be sent.
-        is_live: Whether the recovery is complete: what waited for a connection goes on.
-        server: What the server said at the last logon; `None` before the first.
+        is_live: Whether the recovery is complete, so that calls waiting for a connection continue.
+        server: The server's answer to the last logon; `None` before the first.
         lost_reason: Why the last connection ended; `None` while there is one.
-        stop_reason: Why no other connection will follow; `None` while one may.
+        stop_reason: Why the client will not connect again; `None` while it may.
     """
 
     __slots__ = (

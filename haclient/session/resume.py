@@ -192,11 +192,11 @@ class ServerLogs:
         return self.address if known is None else known.name
 
     def logged_on(self, address: str, server: LoggedOn) -> bool:
-        """A server has accepted the logon; whether it has the log that it had before.
+        """Note a logon; return whether the server still has the log that it had before.
 
         Args:
-            address: Its address.
-            server: What it says.
+            address: The address of the server.
+            server: Its answer to the logon.
         """
         self.address = address
         starts = self._starts = server.log_starts

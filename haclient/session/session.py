@@ -217,9 +217,10 @@ class Session:
         self.pending.on_ack(ack)
 
     def _refused(self, subscription: Subscription, ack: Message, out: Received) -> None:
-        """A failure ack has come after the command was accepted: nothing will follow.
+        """End a subscription whose command failed after it had been accepted.
 
-        Nobody waits for the answer to a publish: there it is one of the acks that were asked for.
+        Nobody waits for the answer to a publish: its failure ack is delivered like any other ack
+        that the application requested.
         """
         is_publish = subscription.request is None and subscription.finite
         if is_publish and ack.ack_type not in subscription.user_acks:

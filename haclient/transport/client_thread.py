@@ -1,9 +1,9 @@
-"""The one thread that a client runs in, and what other threads may still ask of it.
+"""The one thread that a client runs in, and the calls that other threads may make.
 
 A client belongs to the thread that runs trio: its stores, queues and counters have no locks. A call
 from another thread is refused before it changes anything. The exception is `message.discard()`: a
-message is often handed to `trio.to_thread.run_sync(work, message)`, and is finished with there. The
-discard is then carried out on the client's thread before the call returns.
+worker thread that processes a message (`trio.to_thread.run_sync(work, message)`) may discard it.
+The discard then runs on the client's thread, and the call returns after that.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Frames and states in the log, for bug reports: logger `haclient.wire` at DEBUG.
 
 `> peer header` for each frame that was sent, `< peer header` for each that was received, `= client
-state` for each state. Bodies are left out and passwords are replaced. Frames are looked for only in
-connections that were made while the level was DEBUG: then their boundaries are known from the
-first byte on, and a connection that is not logged pays one comparison for each chunk.
+state` for each state. Bodies are left out and passwords are replaced. Only connections that were
+opened while the level was DEBUG are logged, because frame boundaries are known only from the first
+byte on. A connection that is not logged pays one comparison for each chunk.
 """
 
 from __future__ import annotations

@@ -124,11 +124,11 @@ class PublishStore(Protocol):
 
     @abstractmethod
     def number_above(self, sequence: int) -> None:
-        """Let a store whose history is unknown begin above this number; any other goes on as it is.
+        """Start numbering above `sequence` if the history of the store is unknown.
 
-        Unknown is that of a new store, and of one that was in use when its machine was stopped. The
-        client gives the time in microseconds before the first logon, so that what is published
-        until then is not numbered below what a former run has published.
+        The history is unknown in a new store, and in one that was in use when its machine stopped.
+        Any other store ignores the call. Before the first logon the client passes the time in
+        microseconds, so that new publishes get higher numbers than those of any earlier run.
 
         Args:
             sequence: Microseconds since 1970.

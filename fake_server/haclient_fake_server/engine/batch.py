@@ -65,7 +65,7 @@ class BatchBuilder:
     def append(
         self, route: Route, publisher: Publisher, sequence: int, *, body: bytes, extras: Extras
     ) -> None:
-        """Add a data record; the position of the record is `position` before the call."""
+        """Add a data record; its position is the value that `position` had before the call."""
         if not route.topic_id:
             self._define(route)
         if not route.in_batch:

@@ -171,7 +171,7 @@ class Publishing:
     def _acknowledge(
         self, connection: Connection, message: Message, route: Route, publisher: Publisher
     ) -> None:
-        """Acks for a publish that was carried out; `publisher` is that of its record."""
+        """Send the acks for an applied publish; its record names `publisher`."""
         state = self._state
         collected = route.logged and publisher is connection.publisher
         if collected and message.ack_type == "persisted":

@@ -68,7 +68,7 @@ def _take(state: State, found: Scan) -> None:
 
 
 def _rebuild(state: State) -> None:
-    """States of the world."""
+    """Rebuild the SOW tables by applying every record of the journal."""
     cursor = state.journal.seek(state.journal.first_position)
     chunk = b"at least once"
     while chunk:
@@ -101,7 +101,7 @@ def _record_at(state: State, position: int) -> tuple[int, int] | None:
 
 
 def _restore_durability(state: State, confirmed: int) -> None:
-    """What follows the confirmed position waits for the destinations, as it did before."""
+    """Make the records after the confirmed position wait for the destinations again."""
     journal = state.journal
     confirmed = max(confirmed, journal.first_position - 1)
     ranges: list[UnconfirmedRange] = []

@@ -297,11 +297,12 @@ class Replay:
         return (log_end.position, durable_end.position) != before
 
     def _place(self, item: BookmarkSubscription) -> None:
-        """Move a subscription to where it belongs after anything about it has changed.
+        """Move a subscription to the right set after a change to it.
 
-        It is in the backlog of its connection while replay can go on; at the end of the log while
-        it has read all there is; nowhere while it is live, paused or over. At the end it waits
-        until what is there for it may be read, and follows the end while nothing is.
+        While it has records to replay, it is in the backlog of its connection. When it has read
+        every available record, it is at the end of the log: it waits there for records that it may
+        not read yet, or follows the end if there are none. While it is live, paused or ended, it is
+        in none of these sets.
         """
         item.leave_end()
         backlog, number = item.connection.backlog, item.number

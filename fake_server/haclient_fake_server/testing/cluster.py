@@ -525,13 +525,13 @@ async def run_cluster(
     """Run a cluster until cancelled.
 
     Args:
-        cluster: One that does not run yet.
-        task_status: Gets the cluster when all its brokers listen.
+        cluster: The cluster; it must not be running yet.
+        task_status: Receives the cluster once all its brokers listen.
 
     Raises:
-        UsageError: A broker that is a process cannot be configured so.
+        UsageError: A broker runs as a process, which does not support its configuration.
         HAClientError: A broker did not start.
-        OSError: An address cannot be listened on.
+        OSError: A broker could not listen on its address.
     """
     async with cluster:
         task_status.started(cluster)

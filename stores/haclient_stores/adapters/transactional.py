@@ -199,14 +199,14 @@ class _Handle(Subscription):
 
 
 class TransactionalRecoveryPoint(MemoryBookmarkStore):
-    """A bookmark store whose memory is in the user's own database.
+    """A bookmark store that keeps its state in the user's own database.
 
     Args:
         connection: A DB-API connection; the one that writes the results, or another one to the
             same database. It must not commit by itself, or only outside of transactions.
         placeholder: How the driver marks a parameter: `?` (sqlite3) or `%s` (psycopg).
-        create_tables: Create the two tables where they are missing, give those of an earlier shape
-            their columns, and commit.
+        create_tables: Create the two tables if they are missing, add the columns that tables of an
+            earlier version lack, and commit.
         watch: Warns of messages that stay undiscarded.
 
     Raises:

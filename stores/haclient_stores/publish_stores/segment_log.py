@@ -453,7 +453,7 @@ class SegmentLog:
     # -- replay -------------------------------------------------------------------------------
 
     def frames(self, after: int) -> Iterator[tuple[int, bytes]]:
-        """Sequence and frame above `after` of what is unpersisted when it is reached, ascending."""
+        """Sequence and frame of each unpersisted publish above `after`, in ascending order."""
         self.mark_head()
         for segment in list(self._segments):
             first = max(segment.first, after + 1, self._window.last_persisted + 1)

@@ -82,12 +82,12 @@ def number_from(text: str) -> Number | None:
 
 
 def integer_from(text: str) -> Number:
-    """The number of a text that is known to be digits with or without a sign."""
+    """The number in a text that consists of digits and an optional sign."""
     return _fit(int(text)) if len(text) <= _INTEGER_DIGITS else float(text)
 
 
 def compare(test: Comparison, left: Value, right: Value) -> bool:
-    """Whether `left` stands to `right` as `test` wants it."""
+    """Whether `test` holds between `left` and `right`."""
     if left is None or right is None:
         return False
     if isinstance(left, str):

@@ -187,7 +187,7 @@ class Durability:
         return self.limit > before
 
     def released(self) -> Iterator[tuple[Connection, bytes]]:
-        """Take out the acks that need not wait any more, in order."""
+        """Remove and return the acks that are no longer held back, in order."""
         held = self._held
         while held and held[0][0] <= self.limit:
             _, connection, frame = held.popleft()
