@@ -102,7 +102,7 @@ class DefaultServerChooser(ServerChooser):
         self._servers.append((uri, authenticator or DefaultAuthenticator()))
 
     def remove(self, uri: str) -> None:
-        """Remove a server. A connection to it goes on until it is lost.
+        """Remove a server. A connection to it continues until it is lost.
 
         Args:
             uri: The connection string that it was added with.

@@ -265,7 +265,7 @@ class Client(PublishingClient):
 
         When the connection is lost, messages may be missing from there on. On a `Client` the
         stream then ends, and `end_reason` says why. On an `HAClient` it raises
-        `DisconnectedError`, or goes on with the next connection if `resumes` says so.
+        `DisconnectedError`, or continues with the next connection if `resumes` says so.
 
         Args:
             topic: A literal topic or a regular expression.
@@ -312,7 +312,7 @@ class Client(PublishingClient):
 
         `MOST_RECENT` resumes where the bookmark store says this `sub_id` has got to; from the start
         of the log when it knows nothing, or when the client has no bookmark store. Any other
-        bookmark begins anew and forgets what the store knew of this `sub_id`.
+        bookmark starts over and forgets what the store knew of this `sub_id`.
 
         With `auto_discard` a message is discarded when the handler has returned; one for which it
         raises is not, and `on_handler_error` decides.
@@ -542,7 +542,7 @@ class Client(PublishingClient):
         options: str | Options | None = None,
         timeout: float | None = TIMEOUT_S,
     ) -> None:
-        """Change an active subscription in place; its handler or stream goes on.
+        """Change an active subscription in place; its handler or stream continues.
 
         The server replaces it at one moment: no message is lost or doubled by it. After a lost
         connection the later form is subscribed again.
@@ -556,7 +556,7 @@ class Client(PublishingClient):
 
         Raises:
             UsageError: It is not active, or the options cannot be read.
-            CommandError: The server refused it; the subscription goes on as it was.
+            CommandError: The server refused it; the subscription continues as it was.
             DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
             TimedOut: The server did not answer in time.
         """

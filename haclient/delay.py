@@ -1,6 +1,6 @@
 """How long to wait before the next attempt.
 
-A strategy is asked before each attempt, with the URI and the present time; it never sleeps and
+A strategy is asked before each attempt, with the URI and the current time; it never sleeps and
 reads no clock. The first attempt at a server is not delayed. Raising ends the reconnecting: that is
 how a limit in time is kept.
 
@@ -42,7 +42,7 @@ class DelayStrategy(Protocol):
 
     @abstractmethod
     def reset(self) -> None:
-        """Begin anew: a connection has been live for long enough."""
+        """Start over: a connection has been live for long enough."""
 
 
 @dataclass(slots=True)

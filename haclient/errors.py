@@ -71,7 +71,7 @@ __all__ = [
 
 
 class ProtocolError(HAClientError):
-    """The peer sent bytes that are not AMPS; the connection cannot go on."""
+    """The peer sent bytes that are not AMPS; the connection cannot continue."""
 
 
 class DisconnectedError(HAClientError):

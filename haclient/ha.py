@@ -35,9 +35,9 @@ class HAClient(Client):
     """An AMPS client that stays connected to one of several servers.
 
     Entering the block connects and logs on; leaving it drains and stops. While there is no
-    connection, `publish` with a store goes on and everything else waits. Handlers and bookmark
+    connection, `publish` with a store continues and everything else waits. Handlers and bookmark
     streams continue after a fail-over. Plain streams and queries raise `DisconnectedError` when
-    their connection is lost; a plain stream with `resumes=True` goes on after a gap.
+    their connection is lost; a plain stream with `resumes=True` continues after a gap.
 
     Any mix of stores will do. Without a publish store nothing is kept: `publish` raises when
     there is no connection, and what was on its way is lost. Without a bookmark store nothing is
@@ -90,7 +90,7 @@ class HAClient(Client):
         bookmark_path: str | Path,
         **options: Unpack[HAOptions],
     ) -> Self:
-        """A client with both stores in files: the next process goes on where this one ends.
+        """A client with both stores in files: the next process continues where this one ends.
 
         Args:
             name: The client name, for which the files are.

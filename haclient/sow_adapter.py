@@ -55,12 +55,12 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         server_field: Where it has the server in whose order that is.
         caught_up_field: Where it has the time up to which everything that servers had was received
             and discarded, in microseconds since 1970.
-        generation_field: Where it has how often the subscription was begun anew.
+        generation_field: Where it has how often the subscription was started over.
         on_error: Called with the error when a point cannot be published; a warning in the
             log by default.
 
     Raises:
-        UsageError: One of these is something else.
+        UsageError: An argument is invalid.
     """
 
     def __init__(  # noqa: PLR0913  # the names of the fields, all by keyword

@@ -77,7 +77,7 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
 
     Raises:
         StoreError: The database cannot be opened.
-        UsageError: One of these is something else.
+        UsageError: An argument is invalid.
     """
 
     def __init__(

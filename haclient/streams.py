@@ -27,8 +27,8 @@ class MessageStream:
 
     * a query raises the error, since its result is incomplete;
     * a plain stream of a `Client` ends and says why in `end_reason`; one of an `HAClient` raises
-      `DisconnectedError`, or goes on with the next connection if it was made with `resumes=True`;
-    * a bookmark stream of an `HAClient` goes on, and nothing is missing.
+      `DisconnectedError`, or continues with the next connection if it was made with `resumes=True`;
+    * a bookmark stream of an `HAClient` continues, and nothing is missing.
 
     When the server ends the subscription by an error, the stream raises it.
 

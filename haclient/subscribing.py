@@ -319,7 +319,7 @@ class Subscriber:
     async def replace(
         self, sub_id: str, fields: Mapping[str, str | int], *, timeout: float
     ) -> None:
-        """Replace some fields of an active subscription; its handler or stream goes on.
+        """Replace some fields of an active subscription; its handler or stream continues.
 
         Args:
             sub_id: Its id.
@@ -431,7 +431,7 @@ class Subscriber:
         subscription = await commander.open(
             request, delivery, command_id=command_id, markers=markers, timeout=_timeout(command)
         )
-        if subscription.phase is Phase.LOST:  # right behind the ack
+        if subscription.phase is Phase.LOST:  # right after the ack
             raise DisconnectedError(f"{command.name}: the connection was lost")
         subscription.phase = Phase.OPEN
         # It may have been ended before its ack was looked at: by the application, or the server.

@@ -82,7 +82,7 @@ class BrokerConfig:
         segment_bytes: Size of a journal file; a block that is larger makes its file larger.
         high_water_bytes: Unsent bytes of a connection above which its bookmark subscriptions read
             the log instead of being sent what is published.
-        low_water_bytes: Unsent bytes below which replay goes on.
+        low_water_bytes: Unsent bytes below which replay continues.
         slow_client_bytes: Unsent bytes above which a connection is cut as a slow client.
         max_frame_bytes: A larger frame closes its connection. The default leaves room for headers
             that a delivery has in addition to those of the publish.

@@ -13,7 +13,7 @@ own file; only a kill leaves one open.
 
 A file is known by its path, topic and delimiter, and by its content at the time of the note:
 
-* the noted content is still its beginning: the same file, perhaps grown; go on after the lines
+* the noted content is still its beginning: the same file, perhaps grown; continue after the lines
   taken;
 * it has changed and every noted line was taken (or none): another file at the same path; begin
   anew;

@@ -1,8 +1,8 @@
 """Commands that wait for the server's answer.
 
-A command is *pending* from its sending until the ack that confirms it has come, a failure ack has
-come instead, or the connection is lost. Acks are matched by command id first; what the user did not
-ask for is dropped here, what the user asked for also goes to the command's subscription.
+A command is *pending* from its sending until the ack that confirms it has arrived, a failure ack
+has come instead, or the connection is lost. Acks are matched by command id first; what the user did
+not ask for is dropped here, what the user asked for also goes to the command's subscription.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Stores of the user's own making, behind the two fast interfaces.
+"""Stores that the user has written, behind the two fast interfaces.
 
 A custom `PublishStore` keeps messages but does not send them: `SendingStore` builds the frames
 again and stands in for the send queue, and on a reconnect asks the store to `replay`. A custom

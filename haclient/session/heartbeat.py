@@ -7,7 +7,7 @@ answers without a pause. The peer is dead when it was silent for the idle limit,
 by default.
 
 While we do not read the socket ourselves (a subscription is full), silence proves nothing: the
-idle timer stands still, while our own heartbeats go on.
+idle timer stands still, while our own heartbeats continue.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Heartbeat:
         self._beat_at = now
 
     def reading(self, now: float, *, active: bool) -> None:
-        """Note that reading stops or resumes; on resuming the idle limit starts anew."""
+        """Note that reading stops or resumes; on resuming the idle limit starts over."""
         self._reading = active
         self._received_at = now
 

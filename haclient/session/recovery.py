@@ -69,7 +69,7 @@ class RecoveryPlan:
     Attributes:
         state: Where it stands.
         attempts: Servers tried since the last stable connection.
-        is_stable: Whether the present connection, or else the one that was lost last, was LIVE for
+        is_stable: Whether the current connection, or else the one that was lost last, was LIVE for
             long enough.
     """
 

@@ -1,13 +1,13 @@
 """Where a subscription resumes after a lost connection, a fail-over or a restart. Pure.
 
 Terms. A message is *missing* when it was never received, or was received and dropped from the queue
-undelivered. A place to begin is *safe* on a server when everything missing stands behind it in that
+undelivered. A place to begin is *safe* on a server when everything missing stands after it in that
 server's log. A server begins at the earliest item of a list that it has, and it has every time.
 
 **What a list of bookmarks covers.** All that is missing of a publisher whom the list names is
-behind that name, on every server, since a publisher's messages keep their order. Of others it
+after that name, on every server, since a publisher's messages keep their order. Of others it
 covers what the order of the log covers: a list of what is finished is safe on a server when some of
-it has arrived from that server, since everything missing came behind that, or is still to come.
+it has arrived from that server, since everything missing came after that, or is still to come.
 
 **On another server** a publisher who is not named may stand earlier. What a server had until the
 caught-up time has arrived, if it has sent everything older (`completed`). So a list with that time,
@@ -173,7 +173,7 @@ class ServerLogs:
 
     A log is named by the address of its server and, where that names the starts of its log, by the
     youngest one and a position: `localhost:9007#00c0ffee@1200`. Stores keep the name with their
-    recovery points, and behind a space how far the log has come since, as the youngest start and a
+    recovery points, and after a space how far the log has come since, as the youngest start and a
     position: a backup that was made before that is another log for the next process, too.
     """
 
@@ -242,7 +242,7 @@ class ServerLogs:
             known.persisted = max(known.persisted or 0, sequence)
 
     def resolve(self, stored: str) -> str:
-        """The name of a log that a store has kept, or the present name if that is another log.
+        """The name of a log that a store has kept, or the current name if that is another log.
 
         Args:
             stored: In whose order a recovery point is, as a store says it; empty for unknown.
@@ -264,7 +264,7 @@ class ServerLogs:
         return stored if same else known.name
 
     def with_progress(self, name: str) -> str:
-        """The name of the present log, as `resolve` tells it, with how far the log has come."""
+        """The name of the current log, as `resolve` tells it, with how far the log has come."""
         known = self._known.get(self.address)
         if known is None or not known.start_id:
             return name
@@ -279,7 +279,7 @@ def _name(address: str, starts: Sequence[LogStart]) -> str:
 
 
 def _holds(starts: Sequence[LogStart], start_id: int, reached: int) -> bool:
-    """Whether a log with these starts goes on from one of them, and behind a position."""
+    """Whether a log with these starts continues from one of them, and after a position."""
     for number, start in enumerate(starts):
         if start.id == start_id:
             return all(each.first_position > reached for each in starts[number + 1 :])
@@ -303,7 +303,7 @@ class ResumePosition:
         is_complete: Whether the server has sent all that it had when the subscription was entered.
         last_bookmark: The last one that the server has sent, on this link or an earlier one; empty
             if none, or if messages do not come in the order of the log.
-        is_ahead_of_note: Whether something has come since the position of the server's log was
+        is_ahead_of_note: Whether something has arrived since the position of the server's log was
             noted in the store.
     """
 
@@ -360,7 +360,7 @@ class ResumePosition:
 
     @property
     def has_moved(self) -> bool:
-        """Whether anything has come since this was asked last."""
+        """Whether anything has arrived since this was asked last."""
         noted, self._noted = self._noted, self.last_bookmark
         return noted != self.last_bookmark
 
@@ -399,7 +399,7 @@ def _is_position(bookmark: str) -> bool:
 
 
 def resume_options(options: str, *, bookmark: str, version: str, again: bool) -> str:
-    """The options of a subscribe that goes on where a store says.
+    """The options of a subscribe that continues where a store says.
 
     A server that knows none of the bookmarks would begin at the end of its log, which is a silent
     gap; where it can be told so it begins at the start, and the store filters what is known.
@@ -465,7 +465,8 @@ class ResumeContext:
             position: The subscription's.
             link_until: Up to when everything that was sent over the link has been received.
             now: The time; both in seconds.
-            last: Whether the link has ended: then also when nothing has come since the last time.
+            last: Whether the link has ended: then also when nothing has arrived since the last
+                time.
         """
         log, until = position.log, position.caught_up_until(link_until, now)
         if log is None or until is None:
@@ -508,5 +509,5 @@ class Refusals:
         return again
 
     def clear(self) -> None:
-        """Live: the next loss begins anew."""
+        """Live: the next loss starts over."""
         self._seen.clear()

@@ -159,7 +159,7 @@ class Session:
             return
         if subscription.accepted is not None:
             # A message proves that the command was accepted, wherever its ack stands. A bookmark
-            # store that begins anew must do so before it logs the first message.
+            # store that starts over must do so before it logs the first message.
             subscription.accepted()
             subscription.accepted = None
         try:
@@ -192,7 +192,7 @@ class Session:
             self._progress(subscription, "group_end", out)
 
     def _progress(self, subscription: Subscription, what: str, out: Received) -> None:
-        """`group_end` or an ack has come: the query or the replay has got so far."""
+        """`group_end` or an ack has arrived: the query or the replay has got so far."""
         if what in {"group_end", "completed"}:
             out.deliveries.append((subscription, Marker.CAUGHT_UP))
         if subscription.saw(what):

@@ -60,11 +60,11 @@ _logger = logging.getLogger(__name__)
 
 
 class Commander:
-    """The commanding half of a client.
+    """Sends the commands of a client and waits for their acks.
 
     Args:
-        session: Where receivers and waiting commands are entered.
-        bookmark_store: Remembers what bookmark subscriptions have seen, or `None`.
+        session: Where receivers and waiting commands are registered.
+        bookmark_store: Records what bookmark subscriptions have received, or `None`.
         clock_us: Tells microseconds since 1970, by a clock that may step.
         status: What is known of the connection.
         thread: The client's, on which its messages are discarded.
@@ -117,14 +117,14 @@ class Commander:
             pending: What to wait for.
             event: Set when that has come.
             timeout: Seconds to wait.
-            patient: Whether the time counts only while this client reads: an ack that stands
-                behind what a slow handler has yet to take is not late by the server's fault.
+            patient: Whether the time counts only while this client reads: an ack that comes after
+                messages which a slow handler has yet to take is not the server's delay.
 
         Raises:
             CommandError: The server refused it.
             DisconnectedError: The connection was lost first.
             TimedOut: No ack came within `timeout` seconds.
-            UsageError: The ack stands behind messages that the calling task has yet to take.
+            UsageError: The ack comes after messages that the calling task has yet to take.
         """
         if self.connection is not None:
             self.connection.refuse_deadlock(pending.what)
@@ -162,7 +162,7 @@ class Commander:
         timeout: float,
         patient: bool = False,
     ) -> Message:
-        """Send one command, behind all publishes or before them; the ack that confirms it."""
+        """Send one command, after all publishes or before them; return the ack that confirms it."""
         connection = self.connected()
         frame = encode_frame(fields, body)
         event = trio.Event()
@@ -329,7 +329,7 @@ class Commander:
         try:
             what = f"{request.what} again"
             await self.command(header, request.body, what=what, timeout=timeout, patient=True)
-        except BaseException:  # refused, lost or cancelled: the next attempt adds it anew
+        except BaseException:  # refused, lost or cancelled: the next attempt adds it again
             self.session.router.remove(subscription)
             drop_queued(subscription, keep_replaced=True)
             raise
@@ -342,7 +342,7 @@ class Commander:
         What is paused stays so, whatever the options say, until it is resumed.
 
         Raises:
-            CommandError: The server refused it; the subscription goes on as it was.
+            CommandError: The server refused it; the subscription continues as it was.
         """
         command_id = self.session.next_command_id()
         options = str(dataclasses.replace(Options.parse(request.options), replace=True))
@@ -428,11 +428,11 @@ class Commander:
         return self.resume.bookmarks(log)
 
     def _options(self, request: SubscribeRequest, bookmark: str) -> str:
-        """The options of a first entry; for one that goes on where a store says, as a resume."""
+        """The options of a subscribe: those of a resume if the store holds its position."""
         resolved = request.bookmark == str(MOST_RECENT)
         if not resolved or "|" not in bookmark or bookmark == str(NOW):
             return request.options
-        # The server may lack what this client knows: it is not to begin behind it.
+        # The server may lack what this client knows, so it must not begin after it.
         return resume_options(
             request.options, bookmark=bookmark, version=self.status.server_version, again=False
         )
@@ -481,9 +481,9 @@ class Commander:
     ) -> tuple[PendingCommand, trio.Event]:
         """Tell the server to stop, whether anybody waits for its answer or not.
 
-        Until that has come, messages for these ids may still be on their way. A later subscription
-        must not take them for its own: they are not where its replay begins, so whatever lies in
-        between would count as seen.
+        Until that has arrived, messages for these ids may still be on their way. A later
+        subscription must not take them for its own: they are not where its replay begins, so
+        whatever lies in between would count as seen.
         """
         fields = {**self._unsubscribe(subscriptions), "a": "processed"}
         ids = {one_id for one in subscriptions for one_id in (one.sub_id, one.query_id) if one_id}
@@ -530,7 +530,7 @@ def drop_queued(subscription: Subscription, *, keep_replaced: bool = False) -> N
 
     Args:
         subscription: The subscription.
-        keep_replaced: Whether it resumes with the present command: then what a replaced command
+        keep_replaced: Whether it resumes with the current command: then what a replaced command
             has brought stays, since it would not be redelivered.
     """
     sink, log = subscription.sink, subscription.log

@@ -1,11 +1,11 @@
-"""One connection: a link, the tasks that read, write and beat on it, and its end.
+"""One connection: a link, and the tasks that read, write and send heartbeats on it until it ends.
 
 `run` lasts exactly as long as the link. It returns the reason when the *peer* or the network ended
 it (a lost link is an event, not an error of ours) and raises what is our own failure, such as a
 bookmark store whose disk is full: that has to leave the client's `async with`.
 
 The reading task is the hot path: read what has arrived into one persistent buffer, split it, decode
-all headers at once, let the session sort them, hand whole batches over. It suspends once per chunk,
+all headers at once, let the session route them, pass on whole batches. It suspends once per chunk,
 not per message.
 """
 
@@ -86,12 +86,12 @@ class Connection:
         writer: Sends over the same link.
         on_received: Called for every chunk with what it means; must not wait.
         events: The queue in front of the application's callbacks.
-        ack_awaited: Whether someone waits for an ack right now; no read is delayed then.
+        ack_awaited: Whether a task waits for an ack right now; reads are not delayed then.
         on_stopped: Called when reading stops because of a full queue: tasks that wait for an ack
             without a pending command check `refuse_deadlock` again.
-        on_caught_up: Called about once a second while something comes, and at the end of the link,
-            with the time up to which everything that was sent has been received, and whether this
-            is the end.
+        on_caught_up: Called about once a second while data arrives, and at the end of the link,
+            with the caught-up time (everything that was sent before it has been received) and
+            whether the link has ended.
     """
 
     def __init__(  # noqa: PLR0913  # what a connection stands between, all by keyword
@@ -268,7 +268,8 @@ class Connection:
     def _handle(self, received: Received, size: int, count: int) -> None:
         """Act on one chunk of `count` messages; the order is the session's contract."""
         self._on_received(received)
-        # A server closes behind its reason. When more follows, it was about something else.
+        # A server closes the connection right after its reason. If more follows, it was not a
+        # disconnect reason.
         self._disconnect_reason = received.disconnect_reason
         if received.heartbeat and self._heartbeat is None:
             self._answer_heartbeat()
@@ -297,7 +298,7 @@ class Connection:
             self.writer.send_urgent(_BEAT)
 
     async def _drain(self) -> None:
-        """Leave the socket alone until the full queue has drained; our heartbeats go on."""
+        """Stop reading until the full queue has drained; our heartbeats continue."""
         heartbeat = self._heartbeat
         if heartbeat is not None:
             heartbeat.reading(trio.current_time(), active=False)
@@ -320,7 +321,7 @@ class Connection:
     def _refuse_deadlock(self, full: Obstacle) -> None:
         """Fail the pending commands of the consumer whose full queue stopped the reading.
 
-        Their acks stand behind the messages that this very task has to take.
+        Their acks come after messages that this very task has yet to take.
         """
 
         def error(pending: PendingCommand) -> HAClientError:
@@ -378,7 +379,7 @@ def _queue(subscription: Subscription) -> Delivery | None:
 
 
 def would_deadlock(what: str) -> UsageError:
-    """The error for a wait that could only end after the caller itself goes on."""
+    """The error for a wait that could only end after the caller itself continues."""
     return UsageError(
         f"{what} waits for an ack that stands behind messages which this task has yet to take: "
         "its subscription is full. Issue it from another task, or take the messages first"

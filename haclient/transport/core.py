@@ -330,7 +330,7 @@ class Core:
             await self.start_heartbeat(timeout=TIMEOUT_S)
 
     async def start_heartbeat(self, *, timeout: float) -> bool:
-        """Start the heartbeat of the present connection; whether one was asked for."""
+        """Start the heartbeat of the current connection; whether one was asked for."""
         heartbeat = self.heartbeat
         if heartbeat is None:
             return False
@@ -395,7 +395,7 @@ class Core:
             subscription.sink.end(reason, raises=subscription.finite)
 
     async def wait_lost(self) -> None:
-        """Wait until the present connection has ended."""
+        """Wait until the current connection has ended."""
         await self._closed.wait()
 
     def set_state(self, state: ConnectionState) -> None:

@@ -1,10 +1,10 @@
 """Calls the listeners of the application, off the reading task.
 
-Callbacks may be plain or async; one task calls them in order, so one that issues commands holds up
-nothing but the callbacks behind it. The queue is bounded like a subscription's: when the callbacks
+Callbacks may be plain or async; one task calls them in order, so a callback that issues commands
+delays only the callbacks after it. The queue is bounded like a subscription's: when the callbacks
 cannot keep up, the reader stops reading until they have.
 
-An error of a callback is the client's, like that of a handler: it leaves the block.
+An error raised by a callback leaves the client's block, like that of a handler.
 """
 
 from __future__ import annotations

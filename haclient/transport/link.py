@@ -1,16 +1,16 @@
 """The seam between this project and a byte stream.
 
 A `Link` is a connected, ordered, reliable stream of bytes with two non-blocking verbs and two
-waits. Everything above it (client and reference broker alike) works on this interface alone, so
-that TCP, TLS, compression and the simulator's in-memory links can stand behind it.
+waits. Client and reference broker use only this interface, so TCP, TLS, compression and the
+simulator's in-memory links can implement it.
 
-The caller tries first and waits only after being told to::
+The caller tries first, and waits only when the call returns `None`::
 
     while (count := link.recv_into(view)) is None:
         await link.wait_readable()
 
-A broken link raises `OSError` from the verbs; a closed one raises `trio.ClosedResourceError` from
-the waits. Neither verb ever blocks and neither wait ever transfers bytes.
+On a broken link the verbs raise `OSError`; on a closed one the waits raise
+`trio.ClosedResourceError`. The verbs never block, and the waits never transfer bytes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Connections within one process: `mem://host:port/amps/json`.
 
-A broker that listens on such an address is reached by every client of the same `trio.run`, and by
-nobody else. No socket, no thread and no real time is involved: bytes that one end has sent are
+A broker that listens on such an address is reachable by every client of the same `trio.run`, and by
+no other. No socket, no thread and no real time is involved: bytes that one end has sent are
 readable at the other end at once, or after `latency_s` of trio's clock. Under a mock clock a whole
 cluster with its clients is exact to the microsecond and takes no time.
 
-Each direction of a connection is a `Pipe` that can be disturbed while it is used: made slow, small,
-silent or held, cut after a number of bytes, ended or reset. `network()` knows all connections.
+Each direction of a connection is a `Pipe` into which faults can be injected while it is used: it
+can be made slow, small, silent or held, cut after a number of bytes, ended or reset. `network()`
+lists all connections.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ _ORDINARY_CAPACITY: Final = 256 * 1024  # what a socket holds on its way, about
 
 
 class Pipe:
-    """The bytes on their way in one direction.
+    """The bytes in flight in one direction.
 
     Attributes:
-        capacity_bytes: How much fits in flight; a full pipe says "would block".
-        send_bytes: The most that one `try_send` takes: partial sends.
-        receive_bytes: The most that one `recv_into` gives: small reads.
-        latency_s: How long each byte travels; may change, order stays.
+        capacity_bytes: How many bytes may be in flight; a full pipe reports "would block".
+        send_bytes: The most that one `try_send` accepts, to force partial sends.
+        receive_bytes: The most that one `recv_into` returns, to force small reads.
+        latency_s: How long each byte travels; a change keeps the order.
         silent: What is sent disappears: no error, no end, as behind a dead router (half-open).
         held: While set, nothing arrives; once cleared, all of it does: a healed partition.
         ended: The sender has closed its end.
         broken: Both ends meet this error in this direction, after what was in flight.
-        sent_bytes: How much was ever sent.
-        tap: Shown every piece that is sent. It says what of it travels, and what to call after
-            that: whatever can be done to a stream, at any place of it.
+        sent_bytes: The total number of bytes sent.
+        tap: Called with every piece that is sent. It returns the part that travels on and what to
+            call after that, so it can do anything to the stream at any place.
     """
 
     def __init__(self, capacity_bytes: int = _UNLIMITED) -> None:

@@ -4,13 +4,13 @@ One deque of batches and one parked consumer serve handlers, `async for` and `ba
 trio memory channel per message would cost 8 microseconds, this costs a fraction of one. Markers
 stand between batches, so that "caught up" and "ended" keep their place in the order.
 
-A queue is bounded in bytes. It never refuses (the bytes were already read); over the cap it says
-`full`, and the connection's reader stops reading the socket until the queue has drained to half.
+A queue is bounded in bytes. It never refuses a batch, since the bytes were already read; over the
+cap it reports `full`, and the connection stops reading the socket until the queue is half empty.
 
-Where a handler is the consumer, a task of its own (`serve`) calls it, so a slow handler delays its
-subscription and nothing else. A plain function or a coroutine function will do. What happens when
-it raises is a policy: by default the error leaves the client's `async with`, and the message stays
-undiscarded, so that it is redelivered.
+A handler is called by a task of its own (`serve`), so a slow handler delays only its subscription.
+A plain function or a coroutine function will do. What happens when it raises is a policy: by
+default the error leaves the client's `async with`, and the message stays undiscarded, so that it is
+redelivered.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CHECKPOINT_EVERY: Final = 1024  # messages delivered without suspending, so tha
 
 
 class Delivery(Sink):
-    """The messages of one subscription on their way to its consumer.
+    """The queued messages of one subscription.
 
     Args:
         cap_bytes: How much it may hold before reading stops.

@@ -1,8 +1,8 @@
 """Errors at the edge of a nursery.
 
 A nursery wraps even a single error into a group, and `except CommandError` around `async with`
-would never match. What leaves this package's context managers is the error itself, unless several
-unrelated ones happened at once.
+would never match. This package's context managers raise the error itself, unless several unrelated
+ones happened at once.
 """
 
 from __future__ import annotations

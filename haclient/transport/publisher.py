@@ -8,11 +8,11 @@ Every wait of `publish` comes before its append, so a cancelled publish was not 
 returned one was. Waits are rare: about every 256 KiB a publish checks the socket, the cap on
 unpersisted bytes and the scheduler. Acks are cumulative; nothing is kept per message.
 
-A store that is full with `StoreFull.wait` set (a ring, a refused growth) is tried again after each
-ack; any other `StoreFull` is raised to the caller.
+A store that raises `StoreFull` with `wait` set (a full ring, a refused growth) is tried again after
+each ack; any other `StoreFull` is raised to the caller.
 
-Durability `fsync` is the exception that the name asks for: the append is followed by a shielded
-wait for the disk, so that `publish` returns only what survives a power loss.
+Durability `fsync` is the exception: the append is followed by a shielded wait for the disk, so that
+every publish that has returned survives a power loss.
 """
 
 from __future__ import annotations
@@ -413,7 +413,7 @@ class Publisher:
         """Send what is stored now, because the caller is about to wait for the answer.
 
         Raises:
-            UsageError: The wait would deadlock: it could only end after the caller itself goes on.
+            UsageError: The wait would deadlock: it ends only after the caller continues.
         """
         self._would_deadlock(what)
         if self.writer is not None:
@@ -482,7 +482,7 @@ class Publisher:
 
         Raises:
             DisconnectedError: The wait could only end by acks, and the connection is lost.
-            UsageError: The wait would deadlock: it could only end after the caller itself goes on.
+            UsageError: The wait would deadlock: it ends only after the caller continues.
         """
         await trio.lowlevel.checkpoint()
         while (log := self.log) is not None and self._over_cap(log):

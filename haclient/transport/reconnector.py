@@ -1,7 +1,7 @@
 """Keeps a client connected: drives a `Core` through the recovery plan.
 
 One task, one step at a time, from choosing a server to being live, and again after every loss; the
-plan is `haclient.session.recovery`. What the application does meanwhile goes on: publishes go into
+plan is `haclient.session.recovery`. The application continues to work meanwhile: publishes go into
 the store, commands wait until the client is live, handlers and resumable streams keep waiting for
 messages.
 """
@@ -48,7 +48,7 @@ class Reconnector:
 
     Args:
         core: What to connect; it was made with the same settings and subscription manager.
-        settings: Which servers, which waits, and what to do when a server is not fit.
+        settings: The servers, the delays, and what to do with a server that cannot be used.
         manager: Remembers the subscriptions to send again.
     """
 

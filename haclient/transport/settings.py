@@ -46,7 +46,7 @@ TIMEOUT_S: Final = 10.0
 """How long a command may take unless the call says otherwise, in seconds."""
 
 OnPublishGap: TypeAlias = Literal["refuse", "continue", "raise"]
-"""What to do with a server that lacks what was acknowledged: try the next, go on, or give up."""
+"""What to do with a server that lacks what was acknowledged: try the next, continue, or give up."""
 
 OnResubscribeFailure: TypeAlias = (
     Literal["fail", "retry", "drop"] | Callable[[str, HAClientError], str]
@@ -78,8 +78,7 @@ class ClientOptions(TypedDict, total=False):
             `Client`, for none.
         idle_limit: Silence in seconds after which the server is considered dead; two heartbeats
             by default.
-        logon_options: Options of each logon; `ack_conflation=100ms` for an `HAClient` unless told
-            otherwise.
+        logon_options: Options of each logon; `ack_conflation=100ms` by default for an `HAClient`.
         logon_correlation_id: Shown by the server's administration.
         on_failed_write: Called with the message and the reason when the server refuses a publish.
         on_duplicate: Called with each message that a bookmark store filtered out.
@@ -87,7 +86,8 @@ class ClientOptions(TypedDict, total=False):
         on_disconnect: Called with the reason of each lost connection.
         on_state: The first state listener; see `Client.add_state_listener`.
         on_handler_error: What happens when a handler raises: `"raise"` leaves the block,
-            `"continue"` goes on, `"discard"` goes on and discards; a callable decides itself.
+            `"continue"` ignores it, `"discard"` also discards the message; a callable decides
+            itself.
         max_queued_bytes: Bytes that a subscription may hold before reading stops.
         max_unpersisted_bytes: Unpersisted bytes at which `publish` begins to wait for acks,
             connected or not.
@@ -122,16 +122,16 @@ class HAOptions(ClientOptions, total=False):
         connect_timeout: Seconds for each step of an attempt: connecting, the logon, the heartbeat,
             each subscription.
         on_publish_gap: What to do with a server that lacks what was acknowledged to us: try the
-            next one (`"refuse"`), go on (`"continue"`), or end the client (`"raise"`).
-        on_resubscribe_failure: What becomes of a subscription that no server takes back. Each
+            next one (`"refuse"`), continue (`"continue"`), or end the client (`"raise"`).
+        on_resubscribe_failure: What happens to a subscription that no server accepts again. Each
             server is asked once; when one refuses it again, `"fail"` ends the block with the error,
-            `"drop"` ends this subscription with it, `"retry"` goes on for as long as the delay
+            `"drop"` ends this subscription with it, `"retry"` tries again for as long as the delay
             strategy allows. A callable gets id and error and answers with one of these.
         failover_overlap: After a fail-over, replay starts this many seconds before the last data
             received. Must exceed clock skew plus replication lag.
         retry_on_disconnect: Whether a publish without a publish store waits for the next connection
-            while there is none, instead of raising `DisconnectedError`. What was on its way when a
-            connection was lost is lost all the same.
+            while there is none, instead of raising `DisconnectedError`. A publish that was in
+            flight when the connection was lost is still lost.
     """
 
     servers: Sequence[str]
@@ -147,7 +147,7 @@ class HAOptions(ClientOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`ClientOptions` with their defaults, beside the client's name, stores and clock."""
+    """`ClientOptions` with their defaults, plus the client's name, stores and clock."""
 
     name: str
     publish_store: PublishStore | None = None

@@ -1,9 +1,9 @@
-"""What a bookmark store needs while its client lives: adapters, warnings, prunes and syncs.
+"""Background maintenance of a bookmark store: adapters, warnings, prunes and syncs.
 
-Stores are synchronous and have no clock. So the client looks after its store: it fetches the
-recovery points that an adapter keeps, tells the adapter what has moved, asks the store whether it
-wants to be pruned, and runs what is slow (`prune`, `sync`) in a thread, while messages go on. A
-store of the user's own looks after itself.
+Stores are synchronous and have no clock, so the client maintains its store. It loads the recovery
+points from an adapter, sends the adapter the points that have moved, and asks the store whether it
+should be pruned. It runs slow calls (`prune`, `sync`) in a thread while messages keep flowing. A
+store written by the user is not maintained.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def open_all(
 
 
 class StoreMaintenance:
-    """Looks after the bookmark store of one client.
+    """Maintains the bookmark store of one client.
 
     Args:
-        store: The store; nothing is done for None and for stores that are not ours.
+        store: The store; None and stores of other packages are not maintained.
         stores: All stores of the client, to be closed at the end.
     """
 
@@ -109,7 +109,7 @@ class StoreMaintenance:
 
     @property
     def tasks(self) -> list[Task]:
-        """What is to be run for as long as the client lives."""
+        """The tasks to run for as long as the client is open."""
         store = self._store
         tasks: list[Task] = [task for each in self._stores if (task := group_sync(each))]
         if store is None:
@@ -152,7 +152,7 @@ class StoreMaintenance:
                 continue
             try:
                 await trio.to_thread.run_sync(store.prune)
-            except StoreFull as error:  # the old file goes on; there may be room later
+            except StoreFull as error:  # the old file continues; there may be room later
                 _logger.warning("not pruned: %s", error)
                 await trio.sleep(_AFTER_FAILED_PRUNE_S)
 

@@ -1,7 +1,7 @@
-"""The writing side of a connection: one cursor over the log, a small outbox beside it.
+"""The writing side of a connection: one cursor over the log, and a small outbox.
 
-Publishes are not queued: they stand in the publish store's log as wire frames, and the writer sends
-from there without copying. Everything else goes through the control outbox:
+Publishes are not queued: they are in the publish store's log as wire frames, and the writer sends
+them from there without copying. Everything else goes through the control outbox:
 
 * *ordered* frames (subscribe, query, flush, publishes without a store) leave exactly where they
   were issued: after everything that the log held then, before everything appended later, so that a
@@ -9,9 +9,9 @@ from there without copying. Everything else goes through the control outbox:
 * *urgent* frames (logon, heartbeats) leave at the next frame boundary, so that a heartbeat never
   waits behind a backlog.
 
-`pump` sends as much as the socket takes and never waits; the task in `run` parks until it is woken
-or until a full socket has room again. The log may only be sent while `log_open` is true: from the
-moment a logon ack has named where to begin until the link is lost.
+`pump` sends as much as the socket accepts and never waits; the task in `run` sleeps until it is
+woken or until a full socket has room again. The log may only be sent while `log_open` is true: from
+the logon ack, which says where to begin, until the link is lost.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Writer:
         self._wire = WireLog.if_enabled(link.peer)
 
     def send(self, frame: bytes) -> None:
-        """Queue a frame behind everything published so far."""
+        """Queue a frame after everything published so far."""
         ahead = 0 if self._log is None else self._log_sent_bytes + self._log.unsent_bytes
         self._ordered.append((ahead, frame))
         self.outbox_bytes += len(frame)

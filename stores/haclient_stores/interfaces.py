@@ -2,7 +2,7 @@
 
 Stores are synchronous on purpose. `store`, `log` and `discard` are atomic under cancellation and
 cost well under a microsecond; only `sync` and `prune` may be slow, and the client runs those two in
-a thread while the others go on.
+a thread while the others continue.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PublishStore(Protocol):
 
         Args:
             head: The frame up to the sequence, without its length.
-            tail: The header behind the sequence.
+            tail: The header after the sequence.
             body: The payload.
 
         Returns:
@@ -187,7 +187,7 @@ class FrameLog(PublishStore, Protocol):
 
         Args:
             head: The frame up to the sequence, without its length.
-            tail: The header behind the sequence.
+            tail: The header after the sequence.
             body: The payload.
 
         Returns:
@@ -373,14 +373,14 @@ class SubscriptionLog(Protocol):
 
         Args:
             since_us: A time that lies before anything that may be missing, in microseconds since
-                1970; a list of bookmarks also carries it. What comes again is filtered. 0 when
+                1970; a list of bookmarks also carries it. What is redelivered is filtered. 0 when
                 no such time is needed.
             after: A bookmark that lies before anything that may be missing; the list carries it.
         """
 
     @abstractmethod
     def resume_from_start(self) -> str:
-        """The wire bookmark with which everything comes again that may be missing."""
+        """The wire bookmark with which everything is redelivered that may be missing."""
 
     # -- server order ------------------------------------------------------------------------
 
@@ -399,7 +399,7 @@ class SubscriptionLog(Protocol):
         """A server has accepted it; what comes next is in the order of its log.
 
         Args:
-            server: Its address, or another name of its log. What stands behind a space in it says
+            server: Its address, or another name of its log. What stands after a space in it says
                 how far that log has come: it is written down, and the log is still the same.
         """
 

@@ -218,7 +218,7 @@ class Engine:
         return bool(connection.backlog)
 
     def pump(self, connection_id: int, now: float) -> Effects:
-        """Replay goes on: a chunk each for some subscriptions of a connection."""
+        """Replay continues: a chunk each for some subscriptions of a connection."""
         state = self._state
         state.begin(now)
         connection = state.connections.get(connection_id)

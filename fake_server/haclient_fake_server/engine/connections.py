@@ -238,8 +238,8 @@ class BookmarkSubscription(Subscription):
         last_position: The position after which its range ends, if it has an end.
         last_us: The time after which its range ends, if it has an end.
         remaining: How many messages it still gets, `None` for no limit.
-        end: The end of the log that it follows without reading, since nothing has come for it. Then
-            `position` and `passed` are those of `end`.
+        end: The end of the log that it follows without reading, since nothing has arrived for it.
+            Then `position` and `passed` are those of `end`.
         read_until: While it waits at the end of the log: no record from here on is for it.
         heads: By topic id, the constant beginnings of its replayed frames; `None` before the first.
         cid: The command id of its subscribe, for later acks.
@@ -331,7 +331,7 @@ class BookmarkSubscription(Subscription):
 
     @property
     def wants_replay(self) -> bool:
-        """Whether replay has to go on for it when there is room in its connection's buffer."""
+        """Whether replay has to continue for it when there is room in its connection's buffer."""
         return self.phase is Phase.REPLAY and not self.paused
 
     @override

@@ -55,7 +55,7 @@ class Block:
     """What one batch wants written.
 
     Attributes:
-        records: Its records, encoded one behind the other.
+        records: Its records, encoded one after the other.
         count: How many they are.
         first_position: Position of its first data record, or of the next one when it has none.
         next_position: The position that follows it.

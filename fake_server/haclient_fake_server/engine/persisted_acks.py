@@ -73,7 +73,7 @@ class PersistedAcks:
         Args:
             connection: The publisher's.
             always: Also while so many acks of the connection wait for destinations that otherwise
-                this one would go on collecting: a refusal follows it, and keeps its place.
+                this one would continue collecting: a refusal follows it, and keeps its place.
         """
         if not connection.ack_is_scheduled or (connection.held >= MAX_HELD and not always):
             return

@@ -238,7 +238,7 @@ class Replay:
         self._place(item)
 
     def set_paused(self, item: BookmarkSubscription, *, paused: bool) -> None:
-        """Pause a bookmark subscription, or let it go on from where it is."""
+        """Pause a bookmark subscription, or let it continue from where it is."""
         if paused and item.phase is Phase.LIVE:
             self.detach(item)
         item.paused = paused
@@ -258,7 +258,7 @@ class Replay:
         for item in tuple(islice(backlog.values(), FEED_BYTES // EMPTY_BYTES)):
             del backlog[item.number]
             room -= max(self._advance(item), EMPTY_BYTES)
-            self._place(item)  # at the end, behind those that wait for their turn
+            self._place(item)  # at the end, after those that wait for their turn
             if room <= 0:
                 return
 
@@ -496,7 +496,7 @@ def _cut(chunk: bytes, after: Cursor, *, limit: int) -> tuple[bytes, Cursor]:
 
 
 def _reaches_beyond(chunk: bytes, position: int, *, start: int) -> bool:
-    """Whether a chunk, read to go on at `start`, has a record above a position.
+    """Whether a chunk, read to continue at `start`, has a record above a position.
 
     Usually its size alone says that it has not.
     """
@@ -519,7 +519,7 @@ def _pass(item: BookmarkSubscription, record: Record) -> None:
 
 
 def _is_past(item: BookmarkSubscription, record: Record) -> bool:
-    """Whether a record lies behind the end of a subscription's span."""
+    """Whether a record lies after the end of a subscription's span."""
     if item.last_us is not None and record.timestamp_us > item.last_us:
         item.last_position = record.position - 1
     return item.remaining == 0 or (

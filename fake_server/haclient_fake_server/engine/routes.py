@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["FanoutGroup", "Plan", "Route", "RouteTable", "RouteTables", "frame_head"]
 
 MAX_REMEMBERED_MASKS: Final = 256
-"""Combinations of matching filters whose groups are kept; beyond it they are all built anew."""
+"""Combinations of matching filters whose groups are kept; beyond it they are all rebuilt."""
 
 
 class FanoutGroup(NamedTuple):
@@ -139,7 +139,7 @@ class Route:
         in_batch: Whether the batch being built has a record of it.
         logged: Whether the journal records it.
         sow: Its state of the world, if it has one.
-        plan: Its subscribers; `None` when the plan has to be made anew.
+        plan: Its subscribers; `None` when the plan has to be rebuilt.
     """
 
     __slots__ = (
@@ -237,7 +237,7 @@ class RouteTable:
             route.plan = None
 
     def _forget_plans(self) -> None:
-        """Which topics a pattern matches is not known, so all are planned anew."""
+        """Which topics a pattern matches is not known, so all are planned again."""
         for route in self._planned.values():
             route.plan = None
         self._planned.clear()

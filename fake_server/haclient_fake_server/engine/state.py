@@ -300,7 +300,7 @@ class State:
         return f"{self.last[0]}|{self.last[1]}|" if self.last else "0"
 
     def send(self, connection: Connection, frame: bytes | None) -> None:
-        """Queue a frame for a connection, behind all that was queued before."""
+        """Queue a frame for a connection, after all that was queued before."""
         if frame is None or connection.closing:
             return
         if not connection.out:
@@ -328,7 +328,7 @@ class State:
             self.send(connection, frame)
 
     def touch_early(self, connection: Connection) -> list[bytes]:
-        """The queue for what may go out before the journal is written, behind what is queued."""
+        """The queue for what may go out before the journal is written, after what is queued."""
         if connection.out:
             return connection.out
         if not connection.early:

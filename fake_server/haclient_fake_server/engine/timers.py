@@ -1,9 +1,9 @@
 """One heap for all deadlines of the engine; and timestamps as the broker writes them.
 
 Each deadline belongs to a key, such as a connection. Setting an earlier time adds an entry to the
-heap. Setting a later one does not: the old entry comes up, is found to be too early and is put
-back. So a connection that receives all the time never touches the heap, and what is due is found
-without looking at anything that is not.
+heap. Setting a later one does not: when the old entry reaches the top, it is found to be too early
+and is put back. So a connection that receives constantly never touches the heap, and finding due
+deadlines never looks at the others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Timers:
         return self._heap[0][0] if self._heap else NEVER
 
     def set(self, key: Hashable, due: float, action: Action) -> None:
-        """Have `action` called when `due` has come, instead of what was set for the key before."""
+        """Call `action` at `due`, replacing any earlier deadline of the key."""
         if due == NEVER:
             self.cancel(key)
             return

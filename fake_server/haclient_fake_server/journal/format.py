@@ -127,7 +127,7 @@ class RecordCommand(enum.IntEnum):
 
 
 class RecordFlag(enum.IntFlag):
-    """Bits of the flags field; unknown ones are to be ignored by readers."""
+    """Bits of the flags field; readers must ignore unknown bits."""
 
     ASSIGNED = 1
     """The sequence was assigned by this instance, not by the publisher."""
@@ -161,8 +161,8 @@ class Durable(NamedTuple):
     """A place in the log; every block that ends at or before it was synced.
 
     A loss of power takes nothing before the place that any later block names, so a block that is
-    missing there is damage. What is missing behind all such places may have been in the operating
-    system's cache only.
+    missing there is damage. A block that is missing after the last such place may never have left
+    the operating system's cache.
     """
 
     segment: int
@@ -176,12 +176,12 @@ NOT_DURABLE: Final = Durable(0, 0)
 class LogStart(NamedTuple):
     """A broker has opened the log for appending.
 
-    Two logs that began as copies of each other differ in the starts that follow, so the starts tell
-    whether a log is the one that somebody knew.
+    Two logs that began as copies of each other differ in the starts that follow, so the starts show
+    whether a log is the one that a client or broker knew before.
 
     Attributes:
         id: A random number of 64 bits.
-        first_position: The first position that this broker has given to a record, or will give.
+        first_position: The position of the first record that this broker has written or will write.
         boot_id: The machine's boot, as `Disk.boot_id` says it.
     """
 
@@ -419,7 +419,7 @@ def read_blocks(
 def whole_blocks_after(data: bytes, offset: int, *, segment: int) -> Iterator[BlockHeader]:
     """The whole blocks of a segment at or after `offset` that are where they belong.
 
-    This is for looking behind the end of a log: there may be anything between them.
+    This is for searching beyond the end of a log, where there may be anything between blocks.
     """
     at = data.find(BLOCK_MAGIC, offset)
     while at >= 0:

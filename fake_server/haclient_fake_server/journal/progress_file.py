@@ -91,7 +91,7 @@ def _encode(progress: ReplicationProgress) -> bytes:
 
 
 def _decode(data: bytes) -> ReplicationProgress:
-    """What the bytes say; an earlier, longer record may have left some behind them."""
+    """What the bytes say; an earlier, longer record may have left some after them."""
     if len(data) < _HEADER.size:
         return _DAMAGED
     confirmed, size, crc = _HEADER.unpack_from(data)

@@ -1,7 +1,7 @@
 """The segments of a journal, and how they are read back at start.
 
 A journal is one sequence of blocks that runs through all segments. A segment that is sealed was
-synced as a whole and has a manifest that says so. The segments behind the last sealed one, usually
+synced as a whole and has a manifest that says so. The segments after the last sealed one, usually
 a single one, are read block by block when the journal is opened.
 
 **Where the log ends.** It ends before the first block that is not whole, not in its place, or does
@@ -10,12 +10,12 @@ not join the block before it. What follows the end decides what that means:
 * Nothing but bytes that are no whole block: a process was killed while it wrote. They are cut.
 * Whole blocks, and the machine has started again since the journal was written: a loss of power has
   kept a later page and lost an earlier one. Nothing there was synced, so it is cut, too.
-* Whole blocks of which one names a `Durable` place behind the end, or a later sealed segment: bytes
+* Whole blocks of which one names a `Durable` place after the end, or a later sealed segment: bytes
   that were synced are damaged. The broker refuses to start and says where.
 * Whole blocks, and the machine has not started again: the page cache has lost nothing, so this is
   damage as well.
 
-**What is cut is cleared.** Segments that begin behind the end are removed, the rest of the last one
+**What is cut is cleared.** Segments that begin after the end are removed, the rest of the last one
 is overwritten with zeros, and both are synced before anything is appended. Otherwise a later block
 that ends where an old one begins would bring the old one back. This is the rule that all our logs
 share (`haclient_stores.disk.checksummed_log`), for one that runs through several files.

@@ -64,7 +64,7 @@ class CutTracker:
     def __init__(self) -> None:
         self._cuts: list[_ArmedCut] = []
         self._kept = b""  # of a frame that is not whole, while a cut waits for a frame
-        self._left = 0  # of the present frame
+        self._left = 0  # of the current frame
         self._length = b""  # of a frame of which not even the length is known
 
     def arm(self, cut: Cut) -> None:
@@ -172,7 +172,7 @@ class WireConnection(Protocol):
 
     @property
     def has_lost_bytes(self) -> bool:
-        """Whether bytes of it have disappeared, so that it cannot go on after `Heal`."""
+        """Whether bytes of it have disappeared, so that it cannot continue after `Heal`."""
         ...
 
     def lose(self, how: How) -> None:

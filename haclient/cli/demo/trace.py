@@ -9,9 +9,9 @@ this order, and nothing in between but what they stand around::
     DISCARDED n       discard() has returned: the first thing that its caller did afterwards
 
 So whenever the process is killed, each message is in one of four states. No mark: the application
-never had it. DELIVERED only: it was certainly not discarded, and has to come again. DISCARDED: it
-must never come again. DISCARDING without DISCARDED (at most one message for each kill): the call
-had not returned to anybody, so both are right.
+never had it. DELIVERED only: it was certainly not discarded, and must be redelivered. DISCARDED: it
+must never be redelivered. DISCARDING without DISCARDED (at most one message for each kill): the
+call had not returned to anybody, so both are right.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class RecoveryTables:
         client_name: The client whose rows are read and written; set before the first use.
 
     Raises:
-        UsageError: One of these is something else.
+        UsageError: An argument is invalid.
     """
 
     def __init__(self, connection: Connection, placeholder: str) -> None:

@@ -15,7 +15,7 @@ and `discard()`, the next process knows what has had its effect, and each messag
                 message.discard()
 
 It is a memory store whose whole knowledge is in the database as well: the recovery point of each
-subscription, where it began and in which server's order it is, and the messages behind the point
+subscription, where it began and in which server's order it is, and the messages after the point
 that are done. Those are needed because messages may be done in any order. `recovery_tables` holds
 them. Rows of messages that the recovery point has passed are deleted now and then, in the user's
 transaction too.
@@ -24,16 +24,16 @@ transaction too.
 pass a message whose effect may still be rolled back. The connection must not commit by itself.
 
 **An explicit start** (anything but `MOST_RECENT`) forgets what was saved, as with every store: what
-is done comes again. The database forgets it in the transaction of the first `save` after that,
+is done is redelivered. The database forgets it in the transaction of the first `save` after that,
 where it also learns the start. Until then it says what is true: no message has had its effect since
-the new start, and a process that begins with `MOST_RECENT` goes on where the results in the
+the new start, and a process that begins with `MOST_RECENT` continues where the results in the
 database end. Where nothing was ever saved that is the start of the log. A discard does not say that
 the message was saved: its transaction may have been rolled back, and the program gives it up. So
 each `save` writes the new start, until one finds it in the database. It looks once all transactions
 that have written it are over.
 
 **Threads:** everything is called by the client in its own thread. `save` alone may be called in
-another one while the client goes on, if the driver allows that; `trim` and `purge` may not.
+another one while the client continues, if the driver allows that; `trim` and `purge` may not.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
         watch: Warns of messages that stay undiscarded.
 
     Raises:
-        UsageError: One of these is something else.
+        UsageError: An argument is invalid.
     """
 
     def __init__(

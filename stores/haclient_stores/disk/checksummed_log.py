@@ -7,17 +7,17 @@ journal have blocks of different layouts and share this rule:
    (`block_checksum`), or the block states it. A whole block of an earlier life of the file, or of a
    tail that was cut, does not pass for the next block.
 2. **Recovery ends at the first block that is not whole, or not in its place** (`read_blocks`).
-   Nothing behind it is looked at: it was never reported as stored, or it is lost.
+   Nothing after it is looked at: it was never reported as stored, or it is lost.
 3. **That is either a torn tail or corruption.** A block may be missing only if the machine stopped
-   before it was synced: if it was started again since, and the block lies behind the offset that
+   before it was synced: if it was started again since, and the block lies after the offset that
    the last successful sync has noted. Then the log ends there, with a warning. Otherwise the
    block was reported as synced, or a running kernel has lost it: `StoreCorrupt`.
 4. **What is cut is cleared, and the clearing is synced, before anything is appended**
-   (`clear_tail`). Otherwise a second loss of power could bring back an old block behind a new one.
+   (`clear_tail`). Otherwise a second loss of power could bring back an old block after a new one.
 5. **Zero is a value.** A block or record ends the log because its commit mark was never written
    (a kind, a length or a magic that is never zero), not because a value in it is zero.
 
-Records behind the last block, which a killed process has left in the page cache, are each format's
+Records after the last block, which a killed process has left in the page cache, are each format's
 own business: they count only while the machine was not started since.
 """
 
@@ -64,7 +64,7 @@ class LogHistory:
         Args:
             path: The file, for the error.
             end: Where the last whole block ends, in bytes.
-            broken: What is wrong with the block behind it.
+            broken: What is wrong with the block after it.
 
         Raises:
             StoreCorrupt: It is damage, not a tail that was lost with power.
@@ -112,11 +112,11 @@ def read_blocks(
         begin: Where the first block is, in bytes.
         history: How the log was left.
         next_block: Called with the offset of each block in turn. It checks the block, takes what
-            is in it, and returns the offset behind it; None where no block was ever written. It
+            is in it, and returns the offset after it; None where no block was ever written. It
             raises `BrokenBlock` for one that is not whole or not in its place, and takes nothing.
 
     Returns:
-        The offset behind the last block that counts, in bytes.
+        The offset after the last block that counts, in bytes.
 
     Raises:
         StoreCorrupt: A block is damaged, or blocks are missing that were synced.
@@ -138,7 +138,7 @@ def read_blocks(
 
 
 def clear_tail(file: File, end: int, limit: int) -> bool:
-    """Make everything behind the end of a log zero, on the disk too.
+    """Make everything after the end of a log zero, on the disk too.
 
     Call it before the first append to a log that another process has left. It syncs the whole file
     even if it finds nothing but zeros: a process that was killed here may have cleared the tail in

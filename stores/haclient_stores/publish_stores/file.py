@@ -55,8 +55,8 @@ class FilePublishStore(PublishLog):
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it.
         resize_handler: Asked with the new size in bytes before the store grows; False refuses.
         truncate_on_close: When nothing waits for an ack, `close` removes all files but a page that
-            says how numbers go on, and the next `store` makes them anew.
-        disk: Where files are; another one in simulations.
+            says where numbering continues, and the next `store` creates them again.
+        disk: The file system; simulations pass their own.
 
     Raises:
         StoreLocked: Another process has the store open.

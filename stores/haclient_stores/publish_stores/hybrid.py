@@ -5,7 +5,7 @@ oldest messages first, up to `max_bytes`. So it is as fast as memory in good tim
 a disk in bad ones.
 
 **How.** Segments are filled in memory. When the memory is used up, the oldest one is copied into a
-file of its own and goes on from there: same frames, same offsets, so the log does not notice. The
+file of its own and continues from there: same frames, same offsets, so the log does not notice. The
 newest segments are always in memory. `sync` and `close` copy all of them to files and leave them in
 memory too.
 
@@ -74,7 +74,7 @@ class HybridPublishStore(PublishLog):
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it.
         resize_handler: Asked with the new size in bytes before the store grows; False refuses.
         truncate_on_close: See `FilePublishStore`.
-        disk: Where files are; another one in simulations.
+        disk: The file system; simulations pass their own.
 
     Raises:
         StoreLocked: Another process has the store open.

@@ -234,5 +234,5 @@ class NullPublishStore(PublishStore):
 
     @override
     def close(self) -> None:
-        """Nothing is held; another thread may go on with the store."""
+        """Nothing is held; another thread may continue with the store."""
         self._thread.release()

@@ -52,7 +52,7 @@ class RingPublishStore(PublishLog):
         group_interval_s: How often the client syncs at durability `group`, in seconds.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it.
         truncate_on_close: See `FilePublishStore`; opening takes the space again.
-        disk: Where files are; another one in simulations.
+        disk: The file system; simulations pass their own.
 
     Attributes:
         capacity_bytes: How much was taken.

@@ -29,7 +29,7 @@ __all__ = [
     "walk",
 ]
 
-SLOT_BYTES: Final = 4  # the length in front of each frame, and the zero behind the last
+SLOT_BYTES: Final = 4  # the length in front of each frame, and the zero after the last
 MIN_SEGMENT_BYTES: Final = 8 * PAGE_BYTES
 MAX_SEGMENT_BYTES: Final = 512 * 2**20  # the largest frame fits, and offsets take 4 bytes
 
@@ -109,9 +109,9 @@ class Segment:
     Attributes:
         first: The sequence of the first frame.
         begin: Offset of the first frame.
-        end: Offset behind the last frame, where a zero length stands. While the segment is the
+        end: Offset after the last frame, where a zero length stands. While the segment is the
             active one only the log knows it.
-        next_sequence: The sequence behind the last frame; like `end`.
+        next_sequence: The sequence after the last frame; like `end`.
         mark_offsets, mark_sequences: Known frame boundaries and the sequence that starts there.
         released: The storage has it back: remaining references must not read it.
     """
@@ -149,7 +149,7 @@ class Segment:
 
     @property
     def frame_limit(self) -> int:
-        """The offset that frames, and the zero behind the last, do not pass."""
+        """The offset that frames, and the zero after the last, do not pass."""
         return self.size
 
     def mark(self, end: int, next_sequence: int) -> None:
@@ -206,8 +206,8 @@ class SegmentStorage(Protocol):
 
         Args:
             segment: The segment, whose `end` and `next_sequence` are still the old ones.
-            end: Offset behind the last of the frames, in bytes.
-            next_sequence: The sequence behind the last of them.
+            end: Offset after the last of the frames, in bytes.
+            next_sequence: The sequence after the last of them.
         """
 
     @abstractmethod
@@ -221,7 +221,7 @@ class SegmentStorage(Protocol):
 
 
 def walk(view: memoryview, offset: int, frames: int) -> int:
-    """The offset that is `frames` frames behind `offset`."""
+    """The offset that is `frames` frames after `offset`."""
     for _ in range(frames):
         offset += SLOT_BYTES + int(frame_length(view, offset)[0])
     return offset

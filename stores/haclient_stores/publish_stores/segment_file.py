@@ -1,12 +1,12 @@
 """One segment in a file: its layout, its seals, and how it is read back.
 
-The header page (`framing`) says which sequence comes first. Frames grow upwards behind it, seals
+The header page (`framing`) says which sequence comes first. Frames grow upwards after it, seals
 grow downwards from the end of the file: one for each 64 KiB of frames and one for each sync. The
 segment is full when frames and seals meet, so a sync costs 16 bytes and nothing else.
 
 **Reading back** follows the rule of `checksummed_log`. A block is the frames between two seals; its
 checksum covers their offset, their bytes and their sequences, so neither a block of the file's
-earlier life nor one under other numbers passes. Frames behind the last seal count only while the
+earlier life nor one under other numbers passes. Frames after the last seal count only while the
 machine was not started since: they have never left the page cache then, which a killed process does
 not tear, and the order of writes guarantees whole frames. They count as far as each carries the
 sequence that has to come next, so frames of an earlier life end them.
@@ -63,7 +63,7 @@ SEGMENT_MAGIC: Final = b"HAPUBSEG"
 SEGMENT_VERSION: Final = 1
 HEADER_BYTES: Final = PAGE_BYTES
 SEAL_BYTES: Final = 16
-# Room for the seals that come while an append is under way, and for the zero behind the last.
+# Room for the seals that come while an append is under way, and for the zero after the last.
 _LATE_SEALS: Final = 4
 MARGIN_BYTES: Final = SEAL_BYTES * (_LATE_SEALS + 1)
 _DIGITS_WITHIN: Final = 64 * 1024  # the sequence is in the frame's header, which is shorter
@@ -82,9 +82,9 @@ class Seal:
     """One seal of a segment.
 
     Attributes:
-        end: Offset behind the sealed frames, in bytes; they begin where the seal before ended.
+        end: Offset after the sealed frames, in bytes; they begin where the seal before ended.
         crc: `seal_checksum` of them.
-        next_sequence: The sequence of the frame behind them.
+        next_sequence: The sequence of the frame after them.
     """
 
     end: int
@@ -101,7 +101,7 @@ def seal_checksum(
         frames: Their bytes.
         begin: The offset of the first one in the file, in bytes.
         sequence: The sequence of the first one.
-        next_sequence: The sequence behind the last one.
+        next_sequence: The sequence after the last one.
     """
     checksum = block_checksum(frames, position=begin)
     return zlib.crc32(_sequences.pack(sequence, next_sequence), checksum)
@@ -301,7 +301,7 @@ def _next_block(segment: FileSegment) -> int | None:
 
 
 def _take_unsealed(segment: FileSegment, *, trusted: bool) -> None:
-    """Take the frames behind the last seal that are whole, seal them, and end the frames there."""
+    """Take the frames after the last seal that are whole, seal them, and end the frames there."""
     view = segment.view
     end, next_sequence = segment.end, segment.next_sequence
     limit = seal_at(segment, len(segment.mark_offsets)) - SLOT_BYTES  # and one more seal

@@ -3,8 +3,8 @@
 `append` encodes a frame straight into the active segment, a few megabytes of mapped memory. Three
 positions say everything else:
 
-* **tail**: everything up to `last_persisted` is done with. A persisted ack moves it; a segment that
-  lies wholly behind it goes back to its `SegmentStorage`.
+* **tail**: everything up to `last_persisted` is persisted. A persisted ack moves it; a segment that
+  lies wholly below it goes back to its `SegmentStorage`.
 * **cursor**: how far the kernel has taken the bytes of this connection. `peek` shows what comes
   next without copying, `advance` moves on, `rewind` goes back after a lost link.
 * **head**: where the next frame goes.
@@ -21,10 +21,11 @@ between any two instructions leaves a whole frame or none.
 Marks are the only index, so finding a sequence walks at most 64 KiB of lengths, and nothing is kept
 for each message.
 
-**Calls** come from one thread (`ThreadBinding`), but `sync`, which may run beside them: everything
-that it shares with `append` (marks, rolling) happens under a lock at the slow points only. Between
-`peek` and `advance` there must be no other call. A segment whose frames are all persisted stays as
-long as the cursor is inside one of its frames, since a frame that was begun has to be finished.
+**Calls** come from one thread (`ThreadBinding`), except `sync`, which may run concurrently in
+another one: everything that it shares with `append` (marks, rolling) happens under a lock at the
+slow points only. Between `peek` and `advance` there must be no other call. A segment whose frames
+are all persisted stays as long as the cursor is inside one of its frames, since a frame that was
+begun has to be finished.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class SegmentLog:
         self._tail_bytes = 0  # frames at the front that are known to be persisted
         self._active: Segment | None = None
         self._memory: Writable = _EMPTY
-        self._at = SLOT_BYTES  # where the next frame goes, behind its length
+        self._at = SLOT_BYTES  # where the next frame goes, after its length
         self._limit = 0  # an append that would end beyond takes the slow path
         self._jumped = False  # the next sequence does not follow the last frame
         self._cursor_segment: Segment | None = None
@@ -131,7 +132,7 @@ class SegmentLog:
 
         Args:
             head: The frame up to the sequence, without its length.
-            tail: The header behind the sequence.
+            tail: The header after the sequence.
             body: The payload, any buffer.
 
         Returns:
@@ -152,7 +153,7 @@ class SegmentLog:
             self._make_room(length)
             return self.append(head, tail, body)
         memory = self._memory
-        # The frame and the zero behind it first, its own length last and in one store: a process
+        # The frame and the zero after it first, its own length last and in one store: a process
         # that is killed in between leaves a whole frame or none.
         memory[at:after] = rest
         memory[at - 4 : at] = _pack_length(length - 4)

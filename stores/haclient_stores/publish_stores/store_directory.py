@@ -1,4 +1,4 @@
-"""The directory of a publish store: its lock and owner, its segment files, its numbers, its notes.
+"""The directory of a publish store: lock and owner, segment files, sequence numbers and notes.
 
 `control` carries the lock, the owner's name and four numbers; `NNNNNNNN.seg` are the segments
 (`segment_file`); `notes.json` holds small texts of the application. Formats: `stores/README.md`.
@@ -9,7 +9,7 @@ long backlog would need thousands of mappings and descriptors, so segments betwe
 and the head are *parked*: unmapped and closed until somebody reads them again.
 
 **Threads.** The owner's thread creates, releases and seals segments. Another thread may `sync`
-meanwhile: what both touch is under `_lock`, and `sync` opens the files anew, so that the owner may
+meanwhile: what both touch is under `_lock`, and `sync` reopens the files, so that the owner may
 recycle or remove a segment while it is synced.
 """
 
@@ -78,7 +78,7 @@ class StoreDirectory(SegmentStorage):
 
     Args:
         path: The directory; created when it is missing.
-        disk: Where files are; those of the machine for None.
+        disk: The file system; None for that of the machine.
         options: What the store promises for a loss of power.
         segment_bytes: The size of a segment that is used again.
         spare_limit: How many unused segments are kept.
@@ -86,14 +86,14 @@ class StoreDirectory(SegmentStorage):
     Attributes:
         options: What the store promises for a loss of power.
         ownership: Who may use it.
-        segments: The segments that an earlier process has left, ascending.
-        window: The numbers of that process.
-        synced_sequence: Everything up to here survives a loss of power.
+        segments: The segments left by an earlier process, in ascending order.
+        window: The sequence numbers of that process.
+        synced_sequence: Everything up to this sequence survives a power loss.
 
     Raises:
         StoreLocked: The store is open already.
         StoreCorrupt: A file does not match its checksums.
-        StoreError: The directory is something else.
+        StoreError: The directory is not a publish store.
     """
 
     begin = HEADER_BYTES
@@ -302,7 +302,7 @@ class StoreDirectory(SegmentStorage):
                 return None
             segment = self._retired[-1]
         self._sync_retired(segment)
-        with self._lock:  # a sync in another thread may have come first
+        with self._lock:  # a sync in another thread may have run first
             (self._retired if segment in self._retired else self._spare).remove(segment)
         return segment
 
@@ -454,7 +454,7 @@ class StoreDirectory(SegmentStorage):
     # -- the end --------------------------------------------------------------------------------
 
     def remove_all(self, segments: list[Segment]) -> None:
-        """Remove every segment file; the control page remains and says how numbers go on.
+        """Remove every segment file; the control page remains and says where numbering continues.
 
         The page is synced first. Whichever of the files a crash leaves: its frames are persisted.
         """

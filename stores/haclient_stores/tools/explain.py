@@ -1,8 +1,8 @@
-"""What would come again, and what would not, if the process died now.
+"""Which messages would be redelivered, and which would not, if the process died now.
 
-The answer follows from the tracker and from what the next process finds of it (`Survival`): a log
-keeps everything, a ring the recovery point and how far everything was discarded, memory nothing.
-Counts are of messages that this store has seen. Pure.
+The answer follows from the tracker and from how much of it the next process finds (`Survival`): a
+log keeps everything, a ring keeps the recovery point and the position up to which everything was
+discarded, and memory keeps nothing. Counts are of messages that this store has seen. Pure.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Explanation:
     Attributes:
         sub_id: The subscription.
         resume: The wire bookmark that it would subscribe with; `0` is the start of the log.
-        redelivered: Messages that were never discarded and come again.
-        repeated: Messages that were discarded and come again nevertheless; one that was delivered
+        redelivered: Undiscarded messages, which are delivered again.
+        repeated: Discarded messages that are delivered again nevertheless; one that was delivered
             twice may count twice.
-        skipped: Messages that the server sends again and that are filtered: they were discarded;
-            a lower bound where a prune has left out some of them.
-        waiting: How many of those were only held back because no persisted ack covers them yet;
-            a lower bound after many of them were condensed.
+        skipped: Discarded messages that the server sends again and the store filters out; a lower
+            bound if a prune has dropped some of them.
+        waiting: How many of those are sent again only because no persisted ack covers them yet; a
+            lower bound after many of them were condensed.
         oldest: The bookmarks of the oldest undiscarded messages, ten at most.
         survives: What the next process finds of this store.
     """
@@ -95,7 +95,7 @@ def explain(
         survival: What the next process finds of the store.
 
     Returns:
-        The recovery point and the counts behind it.
+        The recovery point and the message counts.
     """
     ids = publishers.ids
     waiting = sum(len(chunk.numbers) for chunk in tracker.finished.waiting)
@@ -108,7 +108,7 @@ def explain(
     }[survival]
     repeated = waiting + in_front + discarded_ahead - filtered
     nothing = survival is Survival.NOTHING
-    if nothing:  # it begins anew, so all that was ever discarded comes again
+    if nothing:  # it starts over, so all that was ever discarded is redelivered
         repeated = tracker.next_number - tracker.first_number - tracker.undiscarded_count
     oldest = (str(Bookmark(ids[p], q)) for p, q in _undiscarded(tracker))
     return Explanation(

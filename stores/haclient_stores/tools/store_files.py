@@ -1,8 +1,8 @@
-"""Read and prune store files from outside: the command line and cron use it.
+"""Read and prune store files without a client, for the command line and cron jobs.
 
-`viewed` changes and locks nothing, so a client may have the file in use. What is seen is then the
-state of one moment; a file that was read in the middle of a change is read again. `prune` locks the
-file, so no client may have it in use.
+`viewed` changes and locks nothing, so a client may have the file in use. It shows the state at one
+moment; a file that changed while it was read is read again. `prune` locks the file, so no client
+may have it in use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def kind_of(path: Path) -> type[StoreFile]:
         The class of the store.
 
     Raises:
-        StoreError: There is none, or it is something else.
+        StoreError: There is no such file, or it is not a store.
     """
     if path.is_dir() and (path / "control").is_file():
         return FilePublishStore
@@ -111,7 +111,7 @@ def _opened(
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What became of a file.
+    """The result of pruning one file.
 
     Attributes:
         path: The file.

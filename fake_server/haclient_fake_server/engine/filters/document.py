@@ -25,7 +25,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 
 class Step(NamedTuple):
-    """One level of a path: a field name and the subscript behind it, if any."""
+    """One level of a path: a field name and the subscript after it, if any."""
 
     name: str
     subscript: int | None = None

@@ -1,6 +1,6 @@
 """The order of query results: `order_by`.
 
-A comma list of paths, each with ASC (the default) or DESC behind it. Comparison of strings with
+A comma list of paths, each with ASC (the default) or DESC after it. Comparison of strings with
 numbers is not an order (`'10' < '9'`, but `9 < 10`), so sorting has one of its own: NULL, then
 numbers, then strings by their bytes; DESC turns all of that around. Records that compare equal stay
 as they were.

@@ -64,7 +64,7 @@ class DestinationStatus:
         instance: Its instance name; empty while it was never reached.
         mode: As configured.
         is_sync: Whether persisted acks wait for it now.
-        is_connected: Whether it has accepted the present connection.
+        is_connected: Whether it has accepted the current connection.
         acknowledged: Position of this log up to which it has everything.
         behind: How many records of this log it has not acknowledged.
         links: How many connections it has accepted.
@@ -313,7 +313,7 @@ class Destination:
         """Make it synchronous again if it has caught up.
 
         It has when it acknowledges what was the end of the log a moment ago: under load it never
-        acknowledges the present end.
+        acknowledges the current end.
 
         Args:
             end: The next position of the log.
