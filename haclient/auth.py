@@ -11,7 +11,7 @@ __all__ = ["Authenticator", "DefaultAuthenticator"]
 
 
 class Authenticator(Protocol):
-    """Turns the user and password of the URI into what goes on the wire.
+    """Turns the user and password of the URI into the credentials that are sent.
 
     The three calls come in this order for each logon: `authenticate` once, `retry` each time the
     server asks for other credentials, `completed` once it is satisfied. Passwords and tokens that
@@ -54,7 +54,7 @@ class Authenticator(Protocol):
 
 
 class DefaultAuthenticator(Authenticator):
-    """Sends the password of the URI as it stands."""
+    """Sends the password of the URI unchanged."""
 
     @override
     async def authenticate(self, user: str, password: str) -> str:

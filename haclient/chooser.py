@@ -153,9 +153,8 @@ class FailureCountServerChooser(ServerChooser):
     """Servers in order, skipping those that failed too often in a row.
 
     A server is skipped once it has failed more than `limit` times in a row, until all of them have:
-    then none is skipped any more, and all are tried in order. How long that goes on is for the
-    delay strategy to say. A success counts when the connection that it led to did not end in a
-    failure report.
+    then none is skipped any more, and all are tried in order. The delay strategy decides how long
+    that lasts. A success counts only if the resulting connection does not end in a failure report.
 
     Args:
         uris: The servers, best first.

@@ -1,12 +1,12 @@
 """A client of one server at a time, with stores.
 
-`Client` does each step apart: connect, logon, work, disconnect. It does not reconnect: after a loss
-its streams end, what waits for an ack raises, and `connect` may be called again; what the stores
-keep is then replayed and resumed. `HAClient` does all of that by itself.
+With `Client` each step is a separate call: connect, logon, work, disconnect. It does not reconnect:
+after a loss its streams end, calls that wait for an ack raise, and `connect` may be called again;
+the stores then replay and resume what they keep. `HAClient` does all of that automatically.
 
 The client owns a nursery, opened by `async with`; leaving the block drains, closes the connection
 and the stores, and leaves no task behind. An error of a background task (a handler that raised, a
-bookmark store that is full) cancels the block and leaves it as itself.
+bookmark store that is full) cancels the block and is raised from it unchanged.
 """
 
 from __future__ import annotations
@@ -40,11 +40,13 @@ class Client(PublishingClient):
     """An AMPS client for one server at a time.
 
     Args:
-        name: Identifies this client and its publishes; the same in every run, unlike all others.
+        name: Identifies this client and its publishes. It must be unique, and the same in every
+            run.
         publish_store: Keeps publishes until they are persisted. The client owns it and closes it,
-            also when it cannot be made because the other store is refused.
+            even if creating the client fails because the other store is refused.
         bookmark_store: Remembers what subscriptions have finished with. Owned and closed likewise.
-        authenticator: Turns the URI's password into what is sent; sends it as it is by default.
+        authenticator: Provides the credentials for each logon; by default it sends the URI's
+            password.
         **options: See `ClientOptions`.
 
     Raises:
@@ -437,7 +439,7 @@ class Client(PublishingClient):
             options: Options of the command.
             sub_id: The id of the subscription; one is chosen where it is empty.
             resumes: Whether an `HAClient` sends the command again after each lost connection: the
-                stream then has all records anew, and `messages.gaps` counts how often.
+                stream then delivers all records again, and `messages.gaps` counts how often.
 
         Returns:
             The stream. Enter it with `async with`; that sends the command.

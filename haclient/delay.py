@@ -1,11 +1,11 @@
-"""How long to wait before the next attempt.
+"""Delay strategies: how long to wait before the next connection attempt.
 
 A strategy is asked before each attempt, with the URI and the current time; it never sleeps and
-reads no clock. The first attempt at a server is not delayed. Raising ends the reconnecting: that is
-how a limit in time is kept.
+reads no clock. The first attempt at a server is not delayed. Raising an error ends the
+reconnecting, which is how a time limit is enforced.
 
-The waits are tenacity's, used as pure functions; its own time limit reads the wall clock, so giving
-up is decided here, from the times that are passed in.
+The waits are computed by tenacity, used as pure functions. Its own time limit reads the wall clock,
+so the limit is checked here instead, against the times that are passed in.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class DisconnectedError(HAClientError):
 
 
 class ConnectionRefused(DisconnectedError):
-    """Nobody listens at that address, or the network says no."""
+    """No server listens at that address, or the network refused the connection."""
 
 
 class AuthenticationError(DisconnectedError):
@@ -103,7 +103,7 @@ class ReconnectGaveUp(DisconnectedError):
 
     Attributes:
         attempts: How many connections were tried.
-        chooser_error: What the server chooser says of it.
+        chooser_error: The reason given by the server chooser.
     """
 
     def __init__(self, attempts: int, chooser_error: str) -> None:
@@ -149,11 +149,11 @@ class InvalidBookmark(CommandError):
 
 
 class BookmarkNotFound(CommandError):
-    """None of the bookmarks is in the server's log, and the client asked for an error then."""
+    """None of the bookmarks is in the server's log, and the client wanted an error."""
 
 
 class InvalidOptions(CommandError):
-    """The server does not know an option, or not in this combination."""
+    """The server does not support an option, or not in this combination."""
 
 
 class InvalidOrderBy(CommandError):
@@ -178,7 +178,7 @@ class PublishFailed(CommandError):
 
 
 class TimedOut(HAClientError, TimeoutError):
-    """A wait took longer than its limit; what was accepted before stays accepted."""
+    """A wait took longer than its limit; anything accepted before stays accepted."""
 
 
 class WouldBlock(HAClientError):

@@ -1,9 +1,9 @@
 """The client that stays connected.
 
-`HAClient` is a `Client` whose connection looks after itself: it chooses a server, connects, logs
-on, replays what is not persisted, enters the subscriptions again, and starts over whenever the
-connection is lost. Nothing else changes: every method of `Client` works on it, but for `connect`
-and `logon`, which it does by itself, and `set_heartbeat`, which comes too late in the block.
+`HAClient` is a `Client` that manages its connection: it chooses a server, connects, logs on,
+replays what is not persisted, resubscribes, and starts over whenever the connection is lost. Every
+method of `Client` works on it except three: `connect` and `logon`, which it calls itself, and
+`set_heartbeat`, which would come too late inside the block.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class HAClient(Client):
     streams continue after a fail-over. Plain streams and queries raise `DisconnectedError` when
     their connection is lost; a plain stream with `resumes=True` continues after a gap.
 
-    Any mix of stores will do. Without a publish store nothing is kept: `publish` raises when
-    there is no connection, and what was on its way is lost. Without a bookmark store nothing is
-    remembered: a bookmark subscription starts again where it began.
+    Any mix of stores works. Without a publish store nothing is kept: `publish` raises while there
+    is no connection, and a publish in flight is lost when a connection is lost. Without a bookmark
+    store nothing is remembered: a bookmark subscription starts again from its first position.
 
     Args:
         name: Identifies this client and its publishes; the same in every run, unlike all others.
@@ -50,7 +50,8 @@ class HAClient(Client):
         **options: See `HAOptions`; `servers` or `server_chooser` is needed.
 
     Raises:
-        UsageError: Neither or both of `servers` and `server_chooser`, or a value that cannot be.
+        UsageError: Neither or both of `servers` and `server_chooser` are given, or a value is
+            invalid.
         StoreLocked: A store belongs to another client.
     """
 

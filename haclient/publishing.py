@@ -18,7 +18,7 @@ __all__ = ["PublishingClient"]
 
 
 class PublishingClient:
-    """What a client can publish and wait for; `haclient.client.Client` is the whole."""
+    """The publishing methods of a client, a base of `haclient.client.Client`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core

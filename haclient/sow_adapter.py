@@ -1,11 +1,10 @@
 """Recovery points in a topic of the server's State of the World.
 
 The points of a client are records of a SOW topic, one for each subscription. So they survive the
-loss of the store's file and of the host, and wherever the client starts again, it finds them.
+loss of the store's file and of the host, and the client finds them wherever it is started again.
 
-The adapter needs a client of its own, which is connected and logged on. The tracked client cannot
-do it: its points would move with the messages that carry them, and a wait for the one would be a
-wait for the other.
+The adapter needs a separate client that is connected and logged on. The tracked client cannot be
+used: publishing its points would move them again, and the two could wait for each other.
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ _logger = logging.getLogger(__name__)
 class SOWRecoveryPointAdapter(TimedAdapter):
     """Keeps recovery points in a SOW topic with the keys `/clientName` and `/subId`.
 
-    A point that cannot be published is kept, and tried again ten times a second; only the newest
-    of each subscription.
+    A point that cannot be published is kept and retried ten times a second; only the newest point
+    of each subscription is kept.
 
     Args:
-        client: A client of its own, connected and logged on. It stays the caller's: he closes it,
-            after the tracked client. With a publish store it keeps points over a lost link.
+        client: A separate client, connected and logged on. The caller owns it and closes it after
+            the tracked client. With a publish store, points survive a lost link.
         topic: The topic.
-        client_name_field: Where a record has the name of the tracked client.
-        sub_id_field: Where it has the subscription.
-        bookmark_field: Where it has the recovery point.
-        server_field: Where it has the server in whose order that is.
-        caught_up_field: Where it has the time up to which everything that servers had was received
-            and discarded, in microseconds since 1970.
-        generation_field: Where it has how often the subscription was started over.
+        client_name_field: The field for the name of the tracked client.
+        sub_id_field: The field for the subscription.
+        bookmark_field: The field for the recovery point.
+        server_field: The field for the server in whose order the recovery point is valid.
+        caught_up_field: The field for the caught-up time: everything that the servers had at this
+            time was received and discarded. In microseconds since 1970.
+        generation_field: The field for how often the subscription was started over.
         on_error: Called with the error when a point cannot be published; a warning in the
             log by default.
 
@@ -129,7 +128,7 @@ class SOWRecoveryPointAdapter(TimedAdapter):
             data: The body of the record.
 
         Returns:
-            The name of the tracked client and the point; None for a record of something else.
+            The name of the tracked client and the point; None for any other record.
         """
         try:
             record = msgspec.json.decode(data, type=dict[str, object])

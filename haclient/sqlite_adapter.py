@@ -1,8 +1,9 @@
 """Recovery points in a SQLite database.
 
 SQLite syncs the disk in each transaction, which takes milliseconds, and another program may have
-the database locked for seconds. So everything of it happens in threads. What gathers while the
-adapter's own thread writes goes into one transaction: the newest point of each subscription only.
+the database locked for seconds. So all database work runs in threads. Points that arrive while the
+adapter's thread writes are combined into one transaction, which holds only the newest point of each
+subscription.
 """
 
 from __future__ import annotations
@@ -70,10 +71,11 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
 
     Args:
         path: The database; created when it is missing. Several clients may share it.
-        table: The table; created when it is missing. One that knew no servers gets the columns.
-        on_error: Called, in the adapter's thread, with an error of writing, which is tried again
-            a second later. Without it the error is raised by the next `update` or `close`,
-            and so leaves the client.
+        table: The table; created when it is missing. A table of an earlier version gets the new
+            columns.
+        on_error: Called in the adapter's thread with each write error; the write is retried a
+            second later. Without it the next `update` or `close` raises the error, which leaves the
+            client's block.
 
     Raises:
         StoreError: The database cannot be opened.
@@ -256,7 +258,7 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
 
     @override
     async def close(self) -> None:
-        """Write what is still enqueued, and let go.
+        """Write what is still enqueued, and release the database.
 
         Raises:
             StoreError: It could not be written, or not in time.

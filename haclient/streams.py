@@ -1,9 +1,9 @@
 """Messages as an async iterator.
 
 A stream is a class, not an async generator: it can be closed from another task, and a `break`
-leaves nothing half finished. It draws from its subscription's queue batch by batch; taking a
-message that has already arrived costs a fraction of a microsecond and does not suspend, except
-about every 1 024 messages, so that a cancel is seen.
+leaves nothing half finished. It takes batches from its subscription's queue. Taking a message that
+has already arrived costs a fraction of a microsecond and does not suspend, except about every 1 024
+messages, so that a cancellation is noticed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ class MessageStream:
     """The messages of one command, in order.
 
     It ends when the query is complete, when it is closed, or with the connection. A stream that has
-    ended stays ended. When the connection is lost, what had arrived is still delivered; then
+    ended stays ended. When the connection is lost, messages that had arrived are still delivered;
+    then
 
     * a query raises the error, since its result is incomplete;
-    * a plain stream of a `Client` ends and says why in `end_reason`; one of an `HAClient` raises
-      `DisconnectedError`, or continues with the next connection if it was made with `resumes=True`;
+    * a plain stream of a `Client` ends, with the reason in `end_reason`; one of an `HAClient`
+      raises `DisconnectedError`, or continues with the next connection if it was made with
+      `resumes=True`;
     * a bookmark stream of an `HAClient` continues, and nothing is missing.
 
     When the server ends the subscription by an error, the stream raises it.

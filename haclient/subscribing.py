@@ -1,8 +1,8 @@
 """Subscriptions and queries: from a command to a stream or a handler.
 
-Both forms are the same queue: a stream is consumed by whoever iterates, a handler by a task of its
-own. What the server is asked for beyond the user's command (`processed`, `completed`, `persisted`)
-is decided in `haclient.transport.commands`.
+Both forms use the same queue: the application's iteration consumes a stream, and a task of its own
+runs a handler. `haclient.transport.commands` decides which acks are requested in addition to the
+user's (`processed`, `completed`, `persisted`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Subscriber:
             for subscription in closing:
                 self._core.closed(subscription)
                 self._release(subscription, delivery.first_number)
-            # Nobody needs the answer: it may be late, or stand behind what a full stream holds. A
+            # Nobody needs the answer: it may be late, or queued behind what a full stream holds. A
             # later subscription with the same id waits for it before its command is sent.
             self._core.commander.leave([one for one in closing if self._is_active(one)])
             await trio.lowlevel.checkpoint()  # the writer sends it now

@@ -1,8 +1,8 @@
 """The subscriptions to send again after a lost connection.
 
 The manager holds commands as they were first submitted, in the order of entry, and no message data.
-The command is sent again as it was, but for two things: a bookmark subscription resumes where its
-store says, and `replace` is left out, since there is nothing yet to replace.
+The command is sent again unchanged, with two exceptions: a bookmark subscription resumes where its
+store says, and `replace` is omitted, since there is nothing to replace yet.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """From frames to messages and from values to frames.
 
 **Reading, the fast path.** `MessageDecoder` decodes all headers of a chunk with one call: the
-headers are joined by newlines and read by msgspec as a sequence of typed objects. Why the count of
-objects alone tells that each came from its own frame: every header holds exactly one `}`, its last
-byte, and nothing that the typed decoder accepts nests. So as many objects as headers means that
-each `}` closed an object, and none stood in a string.
+headers are joined by newlines and read by msgspec as a sequence of typed objects. If the number of
+objects equals the number of headers, each object came from its own frame: every header holds
+exactly one `}`, as its last byte, and nothing that the typed decoder accepts can nest. So each `}`
+closed an object, and none of them was inside a string.
 
-**Reading, the slow path.** What the fast path refuses is tried header by header, and what is
-refused even alone is read by the lenient parser, which may find that the header's end was a `}`
-inside a string and that the true end is further on in the body. Beyond JSON, the lenient parser
-accepts:
+**Reading, the slow path.** If the fast path refuses a chunk, its headers are decoded one by one. A
+header that is refused even alone is read by the lenient parser, which may find that the supposed
+end was a `}` inside a string and that the true end is further on in the body. Beyond JSON, the
+lenient parser accepts:
 
 * long and short field names; unknown fields are skipped, of duplicates the last wins;
 * strings with raw control characters, unknown escapes (the character itself is kept), bytes that
@@ -19,15 +19,15 @@ accepts:
 
 Whatever the typed decoder accepts gives the same result in the lenient parser; a property test
 holds the two together. Headers never nest, so an object or a list as a value is malformed. Every
-pattern is possessive: time is linear in the length of the input, however hostile it is. Errors tell
-where, never what: a malformed header may hold a password.
+pattern is possessive: time is linear in the length of the input, however hostile it is. Errors name
+the position, never the content, since a malformed header may hold a password.
 
 **Records.** Last, `sow` frames are expanded: their body is a batch of records, each with a header
 of its own, and each becomes a message.
 
 **Writing.** Frames are built whole, with their length. Text is quoted, numbers are not; only what
 has to be escaped is, since UTF-8 and even bytes that are not UTF-8 go out raw. A publish with a
-store is the one frame that is not built here in full: `publish_head` gives what stands before the
+store is the one frame that is not built here in full: `publish_head` gives the part before the
 digits of the sequence, and the store, which assigns the sequence, appends digits, `PUBLISH_TAIL`
 and body. Constant fields come first and the sequence last, so that the head can be kept for each
 topic.
@@ -77,7 +77,7 @@ Payload: TypeAlias = bytes | bytearray | memoryview | str
 # -- values to frames --------------------------------------------------------
 
 PUBLISH_TAIL: Final = b"}"
-"""What stands between the sequence's digits and the body of a publish."""
+"""The part of a publish between the sequence's digits and the body."""
 
 _TO_ESCAPE: Final = re.compile(r'["\\\x00-\x1f]')
 _ESCAPES: Final = {chr(code): f"\\u{code:04x}" for code in range(0x20)} | {
@@ -392,7 +392,7 @@ _REFUSED: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class _RecordHead(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """The usual header of a record in a batch; whatever has more fields is read leniently."""
+    """The usual header of a record in a batch; a header with more fields is read leniently."""
 
     l: Unsigned  # noqa: E741  the wire's name for the length of the data
     k: str = ""
@@ -404,8 +404,8 @@ class MessageDecoder:
     """Reads the headers of frames that `FrameReader.split` has found.
 
     Args:
-        expand_sow: Make a message of each record of a `sow` frame. A broker says no: what it
-            receives under that name are requests.
+        expand_sow: Make a message of each record of a `sow` frame. A broker turns this off, because
+            the `sow` frames that it receives are requests.
     """
 
     def __init__(self, *, expand_sow: bool = True) -> None:

@@ -1,17 +1,17 @@
-"""Commands: what a client can ask of a server, and the acks that it can ask for.
+"""Commands that a client can send to a server, and the acks that it can request.
 
 A `Command` holds header fields and a body by their Python names, given as keywords or by chained
-setters, and writes itself as wire fields in one fixed order. It knows no client: executing it is
-the client's business, which also fills in ids, acks and the resolved bookmark.
+setters, and encodes itself as wire fields in one fixed order. It does not depend on a client: the
+client executes it, and fills in ids, acks and the resolved bookmark.
 
-Setting a bookmark is all it takes to make a subscription a bookmark subscription.
+Setting a bookmark turns a subscription into a bookmark subscription.
 
-A command asks for acks by a comma list and gets one ack message for each that it asked for, and no
-others. Lists are read with patience: spaces, empty items and `none` mean nothing.
+A command requests acks by a comma list and gets one ack message for each requested type, and no
+others. Lists are read leniently: spaces, empty items and `none` are ignored.
 
-`validate` refuses what no server could carry out, before it is sent. Each rule is a function of the
-command that raises `UsageError`; a table says which rules a command has to pass. Whatever depends
-on how a server is configured is left to the server.
+`validate` refuses a command that no server could execute, before it is sent. Each rule is a
+function of the command that raises `UsageError`; a table says which rules a command has to pass.
+Anything that depends on the server's configuration is left to the server.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Command:
         filter: Content filter.
         order_by: Order of the records of a query.
         batch_size: Records in one frame.
-        top_n: Most records, or messages of a replay.
+        top_n: The maximum number of records, or of messages of a replay.
         options: An `Options` or an option string.
         bookmark: Where to start; or what is acknowledged, in a `sow_delete` on a queue.
         sub_id: Id of the subscription; several, or `all`, in an `unsubscribe`.

@@ -1,24 +1,24 @@
 """From a byte stream to frames: one persistent buffer, split by length.
 
-A frame is a 4-byte big-endian length and so many bytes: a header from `{` to its `}`, then the body
-. The reader is a state machine over one buffer::
+A frame is a 4-byte big-endian length and that many bytes: a header from `{` to its `}`, then the
+body. The reader is a state machine over one buffer::
 
     view = reader.writable()            # where the next bytes may be written, never empty
     reader.received(link.recv_into(view))
     heads, bodies = reader.split()      # every whole frame; what is left waits at the front
 
-Rules, in the order of their weight:
+Rules, the most important first:
 
 * `split` is called after each `received`. It copies the chunk once and slices it, so nothing that
   it returned refers to the buffer.
 * A length above the limit is refused as soon as its four bytes are there, before any of the frame
   is read. Memory follows the bytes that have arrived (the buffer doubles when it is full), never
   the length that a peer merely announced, and shrinks back after a large frame.
-* A header ends at the first `}`. It may be one inside a string: the decoder notices, and has the
-  body to look on in.
-* Zero-length frames are skipped. A frame without any `}` is a protocol error (2.3.8). After a
-  `ProtocolError` the stream is lost; whole frames that stood before the fault in the same chunk go
-  with it, just as if the link had broken a moment earlier.
+* A header ends at the first `}`. That may be one inside a string: the decoder detects this and
+  continues the search in the body.
+* Zero-length frames are skipped. A frame without any `}` is a protocol error. After a
+  `ProtocolError` the stream is unusable. Whole frames before the fault in the same chunk are lost
+  with it, as if the link had broken a moment earlier.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Frames = tuple[list[bytes], list[bytes]]
 
 
 class FrameReader:
-    """Splits what a peer sends into frames.
+    """Splits the bytes that a peer sends into frames.
 
     Args:
         max_frame_bytes: Larger frames are refused.

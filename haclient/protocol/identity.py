@@ -1,16 +1,16 @@
 """Publisher ids and server versions.
 
-Publisher ids are the same on every instance and in every life.
+Publisher ids are the same on every instance and in every run.
 
-A publisher id is a CRC-64 of the client name : the reflected Jones polynomial, all ones
-to start with, no final inversion. It is not a secret and not unique by construction; names are.
+A publisher id is a CRC-64 of the client name: the reflected Jones polynomial, initial value all
+ones, no final inversion. It is not secret. Uniqueness is guaranteed by the names, not by the ids.
 
-A message that was published without a sequence gets an identity from the instance that took it,
-made from the client name, a byte 1 and the instance name, so that it can never collide with the
+A message published without a sequence gets its identity from the instance that accepted it. That id
+is computed from the client name, a byte 1 and the instance name, so that it never collides with
 numbers that a client assigns itself.
 
-A version is dotted text whose first four parts are major, minor, maintenance and hotfix; what
-follows names a build. Each part counts as 99 at most, so that `5.3.4.99` becomes 5030499.
+A version is dotted text whose first four parts are major, minor, maintenance and hotfix; the rest
+names a build. Each part counts as 99 at most, so that `5.3.4.99` becomes 5030499.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
 """One message, in either direction, and the table of its header fields.
 
-Everything that reads or writes a header is built from `HEADERS`: the fields of `Message` and their
+All code that reads or writes a header is built from `HEADERS`: the fields of `Message` and their
 wire names, the spellings that the lenient decoder knows, and the order in which a `Command` writes
-its fields. A field has one name in Python, one that we write, and any number that we read, since
-peers may use the long or the short name. Fields of the protocol's past (`data_only`, `send_empty`,
-`send_oof`, the timers ...) are not listed: they are skipped like any unknown field, their modern
-form is an option.
+its fields. A field has one name in Python, one name that we write, and any number of names that we
+read, since peers may use the long or the short name. Obsolete fields of the protocol (`data_only`,
+`send_empty`, `send_oof`, the timers ...) are not listed: they are skipped like any unknown field,
+and options have replaced them.
 
 `Message` has a field for each header and the body. It is at the same time the type that msgspec
 decodes headers into, so that a received message costs one allocation; the hot path depends on four
 of its properties:
 
 * it is not tracked by the garbage collector. A message that has an `owner` therefore keeps that
-  owner alive for as long as it is kept itself, and a cycle through a message is never collected:
-  whoever queues messages of its own empties that queue when it closes;
+  owner alive, and a cycle through a message is never collected: an object that queues messages of
+  which it is the owner must empty the queue when it closes;
 * an unknown field makes the fast decoder give up, instead of skipping what may be the long name of
   a known field; the lenient decoder then sorts it out;
-* three fields are not of the wire (`data`, `number`, `owner`). Their types accept nothing that a
-  peer could send under any name;
+* three fields do not exist on the wire (`data`, `number`, `owner`). Their types accept nothing that
+  a peer could send under any name;
 * its values are immutable, so a message may be kept after a handler has returned.
 
 Absent text is an empty string, an absent number `None`. Header bytes that are not UTF-8 are kept as
@@ -145,7 +145,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         filter: Content filter of a request.
         order_by: Order of a query's records.
         batch_size: Records wanted in one frame; records that came in one frame.
-        top_n: Most records, or replayed messages, that are wanted.
+        top_n: The maximum number of records, or of replayed messages.
         options: The option string.
         bookmark: Position in the transaction log, in wire form; see `position`.
         sow_key: Key of the record.
@@ -160,7 +160,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         version: Version of the peer.
         ack_type: Acks wanted, as a comma list; or the one ack type that this is.
         status: `success`, `failure` or `retry`.
-        reason: Why, in the server's words.
+        reason: The server's explanation of the status.
         log_starts: Recent starts of the server's log, in a logon ack of the reference broker; in
             its persisted acks the youngest of them with a position that the log has reached.
         expiration: Lifetime of the record in seconds.
@@ -174,7 +174,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         records_deleted: Records that a `sow_delete` removed.
         sequence: The publisher's sequence number.
         data: The body.
-        number: What the bookmark store calls this message; 0 where none has logged it.
+        number: The bookmark store's number for this message; 0 if no store has logged it.
         owner: Where `discard` goes.
     """
 

@@ -1,13 +1,13 @@
-"""The option string of a command, as a value .
+"""The option string of a command, as a value.
 
-`Options(oof=True, conflation="100ms")` is what an application writes, `oof,conflation=100ms` what
-goes out; `Options.parse` is the way back, which the broker goes. An option string is a comma list
-of `name` and `name=value`; a value in square brackets may hold commas. Empty tokens, spaces and
-`none` mean nothing, since official constants end with a comma and are joined by concatenation; of
-an option given twice the last wins.
+An application writes `Options(oof=True, conflation="100ms")`, which is sent as
+`oof,conflation=100ms`; the broker reads it back with `Options.parse`. An option string is a comma
+list of `name` and `name=value`; a value in square brackets may hold commas. Empty tokens, spaces
+and `none` mean nothing, since official constants end with a comma and are joined by concatenation;
+of an option given twice the last wins.
 
-What can be refused without knowing the server is refused when the value is made, by either side
-unknown options, values that cannot be read, and options that exclude or need each other.
+Errors that do not depend on the server are refused on both sides when the value is created: unknown
+options, values that cannot be parsed, and options that exclude or require each other.
 
 Intervals are a number and one of `ns us ms s m h d w`; without a unit they are seconds. Sizes are a
 number of bytes, with `kb mb gb tb` (powers of 1024) or the exponents `k` and `M` (powers of 1000).
@@ -329,7 +329,7 @@ class Options:
 
     @property
     def lease_extension_s(self) -> float | None:
-        """How much longer the lease shall last, in seconds."""
+        """By how much the lease is extended, in seconds."""
         return _seconds(self.lease_extension)
 
     @property
@@ -437,7 +437,7 @@ def _read(name: str, value: str | None) -> object:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Tokens between commas, but for commas in brackets and quotes; stripped, none empty."""
+    """Tokens between commas, except commas in brackets and quotes; stripped, none empty."""
     depth = 0
     quote = ""
     start = 0

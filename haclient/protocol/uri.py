@@ -193,7 +193,7 @@ _DEFAULTS: Final[dict[str, object]] = {
 
 
 class _Malformed(Exception):
-    """What is wrong, in words that hold nothing secret."""
+    """A description of the error that contains no secret."""
 
 
 def _parse(text: str) -> Uri:

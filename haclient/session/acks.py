@@ -1,8 +1,8 @@
 """Commands that wait for the server's answer.
 
-A command is *pending* from its sending until the ack that confirms it has arrived, a failure ack
-has come instead, or the connection is lost. Acks are matched by command id first; what the user did
-not ask for is dropped here, what the user asked for also goes to the command's subscription.
+A command is *pending* from the moment it is sent until its confirming ack arrives, a failure ack
+arrives instead, or the connection is lost. Acks are matched by command id first; an ack that the
+user did not request is dropped here, and a requested one also goes to the command's subscription.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DISCONNECT_REASONS: Final[tuple[tuple[str, type[HAClientError], str], ...]] = (
 
 
 class PendingCommand:
-    """One command on its way; either `ack` or `error` is set when `wake` is called.
+    """One command in flight; either `ack` or `error` is set when `wake` is called.
 
     Attributes:
         what: The command in words, for error messages.

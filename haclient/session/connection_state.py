@@ -18,7 +18,7 @@ __all__ = ["ConnectionState", "ConnectionStatus", "StateListener"]
 
 
 class ConnectionState(enum.StrEnum):
-    """How far the connection is."""
+    """The states of a connection, as reported to the application."""
 
     DISCONNECTED = "disconnected"
     """There is no connection."""

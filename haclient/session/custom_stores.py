@@ -1,9 +1,9 @@
 """Stores that the user has written, behind the two fast interfaces.
 
 A custom `PublishStore` keeps messages but does not send them: `SendingStore` builds the frames
-again and stands in for the send queue, and on a reconnect asks the store to `replay`. A custom
+again and acts as the send queue, and on a reconnect asks the store to `replay`. A custom
 `BookmarkStore` works message by message: `StoreSubscription` is its view of one subscription.
-Neither is as fast as the stores of this project; both keep every promise.
+Neither is as fast as the stores of this project, but both give the same guarantees.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class SendingStore(FrameLog):
 
 
 class StoreSubscription(Resumption):
-    """One subscription of a `BookmarkStore` that knows only single messages."""
+    """One subscription of a `BookmarkStore` that handles messages one by one."""
 
     def __init__(self, store: BookmarkStore, sub_id: str) -> None:
         self._store = store

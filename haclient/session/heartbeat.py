@@ -1,13 +1,13 @@
 """When to send a heartbeat, and when to consider the peer dead.
 
 Both ends promise to send *something* at least once per interval, and any traffic counts. We send a
-heartbeat every interval whatever else was sent: that is 35 bytes, and no bookkeeping on the hot
-path. The peer's heartbeats are not answered: two ends that answered would answer each other's
-answers without a pause. The peer is dead when it was silent for the idle limit, two intervals
-by default.
+heartbeat every interval, even if other data was sent: it is only 35 bytes, and needs no bookkeeping
+on the hot path. The peer's heartbeats are not answered, because two ends that did would answer each
+other forever. The peer is considered dead when it was silent for the idle limit, two intervals by
+default.
 
-While we do not read the socket ourselves (a subscription is full), silence proves nothing: the
-idle timer stands still, while our own heartbeats continue.
+While we do not read the socket ourselves (a subscription is full), silence proves nothing: the idle
+timer is paused, while our own heartbeats continue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Due", "Heartbeat"]
 
 
 class Due(enum.Enum):
-    """What the moment asks for."""
+    """Which heartbeat action is due."""
 
     NOTHING = enum.auto()
     BEAT = enum.auto()
@@ -32,7 +32,8 @@ class Heartbeat:
 
     Args:
         interval_s: How often each end sends something, at least, in seconds.
-        idle_limit_s: Silence after which the peer is lost; two intervals by default.
+        idle_limit_s: Seconds of silence after which the peer is considered dead; two intervals by
+            default.
 
     Raises:
         UsageError: The interval is not positive, or the limit is shorter than one interval.

@@ -1,8 +1,9 @@
 """The logon exchange.
 
-One `logon` frame, answered by a `processed` ack. `success` says what the server knows of this
-publisher; `retry` asks for other credentials on the same connection, at most `MAX_ROUNDS` times;
-anything else is a refusal. The exchange is pure: the shell asks the authenticator and the wire.
+The client sends one `logon` frame and gets a `processed` ack. Status `success` carries what the
+server has seen from this publisher; `retry` asks for other credentials on the same connection, at
+most `MAX_ROUNDS` times; anything else is a refusal. The exchange is pure: the caller talks to the
+authenticator and the wire.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class LogStart:
     """One start of the server's transaction log.
 
     Attributes:
-        id: Random number that the server drew for this start.
+        id: Random number that the server generated for this start.
         first_position: The first log position that was written after it.
     """
 
@@ -65,11 +66,12 @@ class LoggedOn:
     """The server's answer to a logon.
 
     Attributes:
-        seen: The highest sequence of this publisher that the server has seen: number above it.
-            `None` when the server does not say.
-        persisted: The highest that is persisted here and on all sync destinations: trim to it.
-            `None` when the server does not say: then nothing is trimmed and no gap is concluded.
-        server_version: As the server writes it.
+        seen: The highest sequence of this publisher that the server has seen; new publishes are
+            numbered above it. `None` when the server does not report it.
+        persisted: The highest sequence persisted on the server and on all sync destinations; the
+            store is trimmed to it. `None` when the server does not report it: then nothing is
+            trimmed and no gap is assumed.
+        server_version: The version as the server writes it.
         reason: The informative text of a successful ack.
         log_starts: The recent starts of the server's transaction log, oldest first; empty for a
             server that does not name them.

@@ -1,8 +1,8 @@
 """The recovery plan: how a lost connection becomes a live one.
 
-One table. Each state names one step of the shell. A step that succeeds leads to the next state; a
-loss in any of them leads back to `CHOOSING`. There is one plan per client and it is in one state:
-however many errors arrive, there is one recovery, and a loss during it starts it again.
+Each state names one step that the caller carries out. A step that succeeds leads to the next state;
+a loss in any state leads back to `CHOOSING`. There is one plan per client, in one state at a time:
+however many errors arrive, there is a single recovery, and a loss during it restarts it.
 
 ==============  =============================================================
 CHOOSING        ask the chooser for URI and authenticator; an empty URI ends it
@@ -18,8 +18,8 @@ LIVE            work, until the connection is lost
 
 A connection is *stable* once it has been LIVE for `STABLE_AFTER_S`. A stable connection that is
 lost is not the server's failure: the same server is tried first, and the delay strategy was reset.
-Everything lost before that counts as a failure of the server, so a server that logs us on and cuts
-the connection at once is left for the next one, after growing waits.
+Everything lost before that counts as a failure of the server, so a server that accepts the logon
+and immediately cuts the connection is abandoned for the next one, after growing waits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WARN_AT_LEAST_EVERY_S: Final = 600.0
 
 
 class Recovery(enum.StrEnum):
-    """Where the recovery stands."""
+    """The states of the recovery."""
 
     CHOOSING = "choosing"
     WAITING = "waiting"
@@ -67,10 +67,10 @@ class RecoveryPlan:
     """The state of one client's recovery.
 
     Attributes:
-        state: Where it stands.
+        state: The current state.
         attempts: Servers tried since the last stable connection.
-        is_stable: Whether the current connection, or else the one that was lost last, was LIVE for
-            long enough.
+        is_stable: Whether the current connection, or otherwise the last one, was LIVE for long
+            enough.
     """
 
     __slots__ = ("attempts", "is_stable", "state")
@@ -109,7 +109,7 @@ class FailureLog:
         self._interval_s = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether an attempt that failed at `now` (seconds) is to be warned of."""
+        """Whether to log a warning for an attempt that failed at `now` (seconds)."""
         if self._interval_s and now < self._warn_at:
             return False
         self._interval_s = min(

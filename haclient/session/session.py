@@ -1,18 +1,18 @@
-"""The session: what the messages of one chunk mean.
+"""The session: interprets the messages of one chunk.
 
-`receive` takes every message of one read from the socket and answers with `Received`: batches for
-subscriptions in the order of arrival, and what the acks among them say. It sends nothing, waits for
-nothing and knows no clock. The order that the shell keeps when it acts on the answer is contract:
+`receive` takes every message of one read from the socket and returns `Received`: batches for
+subscriptions in the order of arrival, and the results of the acks among them. It sends nothing,
+waits for nothing and has no clock. The caller must act on the result in this order:
 
 1. `persisted` moves the publish store's tail, after the failed writes below it were looked up;
 2. batches and markers go to the sinks in order;
 3. confirmed commands wake (that has happened already: waking is only a mark in the scheduler).
 
 A message of a bookmark subscription is logged in the bookmark store *here*, before any sink sees
-it; one that the store has seen before is a duplicate and goes nowhere else.
+it; one that the store has seen before is a duplicate and is not delivered.
 
-The loop of `receive` is the hot path: neighbours with the same `sids` text form a run and are
-handled as one.
+The loop of `receive` is the hot path: adjacent messages with the same `sids` text form a run and
+are handled together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Received", "Session"]
 
 
 class Received:
-    """What one chunk of messages asks the shell to do.
+    """What the caller has to do for one chunk of messages.
 
     Attributes:
         deliveries: Batches, markers and errors that end a subscription, in the order of arrival.
@@ -42,7 +42,8 @@ class Received:
         disconnect_reason: Why the server is about to close the connection; empty unless the last
             message says so.
         log_reached: A position that the server's log has reached, in wire form; empty if none.
-        fault: What cannot be read, after all that stood before it; the connection has to end.
+        fault: The error of a part that cannot be read, which follows the messages; the connection
+            must be closed.
     """
 
     __slots__ = (
@@ -90,8 +91,8 @@ class Session:
     def receive(self, messages: Sequence[Message]) -> Received:
         """Sort one chunk.
 
-        What stands before something that cannot be read counts: it is in the bookmark store, and
-        would be taken for delivered.
+        Messages before an unreadable part count: they are in the bookmark store, and would be taken
+        for delivered.
 
         Raises:
             StoreError: The bookmark store cannot remember a message; it was not delivered.
@@ -158,8 +159,8 @@ class Session:
             out.deliveries.append((subscription, run))
             return
         if subscription.accepted is not None:
-            # A message proves that the command was accepted, wherever its ack stands. A bookmark
-            # store that starts over must do so before it logs the first message.
+            # A message proves that the command was accepted, even if its ack comes later. A
+            # bookmark store that starts over must do so before it logs the first message.
             subscription.accepted()
             subscription.accepted = None
         try:

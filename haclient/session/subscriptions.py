@@ -2,8 +2,8 @@
 
 A *subscription* here is anything that receives messages for one command: a subscribe, a query,
 both. The server names the receivers of a publish in `sids`, of a query's records in `query_id`, of
-an ack in `cid`. The router keeps one table from those ids to subscriptions and remembers each
-`sids` text it has taken apart, since the same few texts come with every message.
+an ack in `cid`. The router keeps one table from those ids to subscriptions and caches each `sids`
+text that it has split, since every message carries one of the same few texts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REMEMBERED_ROUTES = 1024  # distinct `sids` texts; more than any client has sub
 
 
 class Marker(enum.Enum):
-    """What stands between messages in a subscription's queue."""
+    """A marker between messages in a subscription's queue."""
 
     CAUGHT_UP = enum.auto()  # the query or the replay is complete: what follows is live
     GAP = enum.auto()  # the connection was lost here: messages may be missing
@@ -45,7 +45,7 @@ class Marker(enum.Enum):
 
 
 class Phase(enum.Enum):
-    """How far a subscription is."""
+    """The phases of a subscription."""
 
     OPENING = enum.auto()  # its opener still waits for the server's answer
     OPEN = enum.auto()
@@ -67,14 +67,14 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """A command that has a receiver, with everything that the server is asked for.
+    """A command that has a receiver, with everything that it requests from the server.
 
-    It is made once from the application's command and never changed on its way to the wire. What
-    depends on the connection (command id, resolved bookmark, options of a resume) is given to
-    `header` for each sending.
+    It is built once from the application's command and never changed. What depends on the
+    connection (command id, resolved bookmark, options of a resume) is passed to `header` each time
+    it is sent.
 
     Attributes:
-        fields: The header by wire name, complete but for the command id.
+        fields: The header by wire name, complete except for the command id.
         body: The body.
         sub_id: The id of the receiver.
         query_id: The id of its query; empty for commands that query nothing.
@@ -200,18 +200,18 @@ class Subscription:
     """One command's receiver.
 
     Attributes:
-        request: What was asked for; another one after it was replaced or paused.
+        request: The current request; replacing or pausing the subscription changes it.
         sub_id: The id that its messages show, and that `unsubscribe` takes.
         command_id: The id of its command, which some acks carry alone.
-        log: The bookmark store's memory of it; `None` when nothing is to be remembered.
+        log: Its part of the bookmark store; `None` if the store does not track it.
         owner: Where `discard` of its messages goes; the log itself by default.
-        phase: How far it is.
+        phase: Its phase.
         accepted: Called once, when the server accepts the command and before its first message.
         user_acks: Ack types that the user asked for, delivered like messages.
-        ends_after: What has still to arrive before it is over; always empty for those that last
+        ends_after: What must still arrive before it ends; always empty for subscriptions that last
             until `unsubscribe`.
         markers: Whether `group_begin` and `group_end` are delivered like messages.
-        position: How far it has got on the link, and where it resumes.
+        position: How much it has received on the link, and where it resumes.
     """
 
     __slots__ = (

@@ -1,7 +1,8 @@
 """Whether a `BookmarkStore` keeps what the client relies on.
 
 The last check is a seeded random run against a model of sets: entries in the order of their
-arrival, and which of them are discarded. All that is asked of a store follows from those two.
+arrival, and which of them are discarded. Everything that is required of a store follows from those
+two.
 """
 
 from __future__ import annotations

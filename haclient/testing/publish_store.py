@@ -1,7 +1,8 @@
-"""The promises of `PublishStore`, each as a check that a store can fail.
+"""The contract of `PublishStore`, one check for each promise.
 
-Every check gets stores from `make_store`, does a few things with them and compares what they say
-with what they were given. The last one does a long seeded walk beside a dictionary of frames.
+Every check gets stores from `make_store`, performs a few operations and compares the results with
+what was stored. The last check runs a long seeded sequence of random operations against a
+dictionary of frames as the model.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Commands and their confirmation.
 
-Every command but a publish asks for `processed` and waits for it; a refusal is raised as the error
-its reason names. The receiver of a command's messages is entered in the router before the command
-is sent, and taken out again when the command fails or its caller gives up, in which case the server
-is asked to stop as well.
+Every command except a publish requests a `processed` ack and waits for it; a refusal is raised as
+the error that its reason names. The receiver of a command's messages is added to the router before
+the command is sent. It is removed when the command fails or its caller gives up; in the latter case
+the server is also told to stop.
 
 `MOST_RECENT` is resolved here, from the bookmark store, and never reaches the wire.
 """
@@ -66,8 +66,8 @@ class Commander:
         session: Where receivers and waiting commands are registered.
         bookmark_store: Records what bookmark subscriptions have received, or `None`.
         clock_us: Tells microseconds since 1970, by a clock that may step.
-        status: What is known of the connection.
-        thread: The client's, on which its messages are discarded.
+        status: The state of the connection.
+        thread: The client's thread, on which its messages are discarded.
 
     Attributes:
         resume: Where bookmark subscriptions resume.

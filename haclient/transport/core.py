@@ -1,12 +1,12 @@
-"""The life of a client's connection: connect, log on, serve, lose, close.
+"""The life cycle of a client's connection: connect, log on, run, lose, close.
 
 `Core` puts the pieces together for one client: session, commander, publisher, callbacks, and at
 most one connection at a time. `Client` calls `connect` and `logon`; `Reconnector` takes the single
 steps in the order of its recovery plan.
 
-Where connections follow each other (`status.reconnects`), commands wait until the client is live,
-and subscriptions that last survive a lost connection: undelivered messages are dropped, since they
-are redelivered, and delivered, undiscarded ones are de-duplicated by the bookmark store.
+In a client that reconnects (`status.reconnects`), commands wait until the client is live, and
+lasting subscriptions survive a lost connection: undelivered messages are dropped, since they are
+redelivered, and delivered, undiscarded ones are de-duplicated by the bookmark store.
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ _logger = logging.getLogger(__name__)
 
 
 class ClosedByOwnError(DisconnectedError):
-    """The connection ended with an error of this client, which leaves its block as itself."""
+    """The connection ended with an error of this client, which is raised from its block."""
 
 
 class Core:
     """The parts of one client and their lifetime.
 
     Args:
-        settings: What the client was made with.
+        settings: The settings of the client.
         manager: Remembers the subscriptions to send again, in a client that reconnects.
 
     Attributes:
-        status: What is known of the connection; the one owner of those facts.
+        status: The state of the connection; its single owner.
         resumable: The subscriptions that survive a lost connection, by id.
         drops: Whether a handler's subscription that the server has ended (its id, the error) may
             end with a log line; a client that reconnects has a policy for that.

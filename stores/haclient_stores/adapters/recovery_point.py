@@ -2,7 +2,7 @@
 
 A store in a file is lost with its file, and is no help on another host. An adapter keeps the newest
 recovery point of each subscription elsewhere: in a topic of the server, in a database. It knows no
-discards behind the point, so messages that were discarded out of order may be redelivered; nothing
+discards after the point, so messages that were discarded out of order may be redelivered; nothing
 is lost.
 
 **Server order.** A list of bookmarks is a safe place to begin on the server in whose order it was
@@ -52,7 +52,7 @@ class RecoveryPoint:
         server: The address of the server in whose order the list is; empty when unknown.
         caught_up_us: Everything that servers had at this time was received and discarded. In
             microseconds since 1970; 0 when unknown.
-        generation: How often the subscription was begun anew, at an explicit start or by a purge:
+        generation: How often the subscription was started over, at an explicit start or by a purge:
             a point of a lower generation than the store's is older, whatever it names. From 1 on;
             0 when unknown.
     """
@@ -153,7 +153,7 @@ class PointFeed:
         """
         for point in points:
             sent = self._sent.get(point.sub_id) or RecoveryPoint(point.sub_id, "")
-            if not point.bookmark:  # purged, or begun anew at an explicit start
+            if not point.bookmark:  # purged, or started over at an explicit start
                 if sent.generation and sent.generation == point.generation:
                     continue  # neither: the store has an older state of its file, so keep the point
                 if sent.bookmark:
