@@ -74,20 +74,20 @@ class BrokerConfig:
         listen: Addresses to listen on, `tcp://HOST:PORT`; port 0 takes a free one.
         data_dir: Directory of the journal; `None` keeps it in memory, until the broker ends.
         users: Passwords by user; `None` turns authentication off.
-        log_topics: What the journal records; nothing when empty.
+        log_topics: The topics that the journal records; none when empty.
         sow_topics: Topics with a state of the world.
         ack_interval_s: How long persisted acks are collected, unless a logon asks for another time.
         flush_interval_s: Time between two syncs of policy `interval`.
         fsync: When the journal is synced to the disk.
         segment_bytes: Size of a journal file; a block that is larger makes its file larger.
         high_water_bytes: Unsent bytes of a connection above which its bookmark subscriptions read
-            the log instead of being sent what is published.
+            the log instead of receiving live messages.
         low_water_bytes: Unsent bytes below which replay continues.
         slow_client_bytes: Unsent bytes above which a connection is cut as a slow client.
-        max_frame_bytes: A larger frame closes its connection. The default leaves room for headers
-            that a delivery has in addition to those of the publish.
+        max_frame_bytes: A larger frame closes its connection. The default leaves room for the
+            headers that a delivery adds to those of the publish.
         version: Server version in the logon ack.
-        replicate_to: Destinations of replication, which get everything that is logged. Each
+        replicate_to: Replication destinations, which receive everything that is logged. Each
             instance needs a name of its own.
         dial_timeout_s: How long connecting to a destination may take.
         redial_s: Wait after the first failure to connect; each further failure doubles it.

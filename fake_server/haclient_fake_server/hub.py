@@ -1,8 +1,9 @@
-"""The hub: carries out the engine's effects, in an order that is part of the contract.
+"""The hub: applies the engine's effects, in an order that is part of the contract.
 
-Journal first, then sends, then closes; only `live` subscriptions are sent it sooner.
-Everything here is synchronous, so no other step interrupts an engine step and its effects. That
-alone makes the order of the log the order in which every subscriber receives messages.
+The journal is written first, then data is sent, then connections are closed; only `live`
+subscriptions are sent data earlier. Everything here is synchronous, so nothing runs between an
+engine step and its effects. This guarantees that every subscriber receives messages in the order of
+the log.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Hub:
     """One engine, its journal and its connections.
 
     Args:
-        config: Of the broker.
+        config: The configuration of the broker.
         journal: An open journal.
         now_us: The wall clock in microseconds; from here on only trio's clock is read.
         progress_file: Where the progress of replication is written; `None` without destinations.

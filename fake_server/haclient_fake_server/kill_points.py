@@ -1,7 +1,7 @@
-"""Named points at which a broker can be killed, for tests of what a kill leaves behind.
+"""Named points at which a broker can be killed, for tests of the state after a kill.
 
-A process in which a point is armed sends itself SIGKILL there: nothing is flushed, no
-`finally` runs. `haclient_fake_server.testing` arms a point by a line on its standard input.
+A process in which a point is armed sends itself SIGKILL there: nothing is flushed, no `finally`
+runs. `haclient_fake_server.testing` arms a point by writing a line to the process's standard input.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class TcpListener:
     Args:
         host: The interface, by name or number.
         port: The port; 0 takes a free one.
-        accept: Gets the server's end of each connection.
+        accept: Called with the server's end of each connection.
         limit: Returns how many file descriptors the process may have; called for each connection.
 
     Attributes:

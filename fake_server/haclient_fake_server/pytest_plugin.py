@@ -1,7 +1,7 @@
 """Fixtures for pytest: brokers and clusters to test an application against.
 
 Installed with the package, under the name `haclient`; `-p no:haclient` switches it off. Loading it
-imports nothing of ours: a test run that uses no fixture pays nothing.
+does not import the package, so a test run that uses no fixture pays nothing.
 
 | fixture | gives | needs |
 |---|---|---|

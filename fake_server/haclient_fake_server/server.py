@@ -43,7 +43,7 @@ class BrokerServer:
     """A running broker, for as long as its `async with` block.
 
     Args:
-        config: Of the broker.
+        config: The configuration of the broker.
         disk: The file system of the journal; the real one by default.
         wall_clock_us: Returns microseconds since 1970; called once, at the start.
         dial: How to reach a destination of replication.

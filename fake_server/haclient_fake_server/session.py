@@ -4,10 +4,9 @@ The reader of a `Session` splits and decodes what arrives and passes whole chunk
 writer sends what the hub has queued, and asks it for more of a replay whenever the queue is short,
 so a replay runs at its reader's pace. Neither does any work per message.
 
-A destination is dialled again for as long as the broker runs. The wait doubles with each failure up
-to a limit, and starts from the beginning once the destination was reached. The engine's heartbeats
-end a connection that is silent. Of several failures in a row the log has only the first as a
-warning.
+A destination is redialled for as long as the broker runs. The wait doubles with each failure up to
+a limit, and is reset once the destination was reached. The engine's heartbeats end a silent
+connection. Of several failures in a row, only the first is logged as a warning.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ class Session:
     Args:
         number: Its number in the engine.
         link: The connection itself.
-        hub: Takes what is received.
-        config: Of the broker.
+        hub: Receives the decoded messages.
+        config: The configuration of the broker.
 
     Attributes:
         number: Its number in the engine.
-        unsent_bytes: How much is queued and not yet with the kernel.
-        reason: Why it is to be closed; empty while it is not.
+        unsent_bytes: Bytes that are queued and not yet passed to the kernel.
+        reason: Why it is being closed; empty while it is not.
     """
 
     def __init__(self, number: int, link: Link, *, hub: Hub, config: BrokerConfig) -> None:

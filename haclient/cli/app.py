@@ -33,7 +33,7 @@ for _command in (broker, demo, ping, publish, sow, store, subscribe):
 
 
 class _OneLine(logging.Formatter):
-    """Warnings look like our errors, so that one grep finds both."""
+    """Formats warnings like our errors, so that one grep finds both."""
 
     @override
     def format(self, record: logging.LogRecord) -> str:

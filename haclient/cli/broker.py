@@ -40,7 +40,7 @@ def read_users(path: Path) -> dict[str, str]:
 
     Raises:
         UsageError: A line has no colon, no user, or names a user again. It names the line, never
-            what stands in it.
+            what it contains.
     """
     users: dict[str, str] = {}
     try:

@@ -8,7 +8,8 @@ make sure that no command hangs:
 * *after that*, the client looks for a lost connection on all servers until `give_up_after_s` has
   passed.
 
-A server that says that the client name is in use ends both: the next attempt would fight for it.
+If a server reports that the client name is in use, both end at once: another attempt would compete
+with the other client for the name.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _LONGEST_WAIT_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """What a command needs to be connected.
+    """The connection parameters of a command.
 
     Attributes:
         servers: URIs, best first.
@@ -55,7 +56,7 @@ class Connection:
         give_up_after_s: How long the client tries to reconnect, in seconds.
         publish_store: Owned by the client from now on, which closes it.
         bookmark_store: Likewise.
-        on_publish_gap: What to do with a server that has lost what was acknowledged.
+        on_publish_gap: What to do with a server that has lost acknowledged messages.
         on_failed_write: Called with each publish that the server refused, and its reason.
     """
 

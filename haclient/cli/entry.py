@@ -1,9 +1,10 @@
-"""The entry point of the installed command; it imports nothing of ours before it must.
+"""The entry point of the installed command; it imports the package as late as possible.
 
-Loading the command line takes a while, and Ctrl-C during that time must not print a traceback.
-A shell may start a process without a standard stream (`>&-`). The first file that is opened would
-then get its descriptor, and output would be written into a store. So each free descriptor is taken
-by the null device, opened in the wrong direction: using the stream stays an error.
+Loading the command line takes a while, and Ctrl-C during that time must not print a traceback. A
+shell may start a process without a standard stream (`>&-`). The first file that is opened would
+then get its descriptor, and output would be written into a store. So each missing standard
+descriptor is opened on the null device, in the wrong direction, so that using the stream is still
+an error.
 """
 
 from __future__ import annotations

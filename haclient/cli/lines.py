@@ -95,7 +95,7 @@ class LineSplitter:
         return bool(self._rest)
 
     def finish(self) -> list[bytes]:
-        """What stands after the last delimiter: one message, or none."""
+        """The rest after the last delimiter: one message, or none."""
         rest = b"".join(self._rest)
         self._rest.clear()
         return [rest] if rest else []
@@ -103,14 +103,14 @@ class LineSplitter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What a file holds now, and whether its beginning is still what it was.
+    """The contents of a file now, and whether its beginning is unchanged.
 
     Attributes:
         size: Its length in bytes.
-        digest: Of the whole content.
+        digest: The digest of the whole content.
         lines: How many messages it holds.
-        prefix_digest: Of the first bytes that were asked for; empty when it is shorter than that.
-        prefix_is_open: Those first bytes ended within a line that has become longer since.
+        prefix_digest: The digest of the requested prefix; empty when the file is shorter.
+        prefix_is_open: The prefix ends within a line that has grown since.
     """
 
     size: int

@@ -39,7 +39,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 class PositiveNumber(click.FloatRange):
-    """A number above zero; "nan" is none, whatever it is compared with."""
+    """A number above zero; "nan" is refused, since no comparison with it is true."""
 
     def __init__(self) -> None:
         super().__init__(min=0, min_open=True)

@@ -1,9 +1,9 @@
 """What the commands print: messages, results, and a progress bar on a terminal.
 
 A message may be discarded only after it has left this process, so messages are written to the
-descriptor itself, without a buffer. A reader that does not read must not stop our heartbeats: a
-pipe is written only while it has room, in pieces no larger than a ready pipe takes at once, and the
-task waits in between.
+descriptor itself, without a buffer. A consumer that stops reading must not stop our heartbeats: a
+pipe is written only while it has room, in pieces no larger than a ready pipe accepts, and the task
+waits in between.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _READY_PIPE_BYTES: Final = select.PIPE_BUF
 
 
 class OutputClosed(Exception):
-    """Nobody reads our output any more."""
+    """The consumer has closed our output."""
 
 
 class OutputWriter:
@@ -175,7 +175,7 @@ class Progress:
     """Callbacks with which a task reports its progress.
 
     Attributes:
-        update: Called with how much is done.
+        update: Called with the amount done so far.
         report: Called with a line about what has just happened.
     """
 

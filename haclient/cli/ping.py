@@ -1,4 +1,4 @@
-"""`haclient ping`: is each server there, does it let us in, and how fast does it answer?"""
+"""`haclient ping`: whether each server is reachable and accepts a logon, and how fast it answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of `haclient publish`: what it remembers, what it has to do, and the loop itself."""
+"""One run of `haclient publish`: the ledger it keeps, the plan, and the publishing loop."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Summary(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class PublishRun:
-    """One run of the command: what it was asked, where it publishes to, what it has done."""
+    """One run of the command: its request, its store and its results so far."""
 
     request: PublishRequest
     store: FilePublishStore | MemoryPublishStore

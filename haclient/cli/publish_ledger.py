@@ -1,22 +1,22 @@
 """Which lines of which file a publish store has already stored: the rules of `publish --store`.
 
 A publish store numbers its messages without gaps while one process uses it, so while a file is
-being published, *line k has sequence base + k*. The base is noted before the first line is stored;
-after a kill, the store (or the server, where that knows more) says how far the numbers went, and
+being published, *line k has sequence base + k*. The base is recorded before the first line is
+stored. After a kill, the store (or the server, if it knows more) gives the last number used, and
 the difference to the base is the number of lines that need not be published again. Nothing is
 written per line.
 
-That difference means lines only as long as nothing else takes numbers in between. So there is at
+The difference counts lines only as long as nothing else takes numbers in between. So there is at
 most one *open* file. Each run first closes it: the number of lines stored so far is noted as a
-plain count. Only then may another file, or stdin, take numbers. A run that ends in order closes its
+plain count. Only then may another file, or stdin, take numbers. A run that ends normally closes its
 own file; only a kill leaves one open.
 
-A file is known by its path, topic and delimiter, and by its content at the time of the note:
+A file is identified by its path, topic and delimiter, and by its content at the time of the record:
 
-* the noted content is still its beginning: the same file, perhaps grown; continue after the lines
-  taken;
-* it has changed and every noted line was taken (or none): another file at the same path; begin
-  anew;
+* the recorded content is still its beginning: the same file, perhaps grown; continue after the
+  lines stored;
+* it has changed and every recorded line was stored (or none): another file at the same path; start
+  over;
 * it has changed in the middle of its publishing: refused, since no rule can tell which lines are
   new.
 """
@@ -41,7 +41,7 @@ MAX_FILES: Final = 10_000
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a file: its content when it was noted, and how many lines were taken."""
+    """The record of a file: its content at that time, and how many lines were stored."""
 
     size: int
     digest: str
@@ -51,7 +51,7 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What the user names when he publishes a file."""
+    """What the user specifies to publish a file."""
 
     path: str
     topic: str
@@ -68,9 +68,9 @@ class Plan:
     """What a run has to do.
 
     Attributes:
-        skip: Lines that were taken before.
+        skip: How many lines were stored before.
         base: Line k gets the sequence base + k.
-        warning: What the user should know; empty when all is as expected.
+        warning: A warning for the user; empty when everything is as expected.
     """
 
     skip: int
@@ -79,7 +79,7 @@ class Plan:
 
 
 class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
-    """The ledger of one store. Each change is a new value, to be noted before it is acted upon."""
+    """The ledger of one store. Each change is a new value, to be stored before it takes effect."""
 
     open: str = ""
     base: int = 0

@@ -1,4 +1,4 @@
-"""What a store holds, as rows and as text for `haclient store`."""
+"""The contents of a store, as rows and as text for `haclient store`."""
 
 from __future__ import annotations
 

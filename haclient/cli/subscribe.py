@@ -1,7 +1,7 @@
 """`haclient subscribe`: print messages as they come, resumable with a store.
 
 A subscription with a bookmark continues after a reconnect, on whichever server; without `--store`
-its place is kept in memory. A subscription without a bookmark ends with its connection, because
+its position is kept in memory. A subscription without a bookmark ends with its connection, because
 it is unknown which messages it missed.
 
 With `--store` each message is written to standard output, and only then discarded, with no await in
@@ -117,14 +117,14 @@ class SubscribeRun:
 
     @property
     def is_complete(self) -> bool:
-        """As many messages came as were asked for."""
+        """The requested number of messages has been printed."""
         return self.request.count is not None and self.printed >= self.request.count
 
     def idle_since(self, messages: MessageStream) -> float | None:
-        """Since when a live message could have come and did not; `None` while none can come.
+        """Since when no live message has arrived; `None` while none can arrive.
 
-        None can come without a connection, and during a replay. The client itself gives up on a
-        connection that is not found again.
+        None can arrive without a connection or during a replay. If the connection cannot be
+        restored, the client itself gives up.
         """
         if self.connected_at is None or self.caught_up_at is None or self._is_behind(messages):
             return None
@@ -173,7 +173,7 @@ async def print_messages(run: SubscribeRun, messages: MessageStream, output: Out
     """Print, then discard, until there are enough messages or none came for the idle limit.
 
     Raises:
-        TimedOut: The replay is not complete and stands still.
+        TimedOut: The replay is incomplete and makes no progress.
         HAClientError: The subscription ended with an error.
     """
     run.connected_at = run.last_message_at = trio.current_time()

@@ -1,8 +1,8 @@
 """How a command ends: one table of exit codes, and one line on stderr.
 
-A user's mistake, a server's refusal and a broken network are answered with one line ``haclient:
-error: ...`` and a code that a shell script can act on. Only an error that this table does not know
-(a defect of ours) keeps its traceback.
+User errors, refusals by the server and network failures print one line ``haclient: error: ...`` and
+return a code that a shell script can act on. Only an error that is not in this table (a defect of
+ours) keeps its traceback.
 
 =====  ==========================================================================
 code   meaning
@@ -59,10 +59,10 @@ class ExitCode(enum.IntEnum):
 
 
 class Interrupted(HAClientError):
-    """A signal ended the work before it was done; the message says what is safe."""
+    """A signal ended the work early; the message says what is safely stored."""
 
 
-# Searched from the top, so a class stands above its bases.
+# Searched from the top, so a class must come before its bases.
 _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (click.Abort, ExitCode.INTERRUPTED),
     (click.UsageError, ExitCode.USAGE),

@@ -1,49 +1,54 @@
 """Where a subscription resumes after a lost connection, a fail-over or a restart. Pure.
 
 Terms. A message is *missing* when it was never received, or was received and dropped from the queue
-undelivered. A place to begin is *safe* on a server when everything missing stands after it in that
-server's log. A server begins at the earliest item of a list that it has, and it has every time.
+undelivered. A start position is *safe* on a server when every missing message comes after it in
+that server's log. A server starts at the earliest item of a list that it can find, and it can find
+every time.
 
-**What a list of bookmarks covers.** All that is missing of a publisher whom the list names is
-after that name, on every server, since a publisher's messages keep their order. Of others it
-covers what the order of the log covers: a list of what is finished is safe on a server when some of
-it has arrived from that server, since everything missing came after that, or is still to come.
+**What a list of bookmarks covers.** If the list names a publisher, all missing messages of that
+publisher come after the named one on every server, since a publisher's messages keep their order.
+For other publishers the order of the log decides: a list of finished messages is safe on a server
+if some of them arrived from that server, since every missing message came after those or is still
+to come.
 
-**On another server** a publisher who is not named may stand earlier. What a server had until the
-caught-up time has arrived, if it has sent everything older (`completed`). So a list with that time,
-minus an overlap for clocks that differ and for replication, is safe. While nothing was ever
-complete, there is no such time, and only the start is safe. A time that was safe stays so, whatever
-is received later: an entry that was lost before it was complete changes nothing.
+**On another server** the messages of a publisher that the list does not name may come earlier.
+Everything that a server had until the caught-up time has arrived if the server has sent everything
+older (`completed`). So a list with that time, minus an overlap for clock skew and replication lag,
+is safe. Until a replay was complete once, there is no such time, and only the start is safe. A safe
+time stays safe whatever is received later: a subscription that was lost before its replay was
+complete changes nothing.
 
-**On the same server**, before anything new of it is finished, the last bookmark that it has sent
-goes with the list: the entry began at a safe place, and from there to this bookmark everything has
-come. Without one, what was asked for before is asked for again. That its replay was complete does
-not make the list safe: the server may get what the list names later than something else.
+**On the same server**, before anything new of it is finished, the last bookmark that it has sent is
+added to the list: the subscription began at a safe position, and everything from there to this
+bookmark has arrived. If there is no such bookmark, the previous request is repeated. A complete
+replay does not make the list safe by itself: the server may receive the messages that the list
+names later than others.
 
-**Taken over** from an adapter that does not know in whose order a list is, progress stands nowhere:
-every server is another one. From a store of the application's own it is trusted. What was received
-and is missing again of a publisher who is not named may be anywhere where the order does not cover
-it; the store then answers with the start.
+**Progress from elsewhere.** Progress that comes from an adapter which does not know the server
+order is valid in no server's order: every server counts as another one. Progress from a store that
+the application has written is trusted. A message of a publisher that the list does not name, which
+was received and is missing again, may be anywhere unless the order covers it; the store then
+answers with the start.
 
-**Which log a server has** (`ServerLogs`). A server that comes back at its address with another log
-(a lost disk, a restored backup) is another server. Our broker names the recent starts of its log at
-logon, each a random number with the first position after it, and a position with each persisted
-ack. It is another log when the youngest start that we know is not among them, or when a younger one
-begins at or below a position that the log had reached. Of a server that names no starts, an `s` or
-`bm` that is lower than before says so. What cannot be detected: a restored backup
-that contains the start that we know, and every position that an ack has told us of. The store keeps
+**Which log a server has** (`ServerLogs`). A server that returns at its address with another log (a
+lost disk, a restored backup) is another server. Our broker reports the recent starts of its log at
+logon, each as a random number with the first position after it, and a position with each persisted
+ack. The log is another one if the youngest start that we know is not among them, or if a younger
+start begins at or below a position that the log had reached. If a server reports no starts, an `s`
+or `bm` that is lower than before shows another log. One case cannot be detected: a restored backup
+that contains the start that we know and every position that an ack has reported. The store keeps
 that position as well (`with_progress`), since a restarted client has to know it.
 
-**The caught-up time** (`CaughtUpClock`) must never be too late. All that a server has written is
-here when nothing is left to read. While a client is too slow to empty the link, though, the server
-may be held up, and then what it writes is as old as the hold-up is long. It catches up once the
-client reads again; how soon is not told, so it is taken to be slow.
+**The caught-up time** (`CaughtUpClock`) must never be too late. When nothing is left to read,
+everything that the server has written has been received. While the client is too slow to empty the
+link, however, the server may be blocked, and then the data that it writes is as old as the blockage
+is long. The server catches up once the client reads again. How soon is unknown, so a slow rate is
+assumed.
 
-**The wall clock** may step (`StepProofClock`). Too early a time costs repetitions, which are
-filtered; too late a one is a silent gap. So of the times that it might be the earliest is taken:
-what the wall clock says, and what it said when the client started plus the seconds that have passed
-since. What is left is a clock that was ahead when the client started and has not been set right
-since.
+**The wall clock** may step (`StepProofClock`). A time that is too early costs repetitions, which
+are filtered; one that is too late causes a silent gap. So the earlier of two times is used: the
+wall clock's time, and its time when the client started plus the seconds that have passed since. The
+remaining risk is a clock that was ahead when the client started and was not corrected since.
 """
 
 from __future__ import annotations
@@ -85,10 +90,10 @@ _CATCHES_UP: Final = 0.1  # a server that is not held up makes up for so much of
 
 
 class StepProofClock:
-    """Tells the earliest time that it might be, in microseconds since 1970.
+    """Returns the earliest time that it might be, in microseconds since 1970.
 
     Args:
-        wall_us: What the wall clock says at the start.
+        wall_us: The wall clock's time at the start.
         now: The start, in seconds on a clock that never steps.
     """
 
@@ -105,12 +110,12 @@ class StepProofClock:
 
 
 def catching_up(behind_s: float, for_s: float) -> float:
-    """How many seconds a server is still behind after it was not held up for so long."""
+    """How many seconds a server still lags after it was not blocked for a given time."""
     return max(0.0, behind_s - _CATCHES_UP * for_s)
 
 
 class CaughtUpClock:
-    """Up to when everything that the peer of one link had sent was received.
+    """The caught-up time of one link: everything the peer sent before it has been received.
 
     Times are seconds on the caller's clock.
 
@@ -147,16 +152,16 @@ class CaughtUpClock:
 
 @dataclass(slots=True)
 class _KnownLog:
-    """What is known of the log at one address.
+    """The known facts about the log at one address.
 
     Attributes:
-        name: What it is called with the recovery points.
+        name: The name that recovery points use for it.
         start_id: The youngest start that was seen; 0 when the server names none.
         reached: A position that the log has reached.
         seen: The `s` of the last logon there, `None` when it was absent.
         persisted: The highest sequence of this publisher that was persisted there.
-        names: Under which names recovery points may stand that are of this log.
-        lost: Under which names those stand that are of an earlier log at this address.
+        names: The names under which stored recovery points may refer to this log.
+        lost: The names under which they refer to an earlier log at this address.
     """
 
     name: str
@@ -171,10 +176,11 @@ class _KnownLog:
 class ServerLogs:
     """The transaction logs of the servers that one client has used, by address.
 
-    A log is named by the address of its server and, where that names the starts of its log, by the
-    youngest one and a position: `localhost:9007#00c0ffee@1200`. Stores keep the name with their
-    recovery points, and after a space how far the log has come since, as the youngest start and a
-    position: a backup that was made before that is another log for the next process, too.
+    A log is named by the address of its server and, if the server reports the starts of its log, by
+    the youngest start and a position: `localhost:9007#00c0ffee@1200`. Stores keep the name with
+    their recovery points. After a space it says how far the log has progressed since, as the
+    youngest start and a position, so that the next process, too, recognizes an older backup as
+    another log.
     """
 
     __slots__ = ("_known", "_replaced", "_starts", "address")
@@ -294,16 +300,16 @@ def _is_lower(number: int | None, before: int | None) -> bool:
 
 
 class ResumePosition:
-    """How far one subscription has got, and where it resumes.
+    """What one subscription has received, and where it resumes.
 
     Times are seconds on the caller's clock.
 
     Attributes:
-        log: The bookmark store's memory of it; `None` when nothing is remembered.
-        is_complete: Whether the server has sent all that it had when the subscription was entered.
-        last_bookmark: The last one that the server has sent, on this link or an earlier one; empty
-            if none, or if messages do not come in the order of the log.
-        is_ahead_of_note: Whether something has arrived since the position of the server's log was
+        log: Its part of the bookmark store; `None` if the store does not track it.
+        is_complete: Whether the server has sent everything that it had at the subscribe.
+        last_bookmark: The last bookmark that the server has sent, on this link or an earlier one;
+            empty if there is none, or if messages do not arrive in the order of the log.
+        is_ahead_of_note: Whether messages have arrived since the position of the server's log was
             noted in the store.
     """
 
@@ -343,9 +349,9 @@ class ResumePosition:
             self.log.entered(server_log)
 
     def caught_up_until(self, link_until: float, now: float) -> float | None:
-        """Up to when this subscription has everything; None while that is not known.
+        """The caught-up time of this subscription; None while it is unknown.
 
-        What was published during a replay comes behind it: the server is behind by as much.
+        Messages published during a replay are sent after it, so the server lags by its duration.
 
         Args:
             link_until: The same of the link as a whole.
@@ -402,7 +408,8 @@ def resume_options(options: str, *, bookmark: str, version: str, again: bool) ->
     """The options of a subscribe that continues where a store says.
 
     A server that knows none of the bookmarks would begin at the end of its log, which is a silent
-    gap; where it can be told so it begins at the start, and the store filters what is known.
+    gap. A server that supports the option begins at the start instead, and the store filters
+    duplicates.
 
     Args:
         options: As the application gave them.
@@ -423,11 +430,12 @@ class ResumeContext:
     """What the resume positions of one client share: the servers' logs, and the clock.
 
     Args:
-        clock_us: Tells microseconds since 1970, by a clock that may step.
+        clock_us: Returns microseconds since 1970, from a clock that may step.
 
     Attributes:
         servers: The logs of the servers.
-        overlap_us: How long before the caught-up time the replay on another server begins.
+        overlap_us: How many microseconds before the caught-up time the replay on another server
+            starts.
     """
 
     __slots__ = ("_clock", "_clock_us", "overlap_us", "servers")
@@ -479,9 +487,9 @@ class ResumeContext:
     def _note_progress(
         self, position: ResumePosition, log: SubscriptionLog, *, has_moved: bool
     ) -> None:
-        """Let the store know how far the server's log has come, at least as far as what came.
+        """Store how far the server's log has progressed, at least as far as the received messages.
 
-        The position is told by persisted acks, so it may be known only after the messages.
+        Persisted acks report the position, so it may become known only after the messages.
         """
         position.is_ahead_of_note |= has_moved
         server = log.server_order.server
@@ -495,7 +503,7 @@ class ResumeContext:
 
 
 class Refusals:
-    """Which servers have refused which subscriptions since the client was live last."""
+    """The servers that have refused each subscription since the client was last live."""
 
     __slots__ = ("_seen",)
 

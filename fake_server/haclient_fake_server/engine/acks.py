@@ -1,7 +1,7 @@
-"""Acks as frames: built only when asked for; failures where any ack was asked for.
+"""Acks as frames: built only when requested; a failure is reported if any ack was requested.
 
-One frame per ack type. The fields stand in the order of published samples. A failure
-is reported in the `processed` ack, or in the first requested type when that is not one of them.
+There is one frame per ack type. The fields are in the order of published samples. A failure is
+reported in the `processed` ack, or in the first requested type when that is not one of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BEAT: Final = encode_frame({"c": "heartbeat"})
 
 
 class Reason(enum.StrEnum):
-    """Why a command is refused: exactly this text is on the wire."""
+    """The reason for refusing a command, exactly as sent on the wire."""
 
     AUTH_FAILURE = "auth failure"
     BAD_FILTER = "bad filter"
@@ -50,8 +50,8 @@ class Refused(Exception):  # not a fault of this program: a command that it decl
     """A command is refused and has changed nothing.
 
     Attributes:
-        reason: What the failure ack says: one of `Reason`.
-        detail: What was found, for the broker's log only.
+        reason: The reason in the failure ack: one of `Reason`.
+        detail: The value found, for the broker's log only.
     """
 
     def __init__(self, reason: str, detail: str) -> None:

@@ -1,14 +1,14 @@
-"""What a record does: the one place where messages and deletes become the state of the broker.
+"""Applying records: the one place where messages and deletes change the state of the broker.
 
-Publishes, replicated records and the recovery of a broker all come through here, so that a restart
-and a replica end up with what the first broker had. A record is applied in two halves:
+Publishes, replicated records and the recovery of a broker all use this module, so that a restart
+and a replica reach the state of the first broker. A record is applied in two steps:
 
-* `apply` changes the state of the world of its topic and returns what has changed. Recovery does no
-  more than that: what it reads is in the log already.
+* `apply` changes the state of the world of its topic and returns what has changed. Recovery does
+  only this, since its records are in the log already.
 * `Applier.apply` does that for a record that is new here: first it goes into the log.
 
-`Applier.deliver` hands the changes to subscribers; whatever else depends on them (queues, views,
-conflation) consumes the same value.
+`Applier.deliver` hands the changes to subscribers; everything else that depends on them (queues,
+views, conflation) consumes the same value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Applier", "Changes", "apply"]
 
 
 class Changes(NamedTuple):
-    """What a record has changed.
+    """The changes made by a record.
 
     Attributes:
         document: The message; `None` for a delete.

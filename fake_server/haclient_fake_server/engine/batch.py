@@ -1,6 +1,6 @@
-"""The block that a batch is building: records are packed as they come and joined once.
+"""The block that a batch is building: records are packed as they arrive and joined once.
 
-Nothing here is kept between batches but the two counters: the next position and the next topic id.
+Only two counters are kept between batches: the next position and the next topic id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["ASSIGNED", "NO_EXTRAS", "BatchBuilder", "Extras", "topic_definition"
 
 
 class Extras(NamedTuple):
-    """What few messages carry: the parts of a record between its header and its payload."""
+    """The parts of a record between header and payload, which few messages have."""
 
     key: bytes = b""
     correlation_id: bytes = b""

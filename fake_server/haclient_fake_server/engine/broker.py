@@ -1,9 +1,8 @@
 """The engine: a broker without sockets, files or clocks.
 
-The shell reports what happened and when (`connected`, `received`, `disconnected`, `tick`), and
-gets back `Effects`: a block for the journal, bytes for connections, connections to close. It must
-write the block before it does anything else with them. Between such calls it may ask for
-replay::
+The shell reports what happened and when (`connected`, `received`, `disconnected`, `tick`), and gets
+back `Effects`: a block for the journal, bytes for connections, connections to close. It must write
+the block before it applies the other effects. Between such calls it may request replay::
 
     effects = engine.received(connection, messages, now)
     if effects.block: journal.append(effects.block)
@@ -11,11 +10,12 @@ replay::
     while engine.has_backlog(connection) and its outgoing buffer has room:
         ... carry out engine.pump(connection, now) ...
 
-A connection with too much unsent is reported with `over_high_water`: its bookmark subscriptions
-then read the log again instead of piling up messages. `next_due` says when `tick` is wanted next.
+A connection with too many unsent bytes is reported with `over_high_water`: its bookmark
+subscriptions then read the log again instead of queueing messages. `next_due` says when `tick` must
+be called next.
 
-Every call is one step of one history: what the engine returns for the same calls is always the
-same, and every subscriber sees the messages of the log in the order of the log.
+The engine is deterministic: the same calls always return the same effects. Every subscriber sees
+the messages of the log in the order of the log.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Engine:
     """One broker instance.
 
     Args:
-        settings: What it is.
+        settings: The configuration of the instance.
         journal: Its log, already recovered; the engine only reads it.
         now: Seconds on a clock that never goes back; all later calls use the same clock.
         now_us: The wall clock at that moment, in microseconds since 1970.
-        progress: The last one that the `Effects` of the engine before it have brought, `None` if
-            there was none.
+        progress: The last progress in the `Effects` of the previous engine, `None` if there was
+            none.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Engine:
         return bool(connection.backlog)
 
     def pump(self, connection_id: int, now: float) -> Effects:
-        """Replay continues: a chunk each for some subscriptions of a connection."""
+        """Continue replay: send a chunk each to some subscriptions of a connection."""
         state = self._state
         state.begin(now)
         connection = state.connections.get(connection_id)

@@ -1,8 +1,8 @@
 """A connection and its subscriptions, as the engine sees them.
 
-There are two kinds of subscription. A `Subscription` gets what is published from now on, in the
-batch that records it. A `BookmarkSubscription` reads the log from a bookmark on, at the reader's
-pace, and is live once it has reached the end.
+There are two kinds of subscription. A `Subscription` receives new messages, in the batch that
+records them. A `BookmarkSubscription` reads the log from a bookmark on, at the reader's pace, and
+goes live once it has reached the end.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ class Connection:
     Attributes:
         id: The shell's number for it.
         peer: The other end's address, for the log.
-        out: Frames that this batch has for it, in order.
-        logged_on: Whether its logon succeeded; nothing else counts before.
-        closing: Whether the engine has asked for its end; what it still sends is ignored.
+        out: Frames that this batch sends to it, in order.
+        logged_on: Whether its logon succeeded; other commands are ignored before that.
+        closing: Whether the engine has asked to close it; further input is ignored.
         name: Client name.
         user: Authenticated user; empty for none.
         message_type: Type of its bodies.
-        publisher: The publisher of what it publishes with sequences.
-        origin: The publisher of what it publishes without.
+        publisher: The publisher of its messages that carry a sequence.
+        origin: The publisher of its messages without a sequence.
         subscriptions: By sub id.
-        backlog: Subscriptions that replay has something for, by number; the next one comes first.
+        backlog: Subscriptions with records to replay, by number; the next one comes first.
         live_replays: Bookmark subscriptions that are live, by number.
         ack_interval_s: How long persisted acks are collected.
-        ack_is_scheduled: Whether a publish asked for an ack that was not sent yet.
+        ack_is_scheduled: Whether a publish has requested an ack that was not sent yet.
         beat_interval_s: 0 while no heartbeat was started.
-        beat_due: When the next heartbeat is to be sent.
-        last_received: When something last came from it.
-        early: Frames that this batch has for it before the journal is written.
-        held: How many acks for it wait until they are true (see `durability`).
-        commands: The commands that it may send, where they are not those of a client.
+        beat_due: When the next heartbeat is due.
+        last_received: When data last arrived from it.
+        early: Frames that this batch sends to it before the journal is written.
+        held: How many of its acks wait for confirmation (see `durability`).
+        commands: The commands that it may send, if they are not those of a client.
     """
 
     __slots__ = (
@@ -143,13 +143,13 @@ class Style(enum.IntFlag):
 
 
 class Selection(NamedTuple):
-    """What a subscription gets, and with which headers.
+    """The messages that a subscription receives, and their headers.
 
     Attributes:
         matcher: Its topic or pattern.
         filter: Its content filter, if it has one.
         style: The optional headers it wants.
-        oof: Whether it gets a message for each record that leaves its filter.
+        oof: Whether it receives a message for each record that stops matching its filter.
     """
 
     matcher: TopicMatcher
@@ -159,10 +159,10 @@ class Selection(NamedTuple):
 
 
 class Subscription:
-    """A subscription of one connection to what is published from now on.
+    """A subscription of one connection to new messages.
 
     Attributes:
-        connection: Whose it is.
+        connection: Its connection.
         id: Its sub id.
         number: Its place in the order of all subscriptions.
         matcher: As selected, like `filter`, `style` and `oof`.
@@ -202,7 +202,7 @@ class LogEnd:
 
     Attributes:
         position: The first position beyond it.
-        bookmark: That of the last record before it; empty where that is not known.
+        bookmark: The bookmark of the last record before it; empty if unknown.
     """
 
     __slots__ = ("bookmark", "position")
@@ -230,21 +230,22 @@ class BookmarkSubscription(Subscription):
     Attributes:
         phase: Where its messages come from.
         paused: Whether the subscriber has asked to wait.
-        fully_durable: Whether it gets only what is safe on all synchronous destinations.
+        fully_durable: Whether it receives only records that are safe on all synchronous
+            destinations.
         cursor: Where replay reads next, `None` to seek `position`.
         position: The first position that it has not passed.
         start: The position at which it began: no earlier one is acknowledged to it.
         target: The last position of the log when it began: `completed` follows it.
         last_position: The position after which its range ends, if it has an end.
         last_us: The time after which its range ends, if it has an end.
-        remaining: How many messages it still gets, `None` for no limit.
-        end: The end of the log that it follows without reading, since nothing has arrived for it.
+        remaining: How many more messages it may receive, `None` for no limit.
+        end: The end of the log that it follows without reading, since no record has arrived for it.
             Then `position` and `passed` are those of `end`.
-        read_until: While it waits at the end of the log: no record from here on is for it.
+        read_until: While it waits at the end of the log: no record from this position on is for it.
         heads: By topic id, the constant beginnings of its replayed frames; `None` before the first.
         cid: The command id of its subscribe, for later acks.
-        wants_completed: Whether `completed` was asked for and is still to come.
-        wants_persisted: Whether it asked for persisted acks.
+        wants_completed: Whether `completed` was requested and is still to be sent.
+        wants_persisted: Whether it has requested persisted acks.
         passed: Bookmark of the last position that it has passed.
         acked: The bookmark last acknowledged to it.
     """

@@ -1,4 +1,4 @@
-"""The engine's side of the journal: blocks that it wants written, and how it reads them back.
+"""The engine's side of the journal: the blocks to write, and how they are read back.
 
 The engine never writes. It builds one `Block` per batch; the shell writes it and only then sends
 what the same batch sends to clients. For replay it reads through a `JournalReader`,
@@ -52,11 +52,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one batch wants written.
+    """The records that one batch writes to the journal.
 
     Attributes:
         records: Its records, encoded one after the other.
-        count: How many they are.
+        count: The number of records.
         first_position: Position of its first data record, or of the next one when it has none.
         next_position: The position that follows it.
         first_us: Time of its first record.
@@ -196,10 +196,10 @@ def first_at_or_after(data: bytes, timestamp_us: int) -> int | None:
 
 @dataclass(slots=True)
 class Segment:
-    """One part of a journal: a header and blocks, and what is known of them.
+    """One part of a journal: a header and blocks, with their manifest.
 
     Attributes:
-        manifest: What it holds.
+        manifest: The summary of its contents.
         index: The sparse index, the same object as the manifest's.
     """
 
@@ -227,10 +227,10 @@ class Segment:
 
 
 class JournalReader(ABC):
-    """What the engine reads of a journal, whether its segments are in memory or in files.
+    """The engine's read access to a journal, whether its segments are in memory or in files.
 
-    A subclass keeps the segments and reads their bytes; the searches are here. Nothing waits longer
-    than a read of cached pages takes.
+    A subclass keeps the segments and reads their bytes; this class searches them. No call takes
+    longer than reading cached pages.
     """
 
     @property

@@ -1,13 +1,14 @@
 """Logging on, and the heartbeats of a connection.
 
-The logon ack carries two numbers: `s` is the highest sequence *seen* of this publisher, so
-that it numbers above it; `bm` is what is persisted, here and on every synchronous destination, so
-that it trims to it. A logon that fails ends the connection; so does a second one. With a
-transaction log a client name belongs to one connection: the same user displaces the older
-connection, another user is refused.
+The logon ack carries two numbers. `s` is the highest sequence *seen* of this publisher, above which
+it must number new messages. `bm` is the highest sequence persisted here and on every synchronous
+destination, to which it can trim its store. A failed logon ends the connection, and so does a
+second logon. With a transaction log a client name belongs to one connection: the same user
+displaces the older connection, another user is refused.
 
-A client starts heartbeats with `start,<seconds>`. From then on it is sent one per interval, and the
-connection is closed when nothing at all was received on it for two and a half intervals.
+A client starts heartbeats with `start,<seconds>`. From then on the broker sends it one per
+interval, and closes the connection when nothing at all was received on it for two and a half
+intervals.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
 r"""Patterns of topics and filters: RE2 over bytes, unanchored, with limits.
 
 A client chooses the patterns, and they are tried against each message on the broker's only thread.
-RE2 takes time linear in the text, where a backtracking engine can be stopped for good by `(a+)+$`.
+RE2 takes time linear in the text, whereas `(a+)+$` can block a backtracking engine indefinitely.
 The price is that back-references and look-around do not exist; fake_server/README.md lists the
 differences to PCRE.
 
-Patterns see bytes, not characters: `.` is one byte of a UTF-8 sequence. RE2 is told that both sides
-are Latin-1, in which each byte is a character. Text becomes bytes with `to_bytes`, everywhere
-alike, so that pattern and subject always agree.
+Patterns see bytes, not characters: `.` is one byte of a UTF-8 sequence. RE2 is configured for
+Latin-1 on both sides, in which each byte is a character. Text becomes bytes with `to_bytes`,
+everywhere alike, so that pattern and subject always agree.
 
 A topic with any of the characters `. * + ? [ ] ( ) { } ^ $ | \` is a pattern that may match
 anywhere in a name; all others are literal and match one name only. A dot is one of those
 characters, so `trade.info` is a pattern and also matches `trade_info`. `non_regex_topic` makes any
-topic literal. A matcher is asked for each published message, always about the same few names; it
-remembers its answers, up to a limit.
+topic literal. A matcher is called for each published message, mostly with the same few names, so it
+caches its results, up to a limit.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class TopicPatternError(HAClientError):
     """A topic is a malformed regular expression.
 
     Attributes:
-        reason: What a failure ack says.
+        reason: The reason in the failure ack.
         topic: The topic as it was given.
     """
 

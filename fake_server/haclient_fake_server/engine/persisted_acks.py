@@ -1,13 +1,14 @@
-"""Persisted acks: collected for an interval, sent when they are true.
+"""Persisted acks: collected for an interval, sent once everything they cover is persisted.
 
-A publisher gets one ack for all that it published on its connection, up to its highest sequence. A
-bookmark subscription that asked for it gets one for the last position that is safe everywhere and
-that it has passed. Both are collected for as long as the logon asked for.
+A publisher gets one ack for everything that it published on its connection, up to its highest
+sequence. A bookmark subscription that requested acks gets one for the last position that is safe
+everywhere and that it has passed. Both are collected for the interval that the logon requested.
 
-When the log moves, an ack is due to every live subscription. They are not touched then: those with
-the same interval form a group, the group notes that the log has moved, and looks at its members
-when its interval is over. That costs each batch nothing, however many subscriptions there are, and
-is done in turns, so that a hundred thousand acks do not hold up the broker.
+When the log advances, an ack is due to every live subscription. The subscriptions are not visited
+then: those with the same interval form a group, which records that the log has advanced and visits
+its members when its interval is over. That costs nothing per batch, however many subscriptions
+there are. The members are visited in several turns, so that a hundred thousand acks do not block
+the broker.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class _Group:
 
     Attributes:
         members: All of them, by number.
-        moved: Those that have passed something since the last turn.
-        all_moved: The log has moved since the last turn.
-        turn: Those that this turn has still to look at.
+        moved: Those that have passed a record since the last turn.
+        all_moved: The log has advanced since the last turn.
+        turn: Those that this turn has yet to visit.
     """
 
     def __init__(self, interval_s: float) -> None:

@@ -2,8 +2,8 @@
 
 * A publisher's id is a checksum of its client name, so it is the same on every instance and after
   every restart.
-* A message whose sequence is at or below the highest *seen* of its publisher is a duplicate: it
-  is dropped, but acknowledged. What was refused counts as seen.
+* A message whose sequence is at or below the highest *seen* of its publisher is a duplicate: it is
+  dropped, but acknowledged. A refused message counts as seen.
 * A message without a sequence gets an identity of this instance: the checksum of client name and
   instance name, and a sequence that this instance counts, `<seconds of its start> * 10^9 + n`.
 
@@ -28,13 +28,13 @@ MAX_RUNS: Final = 1024
 
 
 class Publisher:
-    """One publisher id and how far its messages got.
+    """One publisher id and the sequences of its messages.
 
     Attributes:
         id: The id in bookmarks.
         prefix: `<id>|` as bytes, the constant part of its bookmarks.
         seen: The highest sequence seen.
-        noted: The highest sequence that the journal knows of.
+        noted: The highest sequence that the journal records.
         logged: The highest sequence that a record of this run of the broker carries.
         batch_low: The first sequence of it in the batch being built, 0 when there is none.
     """

@@ -46,7 +46,7 @@ DEVNULL: Final = "/AMPS/devnull"
 
 
 class Publishing:
-    """Carries out publishes."""
+    """Executes publishes."""
 
     def __init__(self, state: State, applier: Applier, acks: PersistedAcks) -> None:
         self._state = state

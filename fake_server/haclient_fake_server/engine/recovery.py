@@ -1,7 +1,7 @@
-"""Starting again from the journal: identities, topics, positions, states of the world.
+"""Recovery of the engine's state from the journal: identities, topics, positions, SOW tables.
 
-The journal's summary has the highest sequence of each publisher, and the topics. Only where topics
-have a state of the world is the whole journal read.
+The journal's summary has the highest sequence of each publisher, and the topics. The whole journal
+is read only if there are SOW topics.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Replay: bookmark subscriptions that read the log, at the reader's pace.
 
-`span_of` gives the part of the log that a bookmark means:
+`span_of` returns the part of the log that a bookmark selects:
 
 =================  ==========================================================================
 epoch `0`          the oldest position there is
@@ -17,16 +17,16 @@ otherwise. `recent` is a word of the client that must never arrive here.
 A subscription in phase REPLAY has a cursor, and each `pump` turns the next chunk of the log into
 frames; the shell pumps a connection only while its outgoing buffer has room. When the chunk was the
 last one the subscription goes LIVE in the same call: `pump` runs between batches, so nothing can be
-published between the last record read and the first one sent live. When its connection's buffer is
-over the high-water mark it goes back to REPLAY, from exactly the next position. The log is the
+published between the last record read and the first one sent live. When its connection's buffer
+exceeds the high-water mark, it returns to REPLAY at exactly the next position. The log is the
 buffer; the broker keeps no other state.
 
 `completed` is sent between the last record that was in the log when the subscribe came and the
 first that was not.
 
 Subscriptions with an end of their own, and `fully_durable` ones, never go live: they wait at the
-end of the log. A batch wakes those to whose topics it has a record. The others follow the end
-without reading, so they cost a batch nothing.
+end of the log. A batch wakes those that subscribe to the topic of one of its records. The others
+follow the end without reading, so they cost a batch nothing.
 """
 
 from __future__ import annotations
@@ -466,9 +466,9 @@ class Replay:
 
 
 class Heads(dict[int, bytes | None]):
-    """The constant beginnings of a subscription's frames by topic id, each made when first needed.
+    """The constant beginnings of a subscription's frames by topic id, each built when first needed.
 
-    `None` where the topic is not one of the subscription's.
+    `None` if the subscription does not match the topic.
     """
 
     def __init__(self, item: BookmarkSubscription, topics: Mapping[int, Route]) -> None:

@@ -1,7 +1,7 @@
-"""What a subscribe or query asks for, read and checked before anything happens.
+"""Parsing and checking of subscribes and queries, before anything is changed.
 
-Whatever is wrong is `Refused`. An option that a command does not know, or that this broker does not
-carry out, is refused and the log names it: a client must not believe that it got what it asked for.
+Every error raises `Refused`. An option that a command does not have, or that this broker does not
+support, is refused and named in the log: a client must not believe that it got what it asked for.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ALL: Final = tuple(field.name for field in fields(Options))
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A subscribe or query that can be carried out.
+    """A valid subscribe or query.
 
     Attributes:
         message: The command.

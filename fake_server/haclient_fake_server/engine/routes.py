@@ -1,15 +1,15 @@
 """Topics and their subscribers: one `Route` per topic, one delivery plan per route.
 
-A plan is what the live subscriptions of a topic come to: *groups*, each the constant beginning of a
-frame and the connections that get it. Several subscriptions of one connection share a frame that
-lists all their ids, unless they want different headers. Where subscriptions
-have filters, the set of those that match is a bit mask, and groups are remembered per mask.
+A plan is the result of all live subscriptions of a topic: *groups*, each with the constant
+beginning of a frame and the connections that receive it. Several subscriptions of one connection
+share a frame that lists all their ids, unless they want different headers. Where subscriptions have
+filters, the set of those that match is a bit mask, and groups are remembered per mask.
 
 The plan also names the bookmark subscriptions that wait at the end of the log for a record of the
 topic, so that a batch need not look at the others.
 
-A change of a subscription drops the plan of its topic, or all plans when its topic is a pattern.
-They are built again when the next message needs them.
+A change of a subscription drops the plan of its topic, or all plans when its topic is a pattern. It
+is rebuilt when the next message needs it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_REMEMBERED_MASKS: Final = 256
 
 
 class FanoutGroup(NamedTuple):
-    """The same frame for these connections: `head` is its constant beginning, still open."""
+    """Connections that receive the same frame; `head` is its constant beginning, not yet closed."""
 
     head: bytes
     style: int
@@ -52,7 +52,7 @@ class Plan:
         waiting: Those that match the topic and wait for more at the end of the log.
         everyone: The groups when all filters match.
         filtered: Whether any of them has a filter, so that each message must be looked at.
-        watched: Whether any of them wants to know of records that go out of focus.
+        watched: Whether any of them wants out-of-focus messages.
     """
 
     __slots__ = (

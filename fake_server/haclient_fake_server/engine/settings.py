@@ -42,7 +42,7 @@ class SowTopic:
 
 @dataclass(frozen=True, slots=True)
 class ReplicateTo:
-    """A destination of replication: another instance that gets everything this one logs.
+    """A replication destination: another instance that receives everything this one logs.
 
     Attributes:
         uri: Where it listens for clients, `tcp://[USER:PASSWORD@]HOST:PORT`.
@@ -89,12 +89,12 @@ class ReplicateTo:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Everything that the engine decides by.
+    """The configuration of the engine.
 
     Attributes:
         name: The instance name: part of the ids of messages published without a sequence.
         users: Passwords by user; `None` turns authentication off.
-        log_topics: What the journal records; nothing at all when empty.
+        log_topics: The topics that the journal records; none when empty.
         sow_topics: Topics with a state of the world.
         ack_interval_s: How long persisted acks are collected unless the logon says otherwise.
         version: The server version of the logon ack.

@@ -1,4 +1,4 @@
-"""What the parts of the engine share: the world as it is, and what the batch wants done.
+"""The state that the parts of the engine share, and the effects of the current batch.
 
 `begin` opens a batch, `finish` closes it and returns its `Effects`. In between, parts call `send`,
 `close` and `report`, and add records to `batch`. Nothing here waits, reads a clock or does I/O.
@@ -52,17 +52,17 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What one batch wants done, in this order.
+    """The effects of one batch, to be applied in this order.
 
     Attributes:
-        block: To be written to the journal before anything else is done; failing that, nothing of
-            the rest may be done.
+        block: Written to the journal before anything else is done; if that fails, none of the rest
+            may be done.
         sends: By connection number, bytes to be sent.
-        closes: Connections to be closed once what they were sent is out, and why.
-        with_backlog: Connections for which `Engine.pump` has something when they have room.
-        early: Bytes for `live` subscriptions, to be sent even before the block is written.
-        progress: How far replication is, if that has changed; to be written to a file before
-            anything is sent, and given to the next engine on the same journal.
+        closes: Connections to close once their queued bytes are sent, and why.
+        with_backlog: Connections for which `Engine.pump` has records to send when they have room.
+        early: Bytes for `live` subscriptions, which may be sent before the block is written.
+        progress: The progress of replication, if it has changed. It is written to a file before
+            anything is sent, and passed to the next engine on the same journal.
         events: Lines for the broker's log.
     """
 
@@ -76,7 +76,7 @@ class Effects:
 
 
 class State:
-    """The engine's whole memory.
+    """The complete state of the engine.
 
     Attributes:
         settings: The configuration.
@@ -87,14 +87,14 @@ class State:
         names: Logged-on connections by client name.
         topics: Routes by their number in the journal.
         unnoted: Publishers whose highest sequence may have no record yet.
-        timers: What only time brings about.
+        timers: The deadlines of the engine.
         now: Seconds on the shell's clock.
         last: Publisher and sequence of the last data record.
         destinations: The instances that this one replicates to.
-        durability: How far the log is safe on all of them that are synchronous.
-        progress: How far replication is, for the next engine on this journal.
+        durability: How far the log is safe on all synchronous destinations.
+        progress: The progress of replication, for the next engine on this journal.
         source: The instance that this batch came from; empty for clients.
-        events: What this batch has for the broker's log.
+        events: The events of this batch for the broker's log.
         with_backlog: Numbers of connections that this batch may have given a backlog.
         tables: The topics and live subscriptions of each message type.
     """

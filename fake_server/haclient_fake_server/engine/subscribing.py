@@ -25,7 +25,7 @@ MAX_SUBSCRIPTIONS = 100_000
 
 
 class Subscribing:
-    """Carries out what concerns subscriptions."""
+    """Executes the commands that concern subscriptions."""
 
     def __init__(self, state: State, replay: Replay, acks: PersistedAcks) -> None:
         self._state = state

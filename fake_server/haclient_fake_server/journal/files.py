@@ -1,17 +1,17 @@
 """The journal on disk, open for appending: segment files and their manifests.
 
 Blocks are written with one system call each into a preallocated segment. When the next block does
-not fit, the next segment is begun with a prologue, the block that repeats what each segment needs
-to read alone. The full segment waits until `seal` has synced it and written its manifest, which a
-thread does: a sync can take seconds.
+not fit, the next segment is begun with a prologue, a block that repeats everything needed to read
+the segment alone. The full segment waits until `seal` has synced it and written its manifest. That
+runs in a thread, since a sync can take seconds.
 
 When the journal is opened, everything that is not sealed is written again and synced before a start
-is appended: the kernel takes for written what a failed sync has left (see
+is appended, because after a failed sync the kernel treats the unwritten pages as clean (see
 `haclient_stores.disk.durable_file`). For the same reason nothing is appended, synced or sealed
-after such an error: the next start does that.
+after such an error: the next start repairs it.
 
 `append` and all that reads belong to the event loop's thread. `sync` and `seal` may run in others;
-they touch only what is no longer, or not only, the loop's: `_unsealed`, `_durable` and a lock.
+they touch only shared state: `_unsealed`, `_durable` and a lock.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _OF_A_STORE: Final = "control"
 
 
 class JournalStopped(StoreError):
-    """An earlier write or sync has failed, and its caller got the error."""
+    """An earlier write or sync has failed; its caller received the error."""
 
 
 class JournalFiles(JournalReader):

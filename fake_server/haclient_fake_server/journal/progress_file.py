@@ -1,10 +1,10 @@
-"""How far replication is, in a file beside the journal.
+"""The progress of replication, in a file next to the journal.
 
 One record of some 50 bytes, which one system call overwrites before the acks that depend on it are
-sent. So a killed broker never tells a publisher in a logon ack that less is persisted than it has
-acknowledged. A loss of power may tear or lose the record; then nothing counts as confirmed, every
-destination is sent what its vector lacks and everything that may differ, and publishers are told
-less until it has answered.
+sent. So after a kill, a logon ack never reports less as persisted than was acknowledged before. A
+power loss may tear or lose the record. Then nothing counts as confirmed, every destination is sent
+the records that its vector lacks and all records that may differ, and logon acks report less until
+the destination has answered.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ProgressFile:
     """The file, open for overwriting.
 
     Args:
-        directory: That of the journal, whose lock protects this file, too.
+        directory: The journal's directory, whose lock also protects this file.
         disk: The file system.
 
     Attributes:
@@ -91,7 +91,7 @@ def _encode(progress: ReplicationProgress) -> bytes:
 
 
 def _decode(data: bytes) -> ReplicationProgress:
-    """What the bytes say; an earlier, longer record may have left some after them."""
+    """Decode the record; an earlier, longer record may have left bytes after it."""
     if len(data) < _HEADER.size:
         return _DAMAGED
     confirmed, size, crc = _HEADER.unpack_from(data)

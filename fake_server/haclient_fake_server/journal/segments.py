@@ -1,13 +1,13 @@
-"""The segments of a journal, and how they are read back at start.
+"""The segments of a journal, and how they are read back at start-up.
 
 A journal is one sequence of blocks that runs through all segments. A segment that is sealed was
-synced as a whole and has a manifest that says so. The segments after the last sealed one, usually
-a single one, are read block by block when the journal is opened.
+synced as a whole and has a manifest that says so. The segments after the last sealed one, usually a
+single one, are read block by block when the journal is opened.
 
 **Where the log ends.** It ends before the first block that is not whole, not in its place, or does
-not join the block before it. What follows the end decides what that means:
+not join the block before it. The bytes after the end determine the cause:
 
-* Nothing but bytes that are no whole block: a process was killed while it wrote. They are cut.
+* Only bytes that are no whole block: a process was killed while it wrote. They are cut.
 * Whole blocks, and the machine has started again since the journal was written: a loss of power has
   kept a later page and lost an earlier one. Nothing there was synced, so it is cut, too.
 * Whole blocks of which one names a `Durable` place after the end, or a later sealed segment: bytes
@@ -18,7 +18,7 @@ not join the block before it. What follows the end decides what that means:
 **What is cut is cleared.** Segments that begin after the end are removed, the rest of the last one
 is overwritten with zeros, and both are synced before anything is appended. Otherwise a later block
 that ends where an old one begins would bring the old one back. This is the rule that all our logs
-share (`haclient_stores.disk.checksummed_log`), for one that runs through several files.
+share (`haclient_stores.disk.checksummed_log`), applied to a log in several files.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class FileSegment(Segment):
 
     Attributes:
         capacity_bytes: The size of the file.
-        file: Open while it is written, or was read lately.
+        file: Open while it is written, or if it was read recently.
     """
 
     capacity_bytes: int
@@ -88,7 +88,7 @@ class FileSegment(Segment):
 
 @dataclass(slots=True)
 class SegmentPrologue:
-    """What every segment repeats in its first block.
+    """The contents of the first block of every segment.
 
     Attributes:
         topics: By topic id, message type and topic.
@@ -170,7 +170,7 @@ class SegmentPrologue:
 
 
 class Recovered(NamedTuple):
-    """What was found when the journal was opened.
+    """The state found when the journal was opened.
 
     Attributes:
         segments: By number; those that are not sealed are open for writing.

@@ -65,7 +65,7 @@ class Cut:
     """Lose a connection, now or at a chosen place.
 
     Without a place every open connection is lost at once. With one, the first connection that
-    reaches the place is lost, whether it is open now or comes later. Bytes and frames are counted
+    reaches the place is lost, whether it is open now or opened later. Bytes and frames are counted
     from the moment at which the fault is applied.
 
     Attributes:
@@ -161,7 +161,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Let nothing pass between two, until `Heal`. Connections stay open and are silent.
+    """Block all traffic between two parties until `Heal`. Connections stay open and are silent.
 
     No new connection between the two is completed either, whichever way the traffic is blocked.
 
@@ -181,7 +181,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """Undo all faults between two, or everywhere: partitions, refusals, slowness, waiting cuts.
+    """Undo all faults between two parties or everywhere: partitions, refusals, slowness, armed cuts.
 
     Connections that have lost bytes are reset, as by a peer that has restarted.
 

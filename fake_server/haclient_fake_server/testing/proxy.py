@@ -7,17 +7,18 @@
         proxy.wire.apply(Cut(how="silence", before_ack="persisted"))
 
 A `Wire` stands for all connections from one dialler to one listener, and holds the faults that
-apply to them. What transports the bytes, `FaultProxy` here or `MemorySwitch` in memory, asks it:
+apply to them. The transport, `FaultProxy` here or `MemorySwitch` in memory, uses it as follows:
 
 * `refusing` and `barrier` before a connection is made; then `join`;
-* `forward` with everything that is sent: what of it arrives, and how the connection is lost then;
-* `blocked` and `slow` whenever something is to arrive. The wire calls `on_wire_changed` of each
+* `forward` with all bytes that are sent: returns the part that arrives, and how the connection is
+  lost after it;
+* `blocked` and `slow` whenever bytes are due to arrive. The wire calls `on_wire_changed` of each
   connection when one of them has changed.
 
 A `CutTracker` finds the place of a cut in one direction of one connection. It follows the frames
 from the first byte on, so that a cut may be armed at any time and still falls where a frame begins.
-While a cut waits for a frame, only whole frames pass: whether a frame is the ack that the cut waits
-for is known at its end only.
+While a cut waits for a frame, only whole frames pass, because only a whole frame shows whether it
+is the ack that the cut waits for.
 
 In the proxy each direction of a connection has two tasks: one reads and records the time, the other
 delays, splits, holds back or drops what was read, and sends the rest. So latency does not cost
@@ -163,7 +164,7 @@ def _is_ack(frame: bytes, kind: str) -> bool:
 
 
 class WireConnection(Protocol):
-    """What a wire needs of a connection."""
+    """The interface of a connection, as a wire uses it."""
 
     @property
     def is_open(self) -> bool:
@@ -328,7 +329,7 @@ class FaultProxy:
 
     Attributes:
         target: Where new connections are forwarded to; they are reset when nobody listens there.
-        wire: What goes wrong with the connections.
+        wire: The faults that apply to the connections.
         uri: Where it listens, `tcp://127.0.0.1:PORT`, once the block is entered.
     """
 
@@ -384,7 +385,7 @@ class FaultProxy:
 
 
 class _ProxiedConnection:
-    """One connection: two streams and what is on its way between them."""
+    """One connection: two streams and the bytes in flight between them."""
 
     def __init__(self, wire: Wire, client: trio.SocketStream, server: trio.SocketStream) -> None:
         self.is_open = True

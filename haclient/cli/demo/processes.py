@@ -41,7 +41,7 @@ class DemoProcess:
     """One running process.
 
     Args:
-        name: What people call it.
+        name: Its name in output and errors.
         process: Started with pipes for standard input and output.
         errors: The file that its standard error goes to.
     """
@@ -149,11 +149,12 @@ async def open_process_group() -> AsyncGenerator[ProcessGroup]:
 
 @contextmanager
 def reserved_ports(count: int) -> Generator[list[int]]:
-    """Ports of the loopback that only whoever knows them takes.
+    """Loopback ports, reserved so that no other program is given them.
 
     Each is held by a socket that is bound and does not listen. A server that reuses addresses may
-    listen beside it; nobody else is given the port, not even while that server is dead: a client
-    that dials a free port of the loopback may otherwise be given that very port, and meet itself.
+    also listen on the port. No other program is given it, not even while that server is dead.
+    Otherwise a client that dials a free loopback port may get that very port as its own and connect
+    to itself.
     """
     with ExitStack() as stack:
         ports: list[int] = []
@@ -166,7 +167,7 @@ def reserved_ports(count: int) -> Generator[list[int]]:
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a publisher or subscriber has to do.
+    """The task of a publisher or subscriber.
 
     Attributes:
         servers: URIs, best first.
@@ -188,8 +189,8 @@ class Report(msgspec.Struct, omit_defaults=True, kw_only=True):
         ready: It is connected; the subscriber has subscribed.
         published: How many messages the publisher's store has taken.
         persisted: How many of them the brokers have persisted.
-        resumed_ns: When the first message after a lost connection came, on the monotonic clock.
-        caught_up: The subscriber has been given all that was in the log when it subscribed.
+        resumed_ns: When the first message after a lost connection arrived, on the monotonic clock.
+        caught_up: The subscriber has received everything that was in the log when it subscribed.
     """
 
     ready: bool = False

@@ -1,14 +1,14 @@
-"""The course of `haclient demo`: who is started, who is killed when, and what came of it.
+"""The main loop of `haclient demo`: starts the processes, kills them on schedule, collects results.
 
 Two brokers replicate synchronously to each other. A publisher and a subscriber are clients of both
-and connected to one of them, the primary. When enough has arrived, the primary is killed and, once
-the other one has delivered, started again; the subscriber is killed and started again at once.
-The next kill waits until all is well: after a broker's restart, until everything that was published
-before it is persisted, which with synchronous replication means that both brokers have it; after
-the subscriber's, until it has been given something.
+and connected to one of them, the primary. When enough messages have arrived, the primary is killed,
+and restarted once the other broker has delivered; the subscriber is killed and restarted at once.
+The next kill waits for recovery. After a broker's restart, everything published before it must be
+persisted, which with synchronous replication means that both brokers have it. After the
+subscriber's restart, it must have received a message.
 
-At the end, when all has arrived, the subscriber is stopped in order, and a last one with the same
-store asks the *other* broker for what is left. It must be given nothing.
+At the end, when all messages have arrived, the subscriber is stopped cleanly, and a last one with
+the same store asks the *other* broker for the rest. It must receive nothing.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class Pace:
     """How many messages may have been published by now; pure, with `now` passed in.
 
     The stream is cut into equal parts, two more than there are kills; the k-th kill is due when k
-    parts have arrived. It may have to wait, for a broker that has yet to catch up, say. So that it
-    strikes in mid-stream all the same, publishing slows down by then: what may be published before
-    a kill ends one part after it was due, and that end is only ever approached. After the kill the
-    pace is the full one again. Behind the last kill there is always a part left.
+    parts have arrived. It may have to wait, for example for a broker that has yet to catch up. So
+    that it still happens in mid-stream, publishing slows down when a kill is overdue: the number of
+    messages published before the kill approaches a limit one part later and never reaches it. After
+    the kill, publishing returns to full speed. One part always remains after the last kill.
 
     Args:
         messages: How many there are.
@@ -112,7 +112,7 @@ _MARKS_PER_MESSAGE: Final = 4  # one more than are due, so that repetitions find
 
 
 class _Stuck(Exception):
-    """Nothing has moved for too long."""
+    """The demo has made no progress for too long."""
 
 
 @dataclass(slots=True)

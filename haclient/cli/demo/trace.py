@@ -1,17 +1,17 @@
-"""What the subscriber of `haclient demo` writes down, so that a SIGKILL hides no delivery.
+"""The delivery trace of the `haclient demo` subscriber; no delivery is lost from it by a SIGKILL.
 
 A trace is a file of machine words, mapped into memory: a mark is one aligned store into the page
-cache, which outlives the process and is whole or not there at all. Three marks for each message, in
-this order, and nothing in between but what they stand around::
+cache, which outlives the process and is whole or not there at all. Each message gets three marks,
+in this order, with nothing else between a mark and its event::
 
     DELIVERED n       the message is in the application's hands; its discard() was not called yet
     DISCARDING n      the next thing that happens is its discard()
     DISCARDED n       discard() has returned: the first thing that its caller did afterwards
 
-So whenever the process is killed, each message is in one of four states. No mark: the application
-never had it. DELIVERED only: it was certainly not discarded, and must be redelivered. DISCARDED: it
-must never be redelivered. DISCARDING without DISCARDED (at most one message for each kill): the
-call had not returned to anybody, so both are right.
+So whenever the process is killed, each message is in one of four states. No mark: it was never
+delivered to the application. DELIVERED only: it was certainly not discarded, and must be
+redelivered. DISCARDED: it must never be redelivered. DISCARDING without DISCARDED (at most one
+message for each kill): the call had not returned, so both outcomes are correct.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
 """The verdict of `haclient demo`: a pure function of what was published and of the traces.
 
-A subscriber lives several times: it is killed and started again with the same store. The traces of
-its lives, in their order, say of each message when it was delivered and whether its `discard()` had
-returned (`haclient.cli.demo.trace`). Messages are numbered from 0 in the order of their publishing.
+A subscriber runs several times: it is killed and started again with the same store. The traces of
+its runs, in order, record when each message was delivered and whether its `discard()` had returned
+(`haclient.cli.demo.trace`). Messages are numbered from 0 in the order of their publishing.
 
-* *lost*: never delivered; or delivered to a life that ended without calling its `discard()`, and
-  never again to a later one, although it had not been finished with.
-* *duplicated*: delivered again after its `discard()` had returned, or to the very life that still
+* *lost*: never delivered; or delivered to a run that ended without calling its `discard()`, and
+  never redelivered to a later one.
+* *duplicated*: delivered again after its `discard()` had returned, or to the same run that still
   held it.
-* *redelivered_undiscarded*: delivered again to a later life, because an earlier one was killed
-  before it discarded the message. That is what is promised, so it is counted apart.
-* *out_of_order*: delivered after a later message, in one life; or for the first time after a later
-  one of any life. A number that nobody published counts here as well: its turn never came.
+* *redelivered_undiscarded*: delivered again to a later run, because an earlier one was killed
+  before it discarded the message. That is guaranteed behaviour, so it is counted separately.
+* *out_of_order*: delivered after a later message in the same run, or for the first time after a
+  later message of any run. A number that was never published counts here as well.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run: the object of `--json`, with its keys in this order."""
+    """The result of a run: the object of `--json`, with its keys in this order."""
 
     published: int
     delivered: int
@@ -85,7 +85,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Tally:
-    """What is known after each step of the traces."""
+    """Counts and state after each step of the traces."""
 
     def __init__(self, published: int) -> None:
         self._published = published

@@ -9,7 +9,7 @@ output, and ends when its standard input ends, so that no process outlives the d
 * ``subscriber``: a resumable stream; it traces each message (`haclient.cli.demo.trace`).
   It holds several messages at a time and discards them in an order other than that of arrival.
 
-SIGTERM ends each of them in order.
+SIGTERM stops each of them cleanly.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ async def publisher(task: Assignment) -> None:
 
 
 class HeldMessages:
-    """What one life of the subscriber has in its hands."""
+    """The messages that one run of the subscriber holds undiscarded."""
 
     def __init__(self, trace: TraceWriter) -> None:
         self._trace = trace

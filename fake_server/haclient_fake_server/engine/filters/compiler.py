@@ -5,9 +5,9 @@ value (of an array its first), `Several` gives all elements of an array. Compari
 LIKE, BEGINS and ENDS WITH ask `Several` and are true when any element, or any pair, satisfies them;
 arithmetic, IS NULL and the logic ask `Scalar`.
 
-Logic is as the server publishes it, with a NULL on the left of AND or OR deciding for NULL. As
-comparisons give false and never NULL, `NOT /a = 1` is true when `/a` is missing. A filter matches
-when its result is true; NULL is not.
+Logic follows the server's documentation; a NULL on the left of AND or OR gives NULL. As comparisons
+give false and never NULL, `NOT /a = 1` is true when `/a` is missing. A filter matches when its
+result is true; NULL is not.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ keys and orders of one message share its `Document`. JSON only: a body that is s
 a message type other than `json`, has no fields, so all its paths are NULL.
 
 Nested objects become paths. Arrays have no level of their own: `{"C": [{"x": 1}, {"x": 2}]}` holds
-`/C/x` = 1, 2. A subscript picks from what its own step has gathered, so `/C[1]/x` and `/C/x[1]` are
-both 2. An object has no value; true and false are 1 and 0. A key that is given twice in one object
-counts once, with its last value.
+`/C/x` = 1, 2. A subscript selects from the values that its own step has collected, so `/C[1]/x` and
+`/C/x[1]` are both 2. An object has no value; true and false are 1 and 0. A key that is given twice
+in one object counts once, with its last value.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Path(NamedTuple):
 
 
 class _NotYet:
-    """What stands for a body that nobody has asked about."""
+    """Placeholder for a body that was not parsed yet."""
 
 
 _NOT_YET: Final = _NotYet()

@@ -26,13 +26,13 @@ __all__ = ["FilterError", "Kind", "Token", "parse_path", "tokenize"]
 
 
 class FilterError(HAClientError):
-    """A filter, path or order cannot be understood.
+    """A filter, path or order cannot be parsed.
 
     Attributes:
-        reason: What a failure ack says; an order that fails is `invalid orderby` to the broker.
+        reason: The reason in a failure ack; for an order the broker sends `invalid orderby`.
         position: Where in the text, in characters from 0.
-        expected: What would have been right there.
-        found: What is there instead.
+        expected: What was expected there.
+        found: What was found instead.
     """
 
     reason: Final = "bad filter"
@@ -45,7 +45,7 @@ class FilterError(HAClientError):
 
 
 class Kind(enum.Enum):
-    """What a token is; the values are what error messages call it."""
+    """The kinds of tokens; the values are their names in error messages."""
 
     NUMBER = "number"
     STRING = "string"
@@ -60,11 +60,11 @@ class Token(NamedTuple):
     """One token.
 
     Attributes:
-        kind: What it is.
+        kind: Its kind.
         text: The text as written.
         position: Where it begins, in characters from 0.
         value: The number or string that it stands for.
-        word: What the grammar knows it by: a word in upper case, or a symbol; else empty.
+        word: Its name in the grammar: a word in upper case, or a symbol; else empty.
     """
 
     kind: Kind

@@ -42,7 +42,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What a message holds at a path."""
+    """The value of a message at a path."""
 
     path: Path
 
@@ -56,7 +56,7 @@ class Negate:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Arithmetic of one precedence, from left to right: an operand, then operators with theirs."""
+    """Left-to-right arithmetic of one precedence: an operand, then (operator, operand) pairs."""
 
     first: Node
     rest: tuple[tuple[str, Node], ...]

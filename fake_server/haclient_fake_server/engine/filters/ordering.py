@@ -1,9 +1,8 @@
 """The order of query results: `order_by`.
 
-A comma list of paths, each with ASC (the default) or DESC after it. Comparison of strings with
-numbers is not an order (`'10' < '9'`, but `9 < 10`), so sorting has one of its own: NULL, then
-numbers, then strings by their bytes; DESC turns all of that around. Records that compare equal stay
-as they were.
+A comma list of paths, each with ASC (the default) or DESC after it. Comparing strings with numbers
+gives no consistent order (`'10' < '9'`, but `9 < 10`), so sorting uses its own: NULL, then numbers,
+then strings by their bytes; DESC reverses all of that. The sort is stable.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ SortKey: TypeAlias = tuple[int, Number, str]
 
 
 class OrderByError(HAClientError):
-    """An `order_by` cannot be understood.
+    """An `order_by` cannot be parsed.
 
     Attributes:
-        reason: What a failure ack says.
+        reason: The reason in the failure ack.
         position: Where in the text, in characters from 0.
-        expected: What would have been right there.
-        found: What is there instead.
+        expected: What was expected there.
+        found: What was found instead.
     """
 
     reason: Final = "invalid orderby"

@@ -1,8 +1,8 @@
 """From tokens to the syntax tree: recursive descent over the filter grammar.
 
 One method per rule, weakest binding first: OR, AND, NOT, comparison, sum, product, sign, primary.
-The text has a length limit and the nesting a depth limit, so no text can exhaust the stack; all
-that is wrong with a text is a `FilterError`.
+The text has a length limit and the nesting a depth limit, so no text can exhaust the stack; every
+error in a text raises `FilterError`.
 """
 
 from __future__ import annotations

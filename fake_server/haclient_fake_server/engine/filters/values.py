@@ -1,11 +1,13 @@
-"""Values of the filter language and what operators make of them.
+"""Values of the filter language, and the results of its operators.
 
 A value is a number, a string or NULL (`None`). There is no boolean of its own: true is 1 and false
-is 0. The empty string is NULL, and a number that fits no 64-bit integer is a float. These hold for
-each value that enters (`normal`) and each that arithmetic makes, so that operators need not check.
+is 0. The empty string is NULL, and a number that fits no 64-bit integer is a float. These rules
+hold for each input value (`normal`) and each result of arithmetic, so that operators need not
+check.
 
 * Comparison: never true with NULL, not even `!=`. Two strings compare as strings, in the order of
-  their bytes. A string against a number is converted; what is no number is greater than any number.
+  their bytes. A string compared with a number is converted; one that is not a number is greater
+  than any number.
 * Arithmetic: NULL with anything is NULL. A string that is no number is NaN. Integers stay integers
   and divide towards zero; `%` has the sign of its first operand; division by zero is NaN.
 * Truth: NULL stays NULL, a number is true when it is not 0, a string counts as its number; NaN and

@@ -1,17 +1,18 @@
-"""The sending side of replication: this instance's log, read for another one.
+"""The sending side of replication: reads this instance's log for another one.
 
-The shell dials and dials again. When a connection is made, the logon is sent. The other instance
-answers with its vector, the highest sequence that it has of each publisher; then the destination is
-*ready*, and reading starts at the first part of the log that has more than that. `pump` turns the
-next chunk of the log into frames whenever the shell has room for them, as for a replaying
+The shell dials, and redials after a failure. When a connection is made, the logon is sent. The
+other instance answers with its vector, the highest sequence that it has of each publisher; then the
+destination is *ready*, and reading starts at the first part of the log that has more than that.
+`pump` turns the next chunk of the log into frames whenever the shell has room for them, as for a
+replaying
 subscription: a burst and a catch-up after a day are the same thing, and the log is the only buffer.
 
-Records that the other side has already are skipped: they are in the vector, or came from there.
-Together with the rule that drops duplicates this is all that chains, rings and pairs need against
-loops: every path carries each publisher's messages in their order.
+Records that the other side already has are skipped: they are in the vector, or came from there.
+Together with duplicate detection this prevents loops in chains, rings and pairs: every path carries
+each publisher's messages in their order.
 
-Across connections and restarts a destination keeps its instance name and how far it has
-acknowledged the log; the vector says what it lacks.
+Across connections and restarts a destination keeps its instance name and the acknowledged position;
+the vector says what it lacks.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class DestinationStatus:
         acknowledged: Position of this log up to which it has everything.
         behind: How many records of this log it has not acknowledged.
         links: How many connections it has accepted.
-        missing: How many records of this log it lacks and cannot take any more, since it has later
+        missing: How many records of this log it lacks and can no longer accept, since it has later
             ones of a publisher that had lost them. They do not count as `behind`.
     """
 

@@ -5,15 +5,15 @@ ack to which a publisher trims its store. Up to this position of the log every r
 *confirmed*, that is, acknowledged by each destination that is synchronous at the time; where none
 is, the whole log is confirmed as soon as it is written.
 
-What is not confirmed is a queue of *ranges*, one for each batch (so that it ends where a block
-ends), each with the lowest sequence of every publisher in it. When a destination is down for long,
-neighbours are merged: the queue stays short, and confirmation gets coarser. An ack that has to wait
-is held as an encoded frame, with the last position of its batch.
+The unconfirmed part of the log is a queue of *ranges*, one for each batch (so that it ends where a
+block ends), each with the lowest sequence of every publisher in it. When a destination is down for
+long, adjacent ranges are merged: the queue stays short, and confirmation gets coarser. An ack that
+has to wait is held as an encoded frame, with the last position of its batch.
 
 The confirmed position never goes back, and the shell writes it to a file before the acks that
-depend on it go out, with what is known of each destination (`ReplicationProgress`). After a restart
-it is where it was: a publisher is never told that less is safe than it was told before. For the
-same reason the journal marks records that every synchronous destination had before this instance.
+depend on it go out, with what is known of each destination (`ReplicationProgress`). It survives a
+restart, so the broker never reports less as safe to a publisher than it did before. For the same
+reason the journal marks records that every synchronous destination had before this instance.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ MAX_HELD: Final = 16
 
 
 class DestinationProgress(NamedTuple):
-    """What the next start of the broker has to know of a destination.
+    """The state of a destination that must survive a restart of the broker.
 
     Attributes:
         address: As configured.
         instance: Its name.
-        position: Up to this position of the log the destination has said that it has the records.
+        position: The destination has confirmed the records of the log up to this position.
     """
 
     address: str
@@ -56,7 +56,7 @@ class DestinationProgress(NamedTuple):
 
 
 class ReplicationProgress(NamedTuple):
-    """What the next start of the broker has to know of replication.
+    """The state of replication that must survive a restart of the broker.
 
     Attributes:
         confirmed: The last confirmed position, `None` where no destination is synchronous.

@@ -1,17 +1,17 @@
-"""The receiving side of replication: records of other instances are applied as publishes are.
+"""The receiving side of replication: applies the records of other instances like publishes.
 
 A record keeps its publisher and sequence, so its bookmark is the same on every instance, and the
 rule for duplicates is the same as for clients. It gets a position, a topic number and a time of
 this instance, since each has its own order and clock. Then it is logged, changes the state of the
 world, is delivered, and is sent to this instance's own destinations.
 
-One ack answers everything that came together, after the block is written here. It never waits for
-this instance's own destinations: two that are synchronous to each other would wait for ever.
+One ack covers everything that arrived together, after the block is written here. It never waits for
+this instance's own destinations: two instances that are synchronous to each other would deadlock.
 
 A record below the highest sequence of its publisher is usually in the log already. When it is not,
 its publisher has lost it and continued here: appending it would reverse the publisher's order, and
 subscribers would get an old message as a new one. It is dropped, and both sides report that their
-logs differ for good.
+logs differ permanently.
 
 Records of one sequence, which a delete over several topics makes, come in one frame and are
 appended or dropped together. Marks are not sent: each instance decides whether it refuses a message
@@ -60,11 +60,11 @@ REPLACED: Final = "replaced by a newer replication connection"
 
 
 class Holdings:
-    """Whether the log holds a message that a replica sends.
+    """Tells whether the log already holds a message that a replica sends.
 
     Recent messages are looked up in the runs of consecutive sequences that each publisher has in
-    memory, older ones in the journal. The part of it that a look-up has read is cached, since
-    duplicates come in the order of the log.
+    memory, older ones in the journal. The part of the journal that a look-up has read is cached,
+    since duplicates arrive in the order of the log.
 
     Args:
         journal: The log.
@@ -116,9 +116,9 @@ class _Source:
     """One instance that sends its log here.
 
     Attributes:
-        connection: From it.
+        connection: The connection from it.
         topics: Topics that it has defined on the connection, by its numbers.
-        position: In its log, of the last record received.
+        position: The position in its log of the last record received.
         missing: By publisher id, the records that were dropped since the last ack.
     """
 
@@ -141,7 +141,7 @@ class Replicas:
     """Applies the records of other instances.
 
     Args:
-        state: Of the engine.
+        state: The state of the engine.
         applier: Applies each record.
 
     Attributes:

@@ -2,7 +2,8 @@
 
 `destination` decides what is sent, `receiver` is the other end, `wire` has the frames, and
 `durability` holds back the acks. This module connects them: it finds the destination that an answer
-is from, ends connections, and reports to the broker's log. The shell dials, and dials again.
+is from, ends connections, and reports to the broker's log. The shell dials, and redials after a
+failure.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Replication:
     """The sending side of one instance.
 
     Args:
-        state: Of the engine.
+        state: The state of the engine.
     """
 
     def __init__(self, state: State) -> None:

@@ -2,8 +2,8 @@
 
 A query and the subscription that follows it see the same instant, because both happen in one call
 and nothing can be published in between. The result is one contiguous group, also when it is empty.
-Deletes are recorded as the keys that they removed, so that the journal says what
-happened and not what was asked for.
+Deletes are recorded as the keys that they removed, so that the journal records the effect and not
+the request.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_BATCH_BYTES: Final = 16 * 2**20
 
 
 class Queries:
-    """Carries out what concerns the state of the world."""
+    """Executes queries and deletes of the state of the world."""
 
     def __init__(
         self,

@@ -3,8 +3,8 @@
 A topic with key fields derives the key of a record from its JSON body; the key is the decimal text
 of a CRC-64 over the topic and the values, so it is the same on each server and after each restart.
 A value counts by its text: `1` and `"1"` are one key, `1` and `1.0` are two. Each value is preceded
-by its length, so that no two lists of values run together. A key that a publisher sends along
-is not looked at.
+by its length, so that no two lists of values run together. A key that a publisher sends as well is
+ignored.
 
 A topic without key fields takes the publisher's own key, and any body: only then may a body be
 something other than JSON.
@@ -50,7 +50,7 @@ class SowError(HAClientError):
     """A publish or delete does not fit its SOW topic; nothing has changed.
 
     Attributes:
-        reason: What a failure ack says.
+        reason: The reason in the failure ack.
     """
 
     reason: str = "bad sow key"
@@ -73,9 +73,9 @@ class SowRecord:
     Attributes:
         key: Decimal text when generated, else the publisher's own text.
         body: The message as published, or as merged by a delta.
-        timestamp: When the server took it, as wire text; empty when unknown.
-        correlation_id: The publisher's; empty for none.
-        bookmark: Its place in the log; empty when the topic is not logged.
+        timestamp: When the server accepted it, as wire text; empty when unknown.
+        correlation_id: The publisher's correlation id; empty for none.
+        bookmark: Its position in the log; empty when the topic is not logged.
     """
 
     key: str
@@ -89,7 +89,7 @@ _AS_THEY_ARE: Final = OrderBy()
 
 
 class Applied(NamedTuple):
-    """What a publish did: the record under `key` was `previous`, or there was none."""
+    """The effect of a publish: it replaced the record `previous` under `key`, if there was one."""
 
     key: str
     previous: SowRecord | None
