@@ -1,4 +1,4 @@
-"""`haclient ping`: whether each server is reachable and accepts a logon, and how fast it answers."""
+"""`haclient ping`: whether each server is reachable and accepts a logon, and how fast it is."""
 
 from __future__ import annotations
 

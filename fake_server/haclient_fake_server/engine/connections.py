@@ -46,7 +46,7 @@ class Connection:
         id: The shell's number for it.
         peer: The other end's address, for the log.
         out: Frames that this batch sends to it, in order.
-        logged_on: Whether its logon succeeded; other commands are ignored before that.
+        logged_on: Whether its logon succeeded; no other command is valid before that.
         closing: Whether the engine has asked to close it; further input is ignored.
         name: Client name.
         user: Authenticated user; empty for none.

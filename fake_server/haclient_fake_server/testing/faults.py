@@ -181,7 +181,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """Undo all faults between two parties or everywhere: partitions, refusals, slowness, armed cuts.
+    """Undo all faults between two parties or everywhere: partition, refusal, slowness, armed cuts.
 
     Connections that have lost bytes are reset, as by a peer that has restarted.
 

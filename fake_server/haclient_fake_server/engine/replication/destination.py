@@ -4,8 +4,8 @@ The shell dials, and redials after a failure. When a connection is made, the log
 other instance answers with its vector, the highest sequence that it has of each publisher; then the
 destination is *ready*, and reading starts at the first part of the log that has more than that.
 `pump` turns the next chunk of the log into frames whenever the shell has room for them, as for a
-replaying
-subscription: a burst and a catch-up after a day are the same thing, and the log is the only buffer.
+replaying subscription: a burst and a catch-up after a day are the same thing, and the log is the
+only buffer.
 
 Records that the other side already has are skipped: they are in the vector, or came from there.
 Together with duplicate detection this prevents loops in chains, rings and pairs: every path carries
