@@ -68,11 +68,14 @@ class PersistedAcks:
                 lambda: self._on_time(connection),
             )
 
-    def flush(self, connection: Connection, *, always: bool = False) -> None:
+    def flush(self, connection: Connection, *, before: int = 0, always: bool = False) -> None:
         """Send the conflated ack now: all up to `s` is safe or was refused.
 
         Args:
             connection: The publisher's.
+            before: Acknowledge nothing from this sequence on: it was refused, perhaps not for the
+                first time, and a success that covers it would make the publisher forget it. 0 for
+                everything.
             always: Also while so many acks of the connection wait for destinations that otherwise
                 this one would continue collecting: a refusal follows it, and keeps its place.
         """
@@ -81,7 +84,10 @@ class PersistedAcks:
         connection.ack_is_scheduled = False
         self._state.timers.cancel(("publisher's ack", connection.id))
         publisher = connection.publisher
-        more: dict[str, str | int] = {"s": publisher.seen, "bm": publisher.bookmark(publisher.seen)}
+        up_to = min(publisher.seen, before - 1) if before else publisher.seen
+        if not up_to:
+            return
+        more: dict[str, str | int] = {"s": up_to, "bm": publisher.bookmark(up_to)}
         more |= self._state.log_reached()
         self._state.confirm(connection, ack("persisted", more=more))
 

@@ -145,7 +145,7 @@ class Publishing:
         sequence = message.sequence or 0
         wanted = requested(message.ack_type)
         if "persisted" in wanted:
-            self._acks.flush(connection, always=True)
+            self._acks.flush(connection, before=sequence, always=True)
         if sequence > connection.publisher.seen:
             connection.publisher.seen = sequence
             state.unnoted[connection.publisher.id] = connection.publisher

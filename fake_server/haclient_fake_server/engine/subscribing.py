@@ -103,11 +103,6 @@ class Subscribing:
         item.wants_persisted = "persisted" in wanted
         item.paused = request.options.pause
         item.remaining = request.top_n
-        match connection.subscriptions.get(sub_id):
-            case BookmarkSubscription(is_over=False, acked=acked):
-                item.acked = acked
-            case _:
-                pass
         self._replace(item)
         self._replay.enter(item, span)
 

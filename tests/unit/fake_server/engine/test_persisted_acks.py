@@ -145,3 +145,15 @@ def test_persisted_acks_tell_which_log_has_come_how_far() -> None:
     start = world.journal.log_starts[-1]
     for peer in (reader, publisher):
         assert [ack.log_starts for ack in peer.acks()] == [f"{start.id:016x}@2"]
+
+
+@pytest.mark.row("RB16")
+def test_a_subscription_that_begins_anew_is_told_again_how_far_the_log_is_safe() -> None:
+    world = World()
+    world.client("pubber").publish(1)
+    reader = world.client("reader")
+    for options in ("", "replace"):
+        reader.subscribe(bm="0", opts=options)
+        world.advance(1)
+        (ack,) = [each for each in reader.acks() if each.ack_type == "persisted"]
+        assert ack.bookmark == f"{PUBBER}|1|"

@@ -332,3 +332,19 @@ def test_what_was_refused_for_its_key_is_refused_again_when_it_is_sent_again(
         assert (ack.sequence, ack.status, ack.reason) == (1, "failure", "bad message")
         if restarted:
             world.restart()
+
+
+@pytest.mark.row("AK3")
+def test_no_success_that_covers_a_refusal_comes_before_it_when_it_is_sent_again() -> None:
+    """Its publisher would forget the message, and could not say which one was refused."""
+    world = World(sow_topics=(SowTopic("orders", ("/id",)),))
+    for _ in range(2):
+        peer = world.client()
+        for sequence, body in ((1, b'{"id": 1}'), (2, b"no json"), (3, b'{"id": 3}')):
+            peer.publish(sequence, body)
+        world.advance(1)
+        assert [(ack.sequence, ack.status) for ack in peer.acks()] == [
+            (1, "success"),
+            (2, "failure"),
+            (3, "success"),
+        ]
