@@ -1,4 +1,4 @@
-"""Positions in a transaction log, as values.
+"""Bookmarks: positions in a transaction log, as values.
 
 A *message bookmark* names one message by the identity that every replica of a log agrees on: who
 published it (a hash of the client name) and that publisher's sequence number. Two bookmarks can be

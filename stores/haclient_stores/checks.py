@@ -1,7 +1,7 @@
 """Checks of the arguments of stores, policies and adapters, before anything is changed.
 
-Each check says in one line what was wanted and what was found. Pure, and never called for each
-message.
+The error of each check is one line with what was wanted and what was found. Pure, and not called
+per message.
 """
 
 from __future__ import annotations

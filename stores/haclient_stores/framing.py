@@ -24,8 +24,8 @@ offset  bytes  meaning
 136     ...    the owner's client name, UTF-8
 ======  =====  ================================================================
 
-The first 36 bytes have this form in every version of every format, so a file of a newer version is
-told from a damaged one: its checksum matches.
+The first 36 bytes have this form in every version of every format, so a file of a newer version can
+be distinguished from a damaged one: its checksum matches.
 
 A checked word is an unsigned 64-bit number followed by its complement, so a word that was never
 written, half written or damaged is recognized. Pure: bytes in, values out.
@@ -77,7 +77,7 @@ _pair = struct.Struct("<II")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a file is.
+    """The identity of a file: its format, version and layout.
 
     Attributes:
         magic: 8 bytes that name the format.

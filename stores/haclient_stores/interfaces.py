@@ -171,7 +171,7 @@ class PublishStore(Protocol):
 
 @runtime_checkable
 class FrameLog(PublishStore, Protocol):
-    """What our own stores add, so that the log itself is the send queue.
+    """The methods that our own stores add, so that the log itself is the send queue.
 
     Attributes:
         unsent_bytes: Bytes between the send cursor and the head.
@@ -258,8 +258,8 @@ class SubscriptionLog(Protocol):
         Args:
             acked: The subscribe asks for persisted acks: a message is finished only when it is
                 discarded *and* covered by one.
-            start: An explicit wire bookmark, which forgets what was known of the sub id first
-                (also on disk); None resumes where the store stands.
+            start: An explicit wire bookmark, which forgets what was known of the sub id first (also
+                on disk); None resumes from the stored position.
             conflated: Persisted acks are then no recovery points of their own.
             entered_us: For a start of NOW the time of it, in microseconds since 1970, or a little
                 earlier, since clocks differ. It is stored: what came since is to be delivered.
@@ -346,7 +346,7 @@ class SubscriptionLog(Protocol):
 
     @abstractmethod
     def ended(self) -> None:
-        """No consumer holds messages any more: all undiscarded ones are to be redelivered."""
+        """No consumer holds messages any more: all undiscarded ones must be redelivered."""
 
     @abstractmethod
     def is_discarded(self, bookmark: str) -> bool:
@@ -380,7 +380,7 @@ class SubscriptionLog(Protocol):
 
     @abstractmethod
     def resume_from_start(self) -> str:
-        """The wire bookmark with which everything is redelivered that may be missing."""
+        """The wire bookmark from which every possibly missing message is redelivered."""
 
     # -- server order ------------------------------------------------------------------------
 
@@ -399,8 +399,8 @@ class SubscriptionLog(Protocol):
         """A server has accepted it; what comes next is in the order of its log.
 
         Args:
-            server: Its address, or another name of its log. What stands after a space in it says
-                how far that log has come: it is written down, and the log is still the same.
+            server: Its address, or another name of its log. The part after a space says how far
+                that log has progressed: it is stored, but does not change which log it is.
         """
 
     @abstractmethod

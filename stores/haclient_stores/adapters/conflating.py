@@ -1,4 +1,4 @@
-"""Fewer updates for an adapter that is slow or dear."""
+"""Fewer updates for an adapter that is slow or expensive."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["ConflatingRecoveryPointAdapter"]
 
 
 class ConflatingRecoveryPointAdapter(TimedAdapter):
-    """Passes on the newest point of each subscription, at most every so many updates or seconds.
+    """Forwards the newest point of each subscription after a number of updates or seconds.
 
     Args:
         inner: The adapter that keeps the points.
-        max_updates: After so many updates what has gathered is passed on.
-        max_age_s: And when the oldest of it is so many seconds old.
+        max_updates: Forward the collected points after this many updates.
+        max_age_s: Also forward them when the oldest one is this many seconds old.
 
     Raises:
-        UsageError: There is no such adapter, or a limit is below one update or not above zero
+        UsageError: The adapter is not one, or a limit is below one update or not above zero
             seconds.
     """
 

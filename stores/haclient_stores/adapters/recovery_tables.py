@@ -4,8 +4,8 @@
                               caught_up_us, generation)
     haclient_done            (client_name, sub_id, publisher, sequence, generation)
 
-Publisher ids and sequences are texts of 20 digits: 64 bits without a sign are more than a database
-has, and as texts they sort like numbers. stores/README.md says what each column means.
+Publisher ids and sequences are stored as texts of 20 digits: databases have no unsigned 64-bit
+integers, and texts of equal length sort like numbers. stores/README.md describes the columns.
 
 Reads and writes run in the caller's transaction; only `transaction` commits.
 """
@@ -83,7 +83,7 @@ _FORGET: Final = (
 
 
 class Cursor(Protocol):
-    """What is asked of a DB-API cursor (PEP 249)."""
+    """The required methods of a DB-API cursor (PEP 249)."""
 
     @property
     def description(self) -> Any: ...  # noqa: ANN401, D102  # each driver types it in its own way
@@ -96,7 +96,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """What is asked of a DB-API connection (PEP 249)."""
+    """The required methods of a DB-API connection (PEP 249)."""
 
     def cursor(self) -> Cursor: ...  # noqa: D102  # PEP 249
 
@@ -109,7 +109,7 @@ class RecoveryTables:
     """The tables, reached by a DB-API connection.
 
     Args:
-        connection: The connection that statements use unless they are given another one.
+        connection: The connection that statements use unless another one is passed.
         placeholder: How the driver marks a parameter: `?` or `%s`.
 
     Attributes:

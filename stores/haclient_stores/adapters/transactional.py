@@ -2,7 +2,8 @@
 
 A program that writes its results into a database saves there, in the same transaction, which
 message they came from. Either both are there or neither is. So whatever happens between the commit
-and `discard()`, the next process knows what has had its effect, and each message has it once::
+and `discard()`, the next process knows which messages have taken effect, and each message takes
+effect once::
 
     connection = sqlite3.connect("results.db")
     store = TransactionalRecoveryPoint(connection)
@@ -14,26 +15,26 @@ and `discard()`, the next process knows what has had its effect, and each messag
                     store.save(message)
                 message.discard()
 
-It is a memory store whose whole knowledge is in the database as well: the recovery point of each
-subscription, where it began and in which server's order it is, and the messages after the point
-that are done. Those are needed because messages may be done in any order. `recovery_tables` holds
-them. Rows of messages that the recovery point has passed are deleted now and then, in the user's
-transaction too.
+It is a memory store whose state is also in the database: the recovery point of each subscription,
+its start and the server order in which it is valid, and the processed messages after the point.
+Those are needed because messages may be processed in any order. `recovery_tables` stores them. Rows
+of messages that the recovery point has passed are deleted from time to time, also in the user's
+transaction.
 
 **Order:** save, commit, then `discard()`. A discard before the commit would let the recovery point
 pass a message whose effect may still be rolled back. The connection must not commit by itself.
 
-**An explicit start** (anything but `MOST_RECENT`) forgets what was saved, as with every store: what
-is done is redelivered. The database forgets it in the transaction of the first `save` after that,
-where it also learns the start. Until then it says what is true: no message has had its effect since
-the new start, and a process that begins with `MOST_RECENT` continues where the results in the
-database end. Where nothing was ever saved that is the start of the log. A discard does not say that
-the message was saved: its transaction may have been rolled back, and the program gives it up. So
-each `save` writes the new start, until one finds it in the database. It looks once all transactions
-that have written it are over.
+**An explicit start** (anything but `MOST_RECENT`) forgets the saved state, as in every store:
+processed messages are redelivered. The database forgets it in the transaction of the first `save`
+after that, which also writes the new start. Until then the database is still correct: no message
+has taken effect since the new start, and a process that begins with `MOST_RECENT` continues where
+the results in the database end. If nothing was ever saved, that is the start of the log. A discard
+does not prove that the message was saved: its transaction may have been rolled back, and the
+program gives up the message. So each `save` writes the new start until a later one finds it in the
+database. It checks once all transactions that have written it are over.
 
-**Threads:** everything is called by the client in its own thread. `save` alone may be called in
-another one while the client continues, if the driver allows that; `trim` and `purge` may not.
+**Threads:** the client calls everything in its own thread. Only `save` may be called in another
+thread while the client runs, if the driver allows that; `trim` and `purge` may not.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _TRIM_EVERY: Final = 64  # messages; so many rows more than necessary may stand 
 
 
 class Delivered(Protocol):
-    """What is asked of a message."""
+    """The attributes of a message that `save` reads."""
 
     @property
     def bookmark(self) -> str: ...  # noqa: D102  # see `haclient.Message`
@@ -93,19 +94,19 @@ class _Journal(Journal):
 
 
 class _Handle(Subscription):
-    """A subscription that knows of messages that are done already and were not received yet.
+    """A subscription that knows messages which are processed already and were not received yet.
 
     `save` may run in another thread. It reads only what `_after_discard` has prepared in the
-    client's thread, where nothing moves meanwhile.
+    client's thread and does not change meanwhile.
 
     Attributes:
         done: Publisher index and sequence of each message that is done.
-        confirmed: The generation that the database surely has; rows of others do not count.
+        confirmed: The generation that is known to be in the database; rows of others do not count.
         announced: The highest sequence by publisher id of what was saved while `confirmed` was
             another generation: the transactions of those saves write the new one.
         announced_over: `announced` as it was when all of it was discarded, so that those
             transactions are over.
-        rows: How many rows the subscription has in `haclient_done`, about.
+        rows: The approximate number of rows of the subscription in `haclient_done`.
         wants_point: Whether the next discard prepares a recovery point.
         next_point: The point that the next `save` writes; None when there is none.
         saved_point: The point that was saved last.
@@ -194,7 +195,7 @@ class _Handle(Subscription):
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the database surely knows of the last explicit start."""
+        """Whether the last explicit start is known to be in the database."""
         return self.confirmed == self.tracker.generation
 
 

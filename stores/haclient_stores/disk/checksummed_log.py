@@ -1,24 +1,24 @@
-"""The one rule for every log with checksums: what counts, where it ends, what is cleared.
+"""The shared rule for logs with checksums: which blocks count, where the log ends, what is cleared.
 
 A log is a run of *blocks*, each with a checksum. Publish segments, bookmark logs and the broker's
 journal have blocks of different layouts and share this rule:
 
-1. **A block carries its place.** The checksum covers the block's offset or position
-   (`block_checksum`), or the block states it. A whole block of an earlier life of the file, or of a
-   tail that was cut, does not pass for the next block.
+1. **A block carries its position.** The checksum covers the block's offset or position
+   (`block_checksum`), or the block states it. A whole block from an earlier use of the file, or
+   from a tail that was cut, is not mistaken for the next block.
 2. **Recovery ends at the first block that is not whole, or not in its place** (`read_blocks`).
-   Nothing after it is looked at: it was never reported as stored, or it is lost.
+   Anything after it is ignored: it was never reported as stored, or it is lost.
 3. **That is either a torn tail or corruption.** A block may be missing only if the machine stopped
-   before it was synced: if it was started again since, and the block lies after the offset that
-   the last successful sync has noted. Then the log ends there, with a warning. Otherwise the
-   block was reported as synced, or a running kernel has lost it: `StoreCorrupt`.
-4. **What is cut is cleared, and the clearing is synced, before anything is appended**
-   (`clear_tail`). Otherwise a second loss of power could bring back an old block after a new one.
+   before it was synced: if it was restarted since, and the block lies after the offset that the
+   last successful sync recorded. Then the log ends there, with a warning. Otherwise the block was
+   reported as synced, or a running kernel has lost it: `StoreCorrupt`.
+4. **The cut tail is cleared, and that is synced, before anything is appended** (`clear_tail`).
+   Otherwise a second power loss could bring back an old block after a new one.
 5. **Zero is a value.** A block or record ends the log because its commit mark was never written
    (a kind, a length or a magic that is never zero), not because a value in it is zero.
 
-Records after the last block, which a killed process has left in the page cache, are each format's
-own business: they count only while the machine was not started since.
+Each format has its own rule for records after the last block, which a killed process has left in
+the page cache: they count only if the machine was not restarted since.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogHistory:
-    """What is known about how a log was left by its last process.
+    """The state in which the last process left a log.
 
     Attributes:
-        same_boot: The machine was not started since, so its page cache is complete.
-        synced_end: The offset up to which the header says that the log was synced, in bytes.
+        same_boot: The machine was not restarted since, so its page cache is complete.
+        synced_end: The offset up to which the log was synced according to the header, in bytes.
     """
 
     same_boot: bool
@@ -79,7 +79,7 @@ class BrokenBlock(Exception):
     """The next block is not whole, or not in its place.
 
     Attributes:
-        offset: Where to look in the file, in bytes.
+        offset: Its offset in the file, in bytes.
         what: What is wrong there.
     """
 

@@ -1,12 +1,13 @@
-"""What is on the disk when the power fails: what a store promises, and a sync that can be believed.
+"""Durability: what a store guarantees after a power failure, and a sync that can be trusted.
 
-`Durability` says what the client waits for: `process` nothing more than the append, which survives
-a killed process; `group` a sync every few milliseconds; `fsync` one before each publish returns.
+`Durability` says what the client waits for: `process` for nothing beyond the append, which survives
+a killed process; `group` for a sync every few milliseconds; `fsync` for one before each publish
+returns.
 
-**A failed sync.** The kernel reports a failed write-back once. From then on it takes the pages for
-clean, although the disk does not have them: the next `fsync` leaves them out and succeeds, in
-another process too. So a successful `fsync` proves something only about pages that were written
-since the last error. `DurableFile` writes them again first.
+**A failed sync.** The kernel reports a failed write-back once. From then on it treats the pages as
+clean, although the disk does not have them: the next `fsync` skips them and succeeds, in another
+process too. So a successful `fsync` covers only pages that were written since the last error.
+`DurableFile` therefore writes the others again first.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ def check_durability(durability: str, group_interval_s: object = 0.01) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DurabilityOptions:
-    """What a publish store on disk promises.
+    """The durability options of a publish store on disk.
 
     Attributes:
         durability: What the client waits for.
         group_interval_s: How often the client syncs at durability `group`, in seconds.
-        truncate_on_close: `close` gives all space back when nothing waits for an ack.
+        truncate_on_close: `close` frees all space when nothing waits for an ack.
 
     Raises:
         UsageError: There is no such durability, or the interval is not above zero.
@@ -62,7 +63,7 @@ class DurabilityOptions:
 
 
 class DurableFile:
-    """Syncs a file, and writes again first what an earlier, failed sync may have lost.
+    """Syncs a file, after rewriting the pages that an earlier, failed sync may have lost.
 
     Args:
         file: The file.
@@ -71,7 +72,7 @@ class DurableFile:
 
     Attributes:
         file: The file.
-        rewrite_before_fsync: Whether the next `sync` has to write again what is not synced.
+        rewrite_before_fsync: Whether the next `sync` must rewrite the unsynced pages first.
     """
 
     __slots__ = ("file", "rewrite_before_fsync")

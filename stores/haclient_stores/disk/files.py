@@ -1,15 +1,15 @@
 """The disk seam: the only module of the stores that talks to the operating system's files.
 
-Stores and the broker's journal are written against `Disk` and `File`; production hands them
-`RealDisk`, the simulator a disk that fails on purpose. Four rules are kept here, once:
+Stores and the broker's journal use only `Disk` and `File`; production passes `RealDisk`, the
+simulator a disk that fails on purpose. Four rules are implemented here, once:
 
 * **Errors are translated once.** No space (`ENOSPC`, `EDQUOT`, `EFBIG`) becomes `StoreFull`, every
   other `OSError` becomes `StoreError` with the path and what was tried.
 * **Space is allocated, never assumed.** Writing into a mapped hole of a full disk kills the process
   with SIGBUS, so `File.allocate` reserves real blocks before anything is mapped.
-* **A lock is on the file that the path names.** `flock` locks an inode; the path may have been
-  renamed over meanwhile, so the two are compared after locking, and the lock is taken again when
-  they differ.
+* **A lock is on the file that the path names.** `flock` locks an inode, but another file may have
+  been renamed to the path meanwhile. So the two are compared after locking, and the lock is taken
+  again when they differ.
 * **A replaced file is whole or absent.** `replace` syncs a temporary file and renames it.
 """
 
@@ -73,7 +73,7 @@ Writable: TypeAlias = mmap.mmap | memoryview  # slices of it may be assigned
 
 
 class Region(Protocol):
-    """Writable memory, of a file or of nothing but the process."""
+    """Writable memory: a mapped file, or anonymous memory of the process."""
 
     @property
     @abstractmethod
@@ -136,7 +136,7 @@ class File(Protocol):
 
 
 class Disk(Protocol):
-    """Everything that stores ask of a file system."""
+    """The file system operations that stores need."""
 
     @abstractmethod
     def open(self, path: Path, *, create: bool = False, writable: bool = True) -> File:

@@ -1,8 +1,8 @@
 """Who may use a store on disk: one process and one client, until it is closed.
 
 A store has one file that carries its lock and, in its header page (`framing`), the client name that
-it belongs to. The lock says which process has the store open now; the name says whose messages or
-bookmarks are in it, also while no process has it open. Which thread may call it: `threads`.
+it belongs to. The lock shows which process has the store open now; the name shows whose messages or
+bookmarks are in it, even while no process has it open. `threads` says which thread may call it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Ownership:
     Args:
         disk: Where the file is.
         path: The file that carries the lock; created when it is missing.
-        store: What errors name: the store's directory, or `path` for None.
+        store: The path that errors name: the store's directory, or `path` for None.
 
     Attributes:
         file: The locked file. `replace_file` exchanges it.

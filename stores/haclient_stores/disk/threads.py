@@ -1,8 +1,8 @@
-"""The one thread that works on a store, and the others that may sync or prune it meanwhile.
+"""The one thread that uses a store, and the threads that may sync or prune it concurrently.
 
 A store has no lock around each append and each discard: a lock would cost as much as the operation
-itself. Instead one thread owns the store (`ThreadBinding`), and a thread that syncs or prunes makes
-the owner wait for moments (`Gate`), or locks the few slow points that it shares with it.
+itself. Instead one thread owns the store (`ThreadBinding`). A thread that syncs or prunes blocks
+the owner for short moments (`Gate`), or locks the few slow points that both use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A publish store in a directory, which survives a killed process and a stopped machine.
 
-It is the segment log over mapped files. `publish_log` says what each durability means, and
-`publish_store_size` how large a store has to be.
+It is the segment log over mapped files. `publish_log` explains each durability, and
+`publish_store_size` computes how large a store has to be.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class FilePublishStore(PublishLog):
 
     Args:
         path: The store's directory; created when it is missing.
-        segment_bytes: Files are made of this size and recycled.
-        max_bytes: More than this is never taken: `store` then raises `StoreFull`.
+        segment_bytes: The size of each file; files are recycled.
+        max_bytes: The maximum size of the store; beyond it `store` raises `StoreFull`.
         durability: What the client waits for; see `publish_log`.
         group_interval_s: How often the client syncs at durability `group`, in seconds.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it.

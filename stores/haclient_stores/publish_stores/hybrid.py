@@ -1,21 +1,21 @@
-"""A publish store in memory that moves to files what the memory has no room for.
+"""A publish store in memory that overflows to files.
 
-As long as acks keep up nothing is ever written. In a long outage the backlog goes to the disk, the
-oldest messages first, up to `max_bytes`. So it is as fast as memory in good times and as large as
-a disk in bad ones.
+As long as acks keep up, nothing is ever written to disk. In a long outage the backlog moves to the
+disk, the oldest messages first, up to `max_bytes`. So it is normally as fast as memory, and in an
+outage as large as a disk.
 
-**How.** Segments are filled in memory. When the memory is used up, the oldest one is copied into a
-file of its own and continues from there: same frames, same offsets, so the log does not notice. The
-newest segments are always in memory. `sync` and `close` copy all of them to files and leave them in
-memory too.
+**How.** Segments are filled in memory. When the memory is used up, the oldest segment is copied
+into a file of its own, which replaces the memory: frames and offsets are the same, so the log is
+not affected. The newest segments are always in memory. `sync` and `close` copy all of them to files
+and leave them in memory too.
 
 **What a killed process loses:** the newest messages, those that were still in memory: up to
-`memory_bytes` of them, and all of them when nothing was moved yet. What had been moved survives; it
-is always the older part, so there is no hole in the backlog. After `sync` and `close` nothing is
-lost; `durability="group"` syncs every few milliseconds.
+`memory_bytes` of them, and all messages if none was moved yet. Moved messages survive; they are
+always the older part, so there is no hole in the backlog. After `sync` and `close` nothing is lost;
+`durability="group"` syncs every few milliseconds.
 
-Numbers are given away faster than the control page can follow, so it holds an upper bound of what
-the segments in memory can use: a process that comes after a kill never numbers below it.
+Sequences are assigned faster than the control page can be updated, so it holds an upper bound of
+the sequences that the segments in memory can use: after a kill, the next process numbers above it.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class HybridPublishStore(PublishLog):
 
     Args:
         path: The store's directory; created when it is missing.
-        memory_bytes: How much memory it takes before the oldest messages move to files.
-        segment_bytes: Memory and files are taken in pieces of this size.
-        max_bytes: Memory and files together are never larger: `store` then raises `StoreFull`.
+        memory_bytes: How much memory is used before the oldest messages move to files.
+        segment_bytes: Memory and files are allocated in pieces of this size.
+        max_bytes: The limit of memory and files together; beyond it `store` raises `StoreFull`.
         durability: What the client waits for; see `publish_log`. Here `process` covers only what
             was moved to files.
         group_interval_s: How often the client syncs at durability `group`, in seconds.
@@ -181,8 +181,8 @@ class HybridStorage(SegmentStorage):
 
     Args:
         directory: Where segments go when the memory is used up.
-        segment_bytes: How large a segment is that is used again.
-        memory_bytes: How much memory is used; two segments at least.
+        segment_bytes: The size of a recycled segment.
+        memory_bytes: How much memory is used; at least two segments.
     """
 
     begin = HEADER_BYTES

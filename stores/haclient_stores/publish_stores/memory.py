@@ -41,8 +41,8 @@ class MemoryPublishStore(PublishLog):
     """Keeps unpersisted messages in memory.
 
     Args:
-        segment_bytes: Memory is taken in pieces of this size.
-        max_bytes: More than this is never taken: `store` then raises `StoreFull`.
+        segment_bytes: Memory is allocated in pieces of this size.
+        max_bytes: The maximum size of the store; beyond it `store` raises `StoreFull`.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it.
         resize_handler: Asked with the new size in bytes before the store grows; False refuses.
 
@@ -87,15 +87,15 @@ class MemorySegment(Segment):
 
 
 class MemoryStorage(SegmentStorage):
-    """Anonymous memory in pieces of `segment_bytes`, of which a few are kept for the next.
+    """Anonymous memory in pieces of `segment_bytes`; a few unused pieces are kept for reuse.
 
     Args:
-        segment_bytes: The size of a segment that is used again.
-        spare_limit: How many unused ones are kept.
-        preallocated: Take all of those at once.
+        segment_bytes: The size of a recycled segment.
+        spare_limit: How many unused segments are kept.
+        preallocated: Allocate all of those at the start.
 
     Raises:
-        StoreFull: The machine does not have so much memory.
+        StoreFull: The machine does not have enough memory.
     """
 
     begin = 0
@@ -144,7 +144,7 @@ class MemoryStorage(SegmentStorage):
 class NullPublishStore(PublishStore):
     """Keeps nothing, so there is nothing to replay and nothing to wait for.
 
-    A client that is given one works as without a store: it asks for no persisted acks, `publish`
+    A client with this store works as without a store: it requests no persisted acks, `publish`
     returns None, and a publish without a connection is an error.
     """
 

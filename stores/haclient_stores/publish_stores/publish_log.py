@@ -1,13 +1,13 @@
-"""What all our publish stores share: the segment log as a `FrameLog`, with its owner and its files.
+"""The common base of our publish stores: the segment log as a `FrameLog`, with its owner and files.
 
-A store is this class plus a `SegmentStorage` that says where segments are and, on disk, the
+A store is this class plus a `SegmentStorage` that provides segments and, on disk, the
 `StoreDirectory` that it belongs to. It is a subclass of the log and not a wrapper around it, since
 `append` is called for each message and one more call would cost a fifth of it.
 
-Durability says what survives without the client waiting for more:
+Durability says what survives without further waiting:
 
-* `process`: everything that `store` returned for survives a killed process. A machine that loses
-  power may lose what was not written back yet.
+* `process`: every message for which `store` has returned survives a killed process. A power loss
+  may lose messages that were not written back yet.
 * `group`: the client calls `sync` every few milliseconds in a thread; `publish_flush` can wait.
 * `fsync`: the client calls `sync` before a publish is reported as done.
 
@@ -45,9 +45,8 @@ class PublishLog(SegmentLog, FrameLog):
     """A publish store over any storage.
 
     Args:
-        storage: Where segments are.
-        directory: The store's directory, whose numbers and segments it goes on with; None in
-            memory.
+        storage: Provides the segments.
+        directory: The store's directory, whose numbers and segments it continues; None in memory.
         limits: How the log may grow.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it.
 

@@ -1,8 +1,8 @@
 """A publish store of a fixed size: all of its space is allocated when it is opened.
 
 It is the segment log over a fixed number of segments, in memory or in files, used in turn. Nothing
-is allocated later, so neither a disk that fills up nor a long outage changes what it can hold: the
-ring is full at a size that is known in advance. Then `publish` waits for acks, or raises.
+is allocated later, so neither a full disk nor a long outage changes its capacity. When the ring is
+full, `publish` waits for acks, or raises.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ MIN_RING_BYTES: Final = 2 * MIN_SEGMENT_BYTES
 class RingPublishStore(PublishLog):
     """Keeps unpersisted messages in a fixed amount of space.
 
-    It has eight segments, fewer when it is tiny and more when it is huge. Room comes back a segment
-    at a time, when all of its frames are persisted. A frame has to fit into one segment. The files
-    are those of a `FilePublishStore`; a ring that is opened with another capacity uses up what it
-    finds.
+    It has eight segments, fewer if it is very small and more if it is very large. Space is freed a
+    segment at a time, when all of its frames are persisted. A frame has to fit into one segment.
+    The files have the format of a `FilePublishStore`; a ring that is opened with another capacity
+    first uses up the existing segments.
 
     Args:
         path: The store's directory, created when it is missing; None for memory.
-        capacity_bytes: How much is taken, at once.
+        capacity_bytes: The space, all of which is allocated when the store is opened.
         when_full: What `publish` does when there is no room: `"wait"` for acks, or `"raise"`
             `StoreFull`. The store itself never waits, and `publish_nowait` never does.
         durability: What the client waits for; see `publish_log`.
         group_interval_s: How often the client syncs at durability `group`, in seconds.
         error_on_publish_gap: Whether `reconcile` raises `PublishGap` or only records it.
-        truncate_on_close: See `FilePublishStore`; opening takes the space again.
+        truncate_on_close: See `FilePublishStore`; opening allocates the space again.
         disk: The file system; simulations pass their own.
 
     Attributes:
@@ -62,7 +62,8 @@ class RingPublishStore(PublishLog):
         StoreFull: The disk has no room for the capacity.
         StoreLocked: Another process has the store open.
         StoreCorrupt: A file does not match its checksums.
-        UsageError: The capacity is too small, `when_full` is neither, or memory shall be synced.
+        UsageError: The capacity is too small, `when_full` is invalid, or a durability other than
+            `process` was requested for memory.
     """
 
     def __init__(  # noqa: PLR0913  settings, most of them by keyword

@@ -1,4 +1,4 @@
-"""Segments, how many there may be, and where they come from: what a segment log is made of."""
+"""The parts of a segment log: segments, their limits, and the storage that provides them."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Limits:
     """How a log may grow.
 
     Attributes:
-        segment_bytes: Size of a segment; a frame that is larger gets one of its own size.
+        segment_bytes: Size of a segment; a larger frame gets a segment of its own size.
         max_bytes: All segments together are never larger than this.
         resize: Asked with the new size in bytes before the log grows; False refuses.
         fixed: Every segment has the same size, so no frame is larger than that.
-        wait: The error of a log at its limit says that `publish` is to wait for acks.
+        wait: The error of a log at its limit says that `publish` should wait for acks.
 
     Raises:
         UsageError: No segment can have this size, or the log could not have even one.
@@ -113,7 +113,7 @@ class Segment:
             active one only the log knows it.
         next_sequence: The sequence after the last frame; like `end`.
         mark_offsets, mark_sequences: Known frame boundaries and the sequence that starts there.
-        released: The storage has it back: remaining references must not read it.
+        released: It was returned to the storage: remaining references must not read it.
     """
 
     __slots__ = (

@@ -5,13 +5,14 @@ grow downwards from the end of the file: one for each 64 KiB of frames and one f
 segment is full when frames and seals meet, so a sync costs 16 bytes and nothing else.
 
 **Reading back** follows the rule of `checksummed_log`. A block is the frames between two seals; its
-checksum covers their offset, their bytes and their sequences, so neither a block of the file's
-earlier life nor one under other numbers passes. Frames after the last seal count only while the
-machine was not started since: they have never left the page cache then, which a killed process does
-not tear, and the order of writes guarantees whole frames. They count as far as each carries the
-sequence that has to come next, so frames of an earlier life end them.
+checksum covers their offset, their bytes and their sequences, so neither a block from an earlier
+use of the file nor one with other sequences is accepted. Frames after the last seal count only if
+the machine was not restarted since: then they are still in the page cache, which a killed process
+does not tear, and the order of writes guarantees whole frames. They count as long as each carries
+the next expected sequence, so frames from an earlier use end them.
 
-A length of zero ends the frames. That is no value: a frame holds at least the digits of a sequence.
+A length of zero ends the frames. No frame has this length, since it holds at least the digits of a
+sequence.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ class Seal:
     """One seal of a segment.
 
     Attributes:
-        end: Offset after the sealed frames, in bytes; they begin where the seal before ended.
+        end: Offset after the sealed frames, in bytes; they begin where the previous seal's frames
+            end.
         crc: `seal_checksum` of them.
         next_sequence: The sequence of the frame after them.
     """
@@ -156,8 +158,8 @@ class FileSegment(Segment):
 
     Attributes:
         path: The file.
-        header_on_disk: The disk may have its header. The file must not get other frames before the
-            header on disk says that it is not in use, or the old header would name them.
+        header_on_disk: The header may be on the disk. The file must not receive new frames before
+            the header on disk says that it is unused; otherwise the old header would describe them.
         synced_end: Frames up to this offset were covered by a successful sync.
         rewrite_before_fsync: See `DurableFile`.
     """

@@ -1,7 +1,7 @@
-"""The segment log: one place that is publish store, send queue and replay list at once.
+"""The segment log: publish store, send queue and replay list in one.
 
 `append` encodes a frame straight into the active segment, a few megabytes of mapped memory. Three
-positions say everything else:
+positions describe the state:
 
 * **tail**: everything up to `last_persisted` is persisted. A persisted ack moves it; a segment that
   lies wholly below it goes back to its `SegmentStorage`.

@@ -1,14 +1,14 @@
 """Which sequence numbers of a publisher still wait for a persisted ack.
 
-Numbers rise, but not always by one: after a logon the next number has to lie above everything the
-server has ever *seen* of this publisher, or the server would take new messages for duplicates. So
-the numbers in use are *runs*, and the window keeps those that are not persisted yet: closed runs
+Numbers rise, but not always by one: after a logon the next number must be above every number that
+the server has ever *seen* of this publisher, or the server would treat new messages as duplicates.
+So the numbers in use are *runs*, and the window keeps those that are not persisted yet: closed runs
 in front, one open run at the end that grows with each `last_sequence`.
 
 * `last_sequence`: the highest number that was used or skipped. The next is one more.
 * `last_persisted`: the highest number acknowledged to us; it never goes back.
 * A store that never numbered anything starts at the clock in microseconds, so that neither a
-  restart with an empty store nor a replica that lags makes a number come twice.
+  restart with an empty store nor a lagging replica causes a number to be reused.
 
 Pure: no clock, no file.
 """
@@ -37,7 +37,7 @@ class PublishWindow:
         last_sequence: The highest number in use. The segment log adds one for each append.
         last_persisted: The highest number that was acknowledged; 0 when none was.
         reconciled: Whether a server has been asked what it has seen of this publisher.
-        numbers_uncertain: Whether higher numbers may have been used that nothing shows any more.
+        numbers_uncertain: Whether higher numbers may have been used of which no record is left.
     """
 
     __slots__ = (

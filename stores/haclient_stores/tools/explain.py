@@ -28,7 +28,7 @@ _SHOWN: Final = 10
 
 
 class Survival(enum.Enum):
-    """What the next process finds of a subscription."""
+    """How much of a subscription's state the next process finds."""
 
     ALL = "every discard"
     VECTORS = "the recovery point and how far everything was discarded"
