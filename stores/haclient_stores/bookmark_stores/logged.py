@@ -1,14 +1,15 @@
-"""A bookmark store in a file: what was discarded stays discarded when the process is killed.
+"""A bookmark store in a file: discarded messages stay discarded when the process is killed.
 
-It is a `SubscriptionTracker` for each subscription and a log of their moves (`records` in a
-`record_file`). Opening the store makes the moves again; `prune` writes the fewest records that lead
-to the same state into a new file and puts that in place of the old one.
+It consists of a `SubscriptionTracker` for each subscription and a log of their state changes
+(`records` in a `record_file`). Opening the store replays the log. `prune` writes the fewest records
+that lead to the same state into a new file, which then replaces the old one.
 
-Order: a message is in the log before anybody sees it, and a discard before `discard` returns, both
+Order: a message is in the log before it is delivered, and a discard before `discard` returns, both
 by a store into mapped memory. Room for the discards of everything logged is reserved when it is
-logged, so a full disk stops new messages and never a discard. No other record may use that room.
-Without room a record is left out if more comes again without it and nothing is skipped: persisted
-acks and caught-up times (`_OPTIONAL`). Any other record, such as a new link's, raises `StoreFull`.
+logged, so a full disk stops new messages and never a discard. No other record may use that room. If
+there is no room, a record is omitted if that can only cause redelivery and never a skipped message:
+persisted acks and caught-up times (`_OPTIONAL`). Any other record, such as a new link's, raises
+`StoreFull`.
 """
 
 from __future__ import annotations
@@ -84,11 +85,11 @@ _logger = logging.getLogger(__name__)
 
 
 class OpenLog:
-    """The open log, shared by all subscriptions of a store; `prune` exchanges the file inside.
+    """The open log, shared by all subscriptions of a store; `prune` replaces its file.
 
     Attributes:
-        file: Where records go.
-        gate: Closed while they may not.
+        file: The file that records are written to.
+        gate: Closed while no record may be written.
         publishers: All publishers; `introduced` of them are in the log.
         trackers: All trackers.
         resize: Asked with the new size in bytes before messages make the file larger.
@@ -207,7 +208,7 @@ class OpenLog:
 
 
 class LogJournal(Journal):
-    """Writes the moves of one tracker into the log.
+    """Writes the state changes of one tracker to the log.
 
     Args:
         log: The log of the store.
@@ -315,7 +316,7 @@ class LogJournal(Journal):
 
 
 class LoggedBookmarkStore(BookmarkFileStore):
-    """Remembers in a file what subscriptions have received and finished.
+    """Records in a file what subscriptions have received and finished.
 
     Args:
         path: The file; created when it is missing. `<path>.prune` beside it is used by `prune`.
@@ -323,11 +324,11 @@ class LoggedBookmarkStore(BookmarkFileStore):
         prune_policy: When the client prunes the log; by default only `prune()` does.
         watch: Warns of messages that stay undiscarded.
         durability: What the client waits for, as in `FilePublishStore`.
-        resize_handler: Asked with the new size in bytes before messages make the file larger, and
-            must not use the store; False refuses, and they are not delivered. Discards
+        resize_handler: Called with the new size in bytes before messages make the file larger. It
+            must not use the store. If it returns False, the messages are not delivered. Discards
             always have room.
         on_progress: Called with the bytes read so far while a log is opened.
-        disk: Where files are; another one in simulations.
+        disk: The file system; simulations pass their own.
 
     Attributes:
         durability: What the client waits for.
@@ -335,7 +336,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
     Raises:
         StoreLocked: Another process has the store open.
         StoreCorrupt: The file does not match its checksums.
-        UsageError: One of these is something else.
+        UsageError: An argument is invalid.
     """
 
     _survival = Survival.ALL
@@ -505,10 +506,10 @@ class LoggedBookmarkStore(BookmarkFileStore):
     def prune(self) -> None:
         """Rewrite the file without what is finished; may run in a thread of its own.
 
-        The client goes on meanwhile: it stands still only while containers are copied and while
-        the files are exchanged. The new file is whole, locked and synced before it takes the name
-        of the old one, so the store can be killed at any moment, and another process never gets
-        in between.
+        The client continues meanwhile: it is blocked only while containers are copied and while the
+        files are exchanged. The new file is whole, locked and synced before it takes the name of
+        the old one, so the store can be killed at any moment, and another process never gets in
+        between.
 
         Raises:
             StoreFull: There is no room for the new file; the old one stays as it is.
@@ -520,7 +521,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
             file = self._disk.open_locked(target)
             try:
                 self._write_pruned(file)
-            except StoreError:  # a full or failing disk: the store goes on with the old file
+            except StoreError:  # a full or failing disk: the store continues with the old file
                 file.close()
                 self._disk.remove(target)
                 raise
@@ -597,7 +598,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
 
 
 class _Unusable:
-    """In place of the log of a closed or forked store: for those who still hold messages."""
+    """Replaces the log of a closed or forked store, for code that still holds messages."""
 
     def __init__(self, path: Path, why: str) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Bookmark stores without a file: one in memory, and one that remembers nothing."""
+"""Bookmark stores without a file: one in memory, and one that keeps nothing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["MemoryBookmarkStore", "NullBookmarkStore"]
 
 
 class MemoryBookmarkStore(TrackedBookmarkStore):
-    """Remembers what subscriptions have received and finished.
+    """Keeps what subscriptions have received and finished in memory.
 
-    It survives lost links, not the process; with an adapter the next process, on any host, begins
-    at the recovery points.
+    It survives lost links, but not the process. With an adapter the next process, on any host,
+    starts at the recovery points.
     """
 
     _survival = Survival.NOTHING
@@ -50,7 +50,7 @@ class MemoryBookmarkStore(TrackedBookmarkStore):
 
 
 class NullBookmarkStore(BookmarkStore):
-    """Remembers nothing: every message is delivered, and MOST_RECENT is the start of the log.
+    """Keeps nothing: every message is delivered, and MOST_RECENT is the start of the log.
 
     For tests and for subscriptions that are replayed from the start on purpose.
     """

@@ -1,9 +1,9 @@
-"""When the client prunes a bookmark log by itself.
+"""When the client prunes a bookmark log automatically.
 
-A policy says what the user wants; the schedule knows what was written since the last prune. The
-client asks about once a second and prunes in a thread. A prune that gives nothing back is never
-made: over a size, the log must also have doubled since the last one, so that many open entries do
-not make it prune for ever. Pure.
+A policy holds the user's settings; the schedule tracks what was written since the last prune. The
+client asks it about once a second and prunes in a thread. A prune must free space: above the size
+limit, the log must also have doubled since the last prune, so that many open entries do not cause
+endless prunes. Pure.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _WORTH_BYTES: Final = 4096  # less is not worth a new file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePolicy:
-    """When to prune; any of them is enough, and none of them is the default.
+    """The conditions for a prune: any one is enough; by default none is set.
 
     Attributes:
         on_exit: When the store is closed.
-        every_messages: Whenever so many messages have been logged.
+        every_messages: Each time this many messages have been logged.
         over_bytes: When the log is larger than this.
-        growths: When the file has grown so many times, by 1 MiB each.
-        idle_s: When nothing was logged or discarded for so many seconds.
+        growths: When the file has grown this many times, by 1 MiB each.
+        idle_s: When nothing was logged or discarded for this many seconds.
 
     Raises:
         UsageError: A limit is below zero, or no number.
@@ -47,12 +47,12 @@ class PrunePolicy:
 
 @dataclass(frozen=True, slots=True)
 class LogUsage:
-    """How far a log has got.
+    """The size of a log.
 
     Attributes:
-        end_bytes: Where the next record goes.
-        file_bytes: How large the file is.
-        messages: How many messages were ever numbered.
+        end_bytes: The offset of the next record.
+        file_bytes: The size of the file.
+        messages: The total number of messages logged so far.
     """
 
     end_bytes: int
@@ -61,12 +61,12 @@ class LogUsage:
 
 
 class PruneSchedule:
-    """Decides for one log.
+    """Decides when one log is pruned.
 
     Args:
-        policy: What the user wants.
+        policy: The user's settings.
         growth_bytes: By how much the file grows at a time.
-        usage: How far the log has got when it is opened; that may hold much to prune.
+        usage: The size of the log when it is opened; it may contain much to prune.
     """
 
     def __init__(self, policy: PrunePolicy, growth_bytes: int, usage: LogUsage) -> None:

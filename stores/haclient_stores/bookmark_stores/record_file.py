@@ -1,13 +1,13 @@
-"""A file of 16-byte records that only grows at its end: where a bookmark log is kept.
+"""An append-only file of 16-byte records, which holds a bookmark log.
 
 After the header page (`framing`) come blocks of 64 KiB: 4095 records and a seal, the checksum of
-those in their place. A sync or a close seals what the last block holds so far with a *partial
-seal*, a record like the others, and goes on behind it. Records are written straight into mapped,
+those in their place. A sync or a close seals the records of the last block so far with a *partial
+seal*, a record like the others; later records follow it. Records are written straight into mapped,
 preallocated memory, value first. The first word of a record is never zero; a zero in its place is
 the end of the log. Any value may be zero. All words are little-endian.
 
-Reading back follows `disk.checksummed_log`. Records behind the last seal count if the machine was
-not started since.
+Reading back follows `disk.checksummed_log`. Records after the last seal count if the machine was
+not restarted since.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def _checksum(words: memoryview | array[int], offset: int) -> int:
 class RecordFile:
     """The open end of a log.
 
-    Whoever writes much does so by hand: `words[index + 1] = value`, then `words[index] = word`,
-    then `index += 2`; first `turn()` when `index >= limit`.
+    For speed, callers on the hot path write records directly: `words[index + 1] = value`, then
+    `words[index] = word`, then `index += 2`; before that `turn()` if `index >= limit`.
 
     Attributes:
         words: The mapped part of the file, as 64-bit words.
@@ -96,7 +96,7 @@ class RecordFile:
 
     @property
     def end(self) -> int:
-        """Offset behind the last record, in bytes."""
+        """Offset after the last record, in bytes."""
         return self._base + self.index * 8
 
     def has_room(self, records: int) -> bool:
@@ -176,7 +176,7 @@ class RecordFile:
             part = words[at : at + self.limit - self.index]
             begin, end = self.index, self.index + len(part)
             # In this order a process that is killed in between leaves whole records in front and
-            # no first word behind them; one copy of both might be cut off anywhere.
+            # no first word after them; one copy of both might be cut off anywhere.
             self.words[begin + 1 : end : 2] = part[1::2]
             self.words[begin:end:2] = part[0::2]
             self.index = end
@@ -211,12 +211,12 @@ class RecordFile:
     def copy_to(self, other: RecordFile, begin: int, end: int) -> None:
         """Append the records between two offsets to another log, without their seals.
 
-        Another thread may write behind `end` meanwhile.
+        Another thread may write after `end` meanwhile.
 
         Args:
             other: The other log.
             begin: The offset of the first record, in bytes.
-            end: The offset behind the last one, in bytes.
+            end: The offset after the last one, in bytes.
         """
         while begin < end:
             block_end = begin - (begin - PAGE_BYTES) % BLOCK_BYTES + BLOCK_BYTES
@@ -256,9 +256,9 @@ class _Reading:
 
     Args:
         file: The file.
-        history: How the log was left.
-        take: Gets the records of each block as words, in order, seals among them, and whether a
-            seal protects all of them.
+        history: The state in which the last process left the log.
+        take: Called with the records of each block as words, in order and including seals, and
+            whether a seal protects all of them.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class _Reading:
         self._take = take
         self._size = file.size()
         self._is_over = False  # the last block was read
-        self._broken: BrokenBlock | None = None  # what is wrong behind the part of it that counts
+        self._broken: BrokenBlock | None = None  # what is wrong after the part of it that counts
 
     def next_block(self, offset: int) -> int | None:
         """Take the block at an offset; of the last one, what its seals protect."""
@@ -297,7 +297,7 @@ class _Reading:
 
     @staticmethod
     def _sealed(words: array[int], offset: int) -> tuple[int, int]:
-        """The words of a block that a seal protects, and of the first seal that does not match."""
+        """How many words seals protect, and the position of the first seal that does not match."""
         full = _BLOCK_WORDS - 2
         is_full = len(words) == _BLOCK_WORDS and words[-2] == _SEAL_KIND | full
         if is_full and _checksum(words[:full], offset) == words[-1]:
@@ -307,11 +307,11 @@ class _Reading:
 
     @staticmethod
     def _partly_sealed(words: array[int], offset: int) -> tuple[int, int]:
-        """The words in front of the last partial seal that matches, and of the first that does not.
+        """The positions of the last partial seal that matches, and of the first that does not.
 
-        Each seal covers its block from the beginning. A loss of power may keep a later page and its
-        seal and lose an earlier page, which was written after the seals in front of it: what those
-        protect may have been synced, and is still there.
+        Each seal covers its block from the beginning. A power loss may keep a later page with its
+        seal and lose an earlier page, which was written after the seals before it: the records that
+        those protect may have been synced, and are still there.
         """
         whole = damaged = covered = 0
         checksum = block_checksum(b"", position=offset)
@@ -339,7 +339,7 @@ class _Reading:
         return end
 
     def _check_end(self, offset: int) -> None:
-        """A running kernel loses no seal, so behind the last block nothing can have been written.
+        """A running kernel loses no seal, so after the last block nothing can have been written.
 
         Raises:
             StoreCorrupt: There is something.

@@ -1,16 +1,16 @@
-"""The records of a bookmark log: two 64-bit words for each move of a subscription tracker.
+"""The records of a bookmark log: two 64-bit words for each state change of a subscription tracker.
 
 The first word says what happened and to whom: kind (8 bits), subscription (24 bits), publisher (32
 bits); it is never 0, and a 0 is the end of the log. The second word is the value, which may be 0.
-The value is written first, so a record whose first word is there is whole.
+The value is written first, so a record is complete once its first word is there.
 
-Reading a log is making the same moves again. Almost all records are arrivals and discards, and
-those two commute (a discard always comes after its arrival), so they are gathered for each
-subscription and applied in bulk whenever something else comes.
+Reading a log repeats the same state changes. Almost all records are arrivals and discards, and
+those two commute (a discard always comes after its arrival), so they are collected for each
+subscription and applied in bulk before any other record.
 
 A prune writes the fewest records that give the same tracker again (`snapshot`). The tracker of a
-client that works is copied first (`frozen`): that takes a moment even with a million open entries,
-since entries never change and only containers are copied. Pure.
+running client is copied first (`frozen`). That is fast even with a million open entries, since
+entries never change and only containers are copied. Pure.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _SHORT_RUN: Final = 8  # below so many equal first words a run is not worth its 
 
 
 class Kind(enum.IntEnum):
-    """What a record says. Values are the file format."""
+    """The kinds of records. The values are part of the file format."""
 
     LOGGED = 1  # publisher, sequence
     DISCARDED = 2  # number
@@ -310,7 +310,7 @@ class _Barrier:
 
 
 class _Targets(defaultdict[int, "list[tuple[int, int]] | _Barrier"]):
-    """Where a record goes, by its first word."""
+    """The target of a record, by its first word."""
 
     def __init__(self, find: Callable[[int], list[tuple[int, int]] | _Barrier]) -> None:
         super().__init__()
@@ -323,14 +323,14 @@ class _Targets(defaultdict[int, "list[tuple[int, int]] | _Barrier"]):
 
 
 class BadRecord(Exception):
-    """A record means nothing: it is damaged, or of a kind that this version does not know."""
+    """A record is invalid: it is damaged, or of a kind that this version does not know."""
 
 
 class LogReader:
-    """Makes the moves of a log again.
+    """Replays the records of a log.
 
-    Whole blocks are checked against their seal before they come here. Records behind the last seal
-    of a killed process have none, so each number that something else is looked up by is checked.
+    Whole blocks are checked against their seal before they come here. Records after the last seal
+    of a killed process have none, so each number that is used for a lookup is checked.
 
     Attributes:
         names: The subscription ids by number; "" for one whose name was cut off.

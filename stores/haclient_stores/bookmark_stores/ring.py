@@ -1,13 +1,14 @@
 """A bookmark store of a fixed size: two vectors for each subscription, in a small file.
 
-`resume` is the recovery point. `applied` is how far everything was discarded: with persisted acks
-it runs ahead of the recovery point, and what lies between comes again and is filtered. What was
-discarded out of order behind `applied` is known in this process only, so after a restart it comes
-again: the store is right for programs that discard in order, and safe for all.
+`resume` is the recovery point. `applied` is the position up to which everything was discarded: with
+persisted acks it runs ahead of the recovery point, and the messages in between are redelivered and
+filtered. Out-of-order discards after `applied` are known in this process only, so those messages
+are redelivered after a restart: the store suits programs that discard in order, and is safe for
+all.
 
 **Slots.** Each subscription has two slots of a page, written in turn, whenever a vector moves. A
 slot carries a count of writes and a checksum over everything in it. So a process that is killed in
-the middle of a write leaves the slot of the move before, and the newest whole slot is the state. A
+the middle of a write leaves the previous slot intact, and the newest whole slot is the state. A
 slot of up to 512 bytes (about 15 publishers) lies in one sector.
 
 Slot, little-endian, 4096 bytes:
@@ -20,7 +21,7 @@ offset  bytes  meaning
 8       8      how often a slot was written; the higher of the two is the newer
 16      8      when the subscription was entered, microseconds since 1970; or 0
 24      8      caught-up time, microseconds since 1970; or 0
-32      8      generation: how often the subscription was begun anew
+32      8      generation: how often the subscription was started over
 40      2      bytes of the subscription id
 42      2      bytes of the start: where it began, in wire form
 44      2      bytes of the server's address
@@ -94,7 +95,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What a slot says.
+    """The contents of a slot.
 
     Attributes:
         writes: Rises with each write.
@@ -105,7 +106,7 @@ class Slot:
         server: The address of the server that it was entered at last.
         caught_up_us: The caught-up time with everything until then discarded.
         in_order: Whether the resume vector is a place in the order of that server.
-        generation: How often it was begun anew.
+        generation: How often it was started over.
     """
 
     writes: int
@@ -176,7 +177,7 @@ class Slot:
 
 
 class WriteCount:
-    """How often any slot of a store was written."""
+    """Counts the slot writes of a store."""
 
     __slots__ = ("total",)
 
@@ -185,7 +186,7 @@ class WriteCount:
 
 
 class RingJournal(Journal):
-    """Writes a tracker's two vectors down whenever one of them moves.
+    """Stores a tracker's two vectors whenever one of them changes.
 
     Args:
         tracker: The tracker of the subscription.
@@ -249,7 +250,7 @@ class RingJournal(Journal):
 
     @override
     def note(self, kind: Kind, value: int = 1, publisher: int = 0) -> None:
-        # Only a time behind which nothing is open means anything to the next process.
+        # A caught-up time means something to the next process only if nothing before it is open.
         self._has_moved = self._has_moved or kind is not Kind.CAUGHT_UP
 
     @override
@@ -406,20 +407,20 @@ def newest_slot(pair: bytes, *, path: Path, offset: int) -> Slot | None:
 
 
 class RingBookmarkStore(BookmarkFileStore):
-    """Remembers the recovery point of each subscription in a file that never grows.
+    """Keeps the recovery point of each subscription in a file that never grows.
 
     Args:
         path: The file; created when it is missing.
-        subscriptions: So many it has room for; the file takes 8 KiB for each.
+        subscriptions: How many subscriptions it has room for; the file takes 8 KiB for each.
         adapter: Keeps a copy of the recovery points somewhere else.
         watch: Warns of messages that stay undiscarded.
         durability: What the client waits for, as in `FilePublishStore`.
-        disk: Where files are; another one in simulations.
+        disk: The file system; simulations pass their own.
 
     Raises:
         StoreLocked: Another process has the store open.
         StoreCorrupt: The file does not match its checksums.
-        UsageError: There is no such durability, or so many subscriptions cannot be.
+        UsageError: There is no such durability, or the number of subscriptions is invalid.
     """
 
     _survival = Survival.VECTORS

@@ -1,8 +1,8 @@
-"""The handle of one subscription, the same for all stores of ours, and its journal.
+"""The handle of one subscription, which all our stores share, and its journal.
 
-A `SubscriptionTracker` decides; the handle is the tracker with a *journal*, which is how a store
-remembers the tracker's moves: not at all in memory, as records in a log, or as the newest state in
-a ring. Each move is made first and noted then, both before the call returns.
+The handle combines a `SubscriptionTracker`, which decides, with a *journal*, which stores the
+tracker's state changes: not at all in memory, as records in a log, or as the newest state in a
+ring. Each change is first made and then written to the journal, both before the call returns.
 
 A handle is used by one thread (`ThreadBinding`); a prune in another thread makes it wait at the
 gate while it copies (`Gate`).
@@ -35,13 +35,13 @@ __all__ = ["Discard", "Journal", "Subscription"]
 
 
 class Discard(Protocol):
-    """The hot path: `SubscriptionLog.discard`, with all that it needs bound to it."""
+    """The hot path: `SubscriptionLog.discard`, with everything it needs bound to it."""
 
     def __call__(self, number: int) -> None: ...  # noqa: D102  # see the class
 
 
 class Journal:
-    """Remembers nothing: the journal of a store in memory. Others override what they write down.
+    """The journal of a store in memory, which writes nothing. Other journals override its methods.
 
     Args:
         tracker: The tracker of the subscription.
@@ -128,11 +128,11 @@ class Journal:
 
 
 class Subscription(SubscriptionLog):
-    """One subscription of a store: its tracker, and each of its moves noted.
+    """One subscription of a store: its tracker, and the journal of its state changes.
 
     Attributes:
-        tracker: What decides.
-        journal: Where each move is noted.
+        tracker: Decides.
+        journal: Stores each state change.
         discard: See `SubscriptionLog.discard`. It is made by the journal, since a call from here to
             there would cost as much as the discard itself.
         moves: Counts the calls, other than discards, that may move the recovery point.
@@ -236,7 +236,7 @@ class Subscription(SubscriptionLog):
         Args:
             newest: By publisher index, the sequence up to which everything is finished.
             server_order: In which server's order that is.
-            generation: How often the subscription was begun anew, here or elsewhere.
+            generation: How often the subscription was started over, here or elsewhere.
         """
         with self._moving():
             self.tracker.seed(newest, server_order, generation)

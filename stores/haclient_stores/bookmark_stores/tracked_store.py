@@ -1,7 +1,7 @@
-"""What the package's bookmark stores share: a handle for each subscription, and the adapter.
+"""The common base of the bookmark stores: a handle for each subscription, and the adapter.
 
-Memory, logged and ring stores add the journals of their subscriptions (see `subscription`), and
-those with a file inherit here who may use it, and for how long.
+Memory, logged and ring stores add the journals of their subscriptions (see `subscription`). Stores
+with a file also inherit the lock and the ownership of the file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TrackedBookmarkStore(BookmarkStore):
         durability: What the client waits for.
 
     Raises:
-        UsageError: One of the two is something else.
+        UsageError: An argument is invalid.
     """
 
     _survival: Survival  # what the next process finds
@@ -180,7 +180,7 @@ class TrackedBookmarkStore(BookmarkStore):
             sub_id: The id of the subscription.
 
         Returns:
-            The recovery point and the counts behind it; `str()` is a text for people.
+            The recovery point and the message counts; `str()` gives a readable text.
 
         Raises:
             UsageError: The store knows no such subscription, or another thread uses it.
@@ -190,7 +190,7 @@ class TrackedBookmarkStore(BookmarkStore):
     def entries(self, sub_id: str) -> Iterator[tuple[int, Bookmark, bool]]:
         """The messages of a subscription that are not finished.
 
-        Of many that were discarded behind an undiscarded one, only the last of each publisher may
+        Of many that were discarded after an undiscarded one, only the last of each publisher may
         be left.
 
         Args:
@@ -220,8 +220,8 @@ class TrackedBookmarkStore(BookmarkStore):
         """Take over recovery points that were kept elsewhere, where they are newer.
 
         A point of another generation is newer or older as a whole: between the two the subscription
-        was begun anew. Within one generation the store's own knowledge is finer, since it also
-        knows what was discarded behind the point. So a point is only taken when it is ahead for
+        was started over. Within one generation the store's own knowledge is finer, since it also
+        knows what was discarded after the point. So a point is only taken when it is ahead for
         every publisher: then the file was lost, or is from before the subscription went on at
         another host.
 
@@ -263,7 +263,7 @@ class TrackedBookmarkStore(BookmarkStore):
         """Those of `recovery_points` that may have moved since they were taken from here last.
 
         What is idle costs next to nothing. A point counts as taken when the next one is asked for,
-        so one whose reader raised comes again.
+        so one whose reader raised is redelivered.
         """
         self._thread.check()
         for sub_id, handle in list(self._subscriptions.items()):
@@ -286,11 +286,11 @@ class BookmarkFileStore(TrackedBookmarkStore):
         adapter: Keeps a copy of the recovery points somewhere else.
         watch: Warns of messages that stay undiscarded.
         durability: What the client waits for, as in `FilePublishStore`.
-        disk: Where files are; another one in simulations.
+        disk: The file system; simulations pass their own.
 
     Raises:
         StoreLocked: Another process has the store open.
-        UsageError: One of these is something else.
+        UsageError: An argument is invalid.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """A warning for messages that stay undiscarded.
 
-A message that is never discarded holds the recovery point: everything behind it stays in the store
+A message that is never discarded holds the recovery point: everything after it stays in the store
 and is replayed at each restart. The usual reason is a path through a handler that forgets
-`discard()`. Pure: the client's shell says what time it is.
+`discard()`. Pure: the client passes the time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OldUndiscarded:
     Attributes:
         sub_id: The subscription.
         number: The message's number in the store.
-        age_s: For how many seconds, at least, it has been the oldest one.
+        age_s: The minimum number of seconds for which it has been the oldest one.
         undiscarded: How many messages of the subscription are not discarded.
     """
 
@@ -48,7 +48,7 @@ class OldUndiscarded:
 
 
 class UndiscardedWatch:
-    """Notices the oldest undiscarded message of a subscription that stays the same.
+    """Detects a subscription whose oldest undiscarded message does not change.
 
     It warns when the message is `after_s` seconds old, and again whenever that has doubled.
 

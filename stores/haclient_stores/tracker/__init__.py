@@ -1,1 +1,1 @@
-"""What a subscription has received and discarded: pure."""
+"""The state of a subscription: what it has received and discarded. Pure."""

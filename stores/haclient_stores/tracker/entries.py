@@ -1,15 +1,15 @@
 """The parts of a subscription's record: publishers, chunks of entries, aliases.
 
-**Condensing.** What a tracker may forget of entries that were discarded behind an undiscarded one.
+**Condensing.** Which entries a tracker may drop that were discarded after an undiscarded one.
 
 A message that stays open holds the recovery point, and a hundred thousand others may be discarded
-behind it in each second. Their numbers are kept as runs, so that a second discard is still none.
-Of the entries only the last of each publisher in each *stretch* are kept: a stretch is a part of
-the arrival order with nothing undiscarded in it, on one link. So memory is bounded by the
+after it in each second. Their numbers are kept as runs, so that a second discard of one still has
+no effect. Of the entries only the last of each publisher in each *stretch* is kept: a stretch is a
+part of the arrival order, on one link, without an undiscarded entry. So memory is bounded by the
 undiscarded entries, the stretches between them, and the publishers.
 
-No answer changes. Let `d` be an entry that is dropped; then a later entry `k` of its publisher in
-the same stretch is kept, and k's sequence is higher. All that is ever asked of entries is this:
+No result changes. Let `d` be a dropped entry; then a later entry `k` of its publisher in the same
+stretch is kept, and k's sequence is higher. Entries are used to answer only these questions:
 
 - *What is open, what awaits redelivery?* Only undiscarded entries can be either.
 - *Was it delivered before?* The highest sequence seen answers that, not the entries.
@@ -23,8 +23,8 @@ the same stretch is kept, and k's sequence is higher. All that is ever asked of 
   covers k. Others may be named that came between the two: they are covered themselves, d was
   discarded, and so was all that is in front of them.
 
-So without acks the answers are the same ones. With acks the list may name other positions, which
-are as safe, and a publisher's may lag by what has come since the last ack. Pure.
+So without acks the answers are identical. With acks the list may name other positions, which are as
+safe, and a publisher's position may lag by the entries that arrived since the last ack. Pure.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Publishers:
         self.ids: list[int] = []
         self.by_text: dict[str, int] = {}
         self._by_id: dict[int, int] = {}
-        self._by_line: dict[str, int] = {}  # for texts behind a line break, as batches are split
+        self._by_line: dict[str, int] = {}  # for texts after a line break, as batches are split
 
     def index(self, publisher_id: int) -> int:
         """The index of a publisher id, a new one for an id that was never seen.
@@ -186,7 +186,7 @@ class Publishers:
         """Whether all messages were seen before.
 
         After a fail-over the first few seconds are of this kind, and the application waits for what
-        comes behind them.
+        comes after them.
 
         Args:
             seen: The highest sequence seen of each publisher, by index.
@@ -232,7 +232,7 @@ class Chunk:
 
         Args:
             begin: The index of the first entry.
-            end: The index behind the last one.
+            end: The index after the last one.
         """
         return Chunk(
             self.numbers[begin:end],
@@ -356,7 +356,7 @@ def _pieces(
 
 
 class _Kept:
-    """Entries that are kept, put together to chunks of a handy size."""
+    """Kept entries, combined into chunks of a suitable size."""
 
     def __init__(self) -> None:
         self.chunks: deque[Chunk] = deque()

@@ -1,15 +1,15 @@
 """How far a subscription has got: discarded entries, the acks that cover them, the recovery point.
 
-The tracker decides what is discarded. It hands over whole chunks in arrival order, once everything
-before them is discarded. Here they become *finished*: at once or, where the subscription asked for
-persisted acks, when one covers them.
+The tracker decides what is discarded. It passes on whole chunks in arrival order, once everything
+before them is discarded. Here they become *finished*: at once or, if the subscription requested
+persisted acks, when an ack covers them.
 
-An ack `b` covers, by its place, all entries of this link up to the last one of b's publisher with
-a sequence up to b's; and on any link all entries of that publisher up to b's sequence. Chunks that
-wait are kept exactly at first. When many have gathered (a sync destination is down for hours), only
-the last entry of each publisher in each group stays. Whenever an ack covers that one it covers
-those before it too, so what is lost is precision, never safety, and memory stays bounded. No group
-has entries of this link and of an earlier one, since different rules hold for the two.
+An ack `b` covers, by its place, all entries of this link up to the last one of b's publisher with a
+sequence up to b's; and on any link all entries of that publisher up to b's sequence. Waiting chunks
+are kept exactly at first. When many have accumulated (a sync destination is down for hours), only
+the last entry of each publisher in each group stays. An ack that covers that entry also covers
+those before it, so only precision is lost, never safety, and memory stays bounded. No group has
+entries of this link and of an earlier one, since different rules hold for the two.
 
 An ack may become a recovery point of its own; the tracker decides when it may. It is *pending*
 until everything that arrived before it is discarded. Pure.
@@ -77,7 +77,7 @@ class _AckIndex:
 
 
 class Finished:
-    """What is finished, and what waits for an ack.
+    """The finished entries, and those that wait for an ack.
 
     Attributes:
         acked: Whether entries need an ack to be finished.
@@ -124,7 +124,7 @@ class Finished:
         self._front_limit = -1
         self._front_newest: dict[int, int] = {}
         self._grain = 1  # so many numbers make a group when chunks are joined
-        self._from = 0  # the number behind which those that wait begin
+        self._from = 0  # the number after which those that wait begin
         self.pending_ack: tuple[int, int, int] | None = None
 
     def begin(self, link_first: int, *, acked: bool) -> None:
@@ -142,7 +142,7 @@ class Finished:
         self._release()
 
     def drop_ack_index(self) -> None:
-        """Release chunks that only the index of acks still holds; the next ack builds it anew."""
+        """Release chunks that only the index of acks still holds; the next ack rebuilds it."""
         self._ack_index.clear(self.link_first)
 
     def take(self, chunk: Chunk) -> None:
@@ -234,9 +234,9 @@ class Finished:
         publisher, sequence, _ = self.pending_ack
         self.pending_ack = None
         self.recover({publisher: sequence})
-        # The list now holds a position that is persisted everywhere and has nothing open behind
-        # it, so entries of earlier links need no ack of their own any more. Those of the same
-        # publisher above the ack do: they would take its place in the list.
+        # The list now holds a position that is persisted everywhere and has nothing open before it,
+        # so entries of earlier links need no ack of their own any more. Those of the same publisher
+        # above the ack do: they would take its place in the list.
         while self.waiting and self.waiting[0].numbers[0] < self.link_first:
             newest = self.waiting[0].newest()
             if newest.get(publisher, 0) > sequence:

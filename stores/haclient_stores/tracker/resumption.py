@@ -1,7 +1,8 @@
-"""Where a subscription resumes, in wire form: what all bookmark stores have in common. Pure.
+"""Where a subscription resumes, in wire form; shared by all bookmark stores. Pure.
 
-The recovery point is what is finished or, while nothing is, the start. On the server in whose order
-it was made that is enough. For any other server `resume_elsewhere` adds a time (`server_order`).
+The recovery point names the last finished messages or, while there are none, the start. On the
+server in whose order it was made that is enough. For any other server `resume_elsewhere` adds a
+time (`server_order`).
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class Start:
 
     Attributes:
         items: Bookmarks and timestamps to begin after; empty for the start of the log.
-        range: The range that was asked for, if it was one.
+        range: The requested range, if a range was requested.
         entered_us: When it was entered, in microseconds since 1970; 0 when unknown.
     """
 

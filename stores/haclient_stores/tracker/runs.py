@@ -1,10 +1,10 @@
-"""A set of numbers that are mostly neighbours, kept as runs: memory is bounded by their count.
+"""A set of mostly consecutive numbers, kept as runs: memory is bounded by the number of runs.
 
-Numbers come one by one, in any order, or as a run above all others; the lowest run leaves first.
-Almost always a number continues the run that is *growing*, which is two integers. A number that
-does not is *scattered*. When there are as many scattered ones as runs, and at least a thousand, all
-of them are sorted and joined, which costs each number a constant share, and the highest run is the
-growing one from then on. So neighbours meet at the latest when they are many. Pure.
+Numbers are added one by one, in any order, or as a run above all others; the lowest run is removed
+first. Almost always a number continues the *growing* run, which is two integers. A number that does
+not is *scattered*. When there are as many scattered numbers as runs, and at least a thousand, all
+of them are sorted and joined, and the highest run becomes the growing one. The amortized cost per
+number is constant, and adjacent numbers are joined before they use much memory. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NONE: Final = 1 << 64  # above every number: there is no growing run
 
 
 class Runs:
-    """See the module.
+    """A set of numbers, as described in the module.
 
     Attributes:
         count: How many numbers there are.
@@ -48,7 +48,7 @@ class Runs:
             number: Any number.
 
         Returns:
-            The first number behind the run; the number itself when no run has it.
+            The first number after the run; the number itself when no run has it.
         """
         if self._begin <= number < self.end:
             return self.end
@@ -100,7 +100,7 @@ class Runs:
 
         Args:
             begin: Its first number.
-            end: The first number behind it.
+            end: The first number after it.
         """
         if self.scattered:
             self._join()
@@ -119,7 +119,7 @@ class Runs:
             number: A number that no run lies below.
 
         Returns:
-            The first number behind the run; the number itself when no run begins there.
+            The first number after the run; the number itself when no run begins there.
         """
         if number == self._begin:
             end, self._begin, self.end = self.end, _NONE, _NONE

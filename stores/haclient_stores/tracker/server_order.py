@@ -1,8 +1,8 @@
 """In which server's log order a recovery point is valid, and the caught-up times. Pure.
 
 A subscription receives messages in the log order of the server that has accepted it. Its list of
-bookmarks is a safe place to resume at that server, and at another one only with a time beside it.
-So a subscription remembers with its progress which server's order that is.
+bookmarks is a safe position to resume on that server; on another one it is safe only together with
+a time. So a subscription records with its progress which server's order that is.
 """
 
 from __future__ import annotations

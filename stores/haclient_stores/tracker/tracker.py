@@ -1,13 +1,13 @@
-"""What a subscription has received and finished, and where it may safely resume.
+"""Tracks what a subscription has received and finished, and where it may safely resume.
 
 Terms. An *entry* is one delivered message: a number that rises with each entry, and the bookmark,
-which is a publisher and that publisher's sequence. Entries stand in *arrival order*, which is the
+which is a publisher and that publisher's sequence. Entries are in *arrival order*, which is the
 order of the server's log; per publisher their sequences rise. An entry is *discarded* when the
-application is done with it, and *finished* when, where the subscription asked for persisted acks,
-one of them also *covers* it.
+application has discarded its message. It is *finished* when it is discarded and, if the
+subscription requested persisted acks, one of them *covers* it.
 
 **Recovery point.** For each publisher the highest sequence in the longest prefix of finished
-entries. A server starts after the earliest of the list that it knows, so everything behind the
+entries. A server starts after the earliest of the list that it knows, so everything after the
 prefix is sent again: an undiscarded entry is never skipped, whatever was discarded after it.
 
 **Duplicates.** A message is new when its sequence is above the highest seen of its publisher. Any
@@ -25,9 +25,9 @@ were skipped). The tests assert it after every step (`tests/support/tracker_inva
 **Persisted acks** (`finished`) are recovery points of their own only after `completed` and while
 the subscription is neither paused nor conflated, which is decided here.
 
-**Memory** is bounded by what is undiscarded, whatever is discarded behind it (`entries`).
+**Memory** is bounded by the undiscarded entries, however many are discarded after them (`entries`).
 
-Pure: no clock, no file. The logged store is this class and a record of its moves.
+Pure: no clock, no file. The logged store is this class plus a record of its state changes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 
 class SubscriptionTracker(Resumption):
-    """The rules of one subscription.
+    """The state and rules of one subscription.
 
     Attributes, which only this class changes:
         low_watermark: All numbers below it are discarded.
@@ -73,11 +73,12 @@ class SubscriptionTracker(Resumption):
         discarded_above: The discarded numbers above the low watermark.
         unused: Numbers above the low watermark that stand for no entry, such as those of aliases.
         conflated: Whether messages are held back, so that acks are no recovery points.
-        paused: Set while the server holds the subscription: its acks are then no recovery points.
-        finished: How far it has got.
+        paused: Set while the server has paused the subscription: its acks are then no recovery
+            points.
+        finished: The finished entries, and those that wait for an ack.
         seen: The highest sequence seen of each publisher.
         redelivery: Entries that await redelivery or were redelivered.
-        generation: How often it was begun anew, at an explicit start or after a purge; from 1 on.
+        generation: How often it was started over, at an explicit start or after a purge; from 1 on.
         first_number, next_number: The range of the numbers used since the start.
         at_end: Whether the replay of this link is over.
         fresh: What the last `log_batch` has added, for the journal.
@@ -282,7 +283,7 @@ class SubscriptionTracker(Resumption):
         above, unused = self.discarded_above, self.unused
         if number == above.end < self.next_number and not (
             unused.count or above.scattered or self.redelivery.awaiting
-        ):  # in order behind an undiscarded one; no number here has another meaning
+        ):  # in order after an undiscarded one; no number here has another meaning
             above.grow()
             return True
         number = self.redelivery.resolve_alias(number)
@@ -311,7 +312,7 @@ class SubscriptionTracker(Resumption):
     def held_up_to(self, number: int) -> list[int]:
         """The current numbers of all delivered, undiscarded entries up to a number.
 
-        The caller discards all of them. So the next call begins behind `number`: an entry below it
+        The caller discards all of them. So the next call begins after `number`: an entry below it
         that is still open is redelivered or awaits that, and never gets its own number back.
         Without this, each call would visit all open entries again.
 
@@ -545,7 +546,7 @@ class SubscriptionTracker(Resumption):
         Args:
             newest: By publisher index, the sequence up to which everything is finished.
             server_order: In which server's order that is.
-            generation: How often the subscription was begun anew, here or elsewhere.
+            generation: How often the subscription was started over, here or elsewhere.
         """
         self.purge()
         self.generation = generation
