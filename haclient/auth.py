@@ -32,7 +32,7 @@ class Authenticator(Protocol):
 
     @abstractmethod
     async def retry(self, user: str, password: str) -> str:
-        """Choose other credentials, since the server has asked for some.
+        """Choose other credentials after the server has asked for them.
 
         Args:
             user: The user that the server sent back, else the one that was sent.

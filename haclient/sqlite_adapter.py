@@ -30,7 +30,7 @@ __all__ = ["SqliteRecoveryPointAdapter"]
 
 _logger = logging.getLogger(__name__)
 _RETRY_S: Final = 1.0
-_LOCKED_S: Final = 4.0  # so long another program may have the database locked
+_LOCKED_S: Final = 4.0  # how long another program may keep the database locked
 _CLOSE_S: Final = 9.0  # a write that waits, one more, and some time; the client gives it ten
 _CREATE: Final = (
     "create table if not exists {table} (client_name text not null, sub_id text not null, "
@@ -122,8 +122,8 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
         """Do some work on the table in one transaction."""
 
         def transact(connection: sqlite3.Connection) -> None:
-            # At once: who reads first and then writes is refused without a wait when another
-            # client has come in between.
+            # Lock for writing at the start: a transaction that reads first and then writes fails
+            # without waiting if another client has written in between.
             connection.execute("begin immediate")
             self._prepare(connection)
             work(connection)
@@ -204,7 +204,7 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
             done = not (points or forget_all) or self._write(points, forget_all=forget_all)
             if closing:
                 return
-            if not done:  # again after a while, unless somebody is in a hurry
+            if not done:  # retry after a while, unless a close is waiting
                 with self._changed:
                     self._changed.wait_for(lambda: self._closing, timeout=_RETRY_S)
 
@@ -233,7 +233,7 @@ class SqliteRecoveryPointAdapter(RecoveryPointAdapter):
             self._transact(write)
         except StoreError as error:
             with self._changed:
-                if not self._forget_all:  # else what was to be written is forgotten already
+                if not self._forget_all:  # else the pending points are discarded already
                     self._pending = points | self._pending
                     self._forget_all = forget_all
             self._report(error)

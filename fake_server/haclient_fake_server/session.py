@@ -71,7 +71,7 @@ class Session:
         self._scope = trio.CancelScope()
 
     def put(self, data: bytes) -> None:
-        """Queue bytes for sending; does nothing once the connection is to be closed."""
+        """Queue bytes for sending; does nothing once the connection is closing."""
         if self.reason:
             return
         self._chunks.append(data)

@@ -179,7 +179,7 @@ class LineReader:
         return self._splitter.finish()
 
     async def _read(self) -> bytes:
-        if self._left is None:  # a pipe or terminal may stand still: only a thread may wait for it
+        if self._left is None:  # a pipe or terminal may block: only a thread may wait for it
             return await trio.to_thread.run_sync(
                 os.read, self._fd, _PIPE_READ_BYTES, abandon_on_cancel=True
             )

@@ -133,7 +133,7 @@ class PublishRun:
 
     @property
     def source(self) -> Source | None:
-        """What the ledger knows the input by; `None` when nothing can be resumed."""
+        """The key of the input in the ledger; `None` when nothing can be resumed."""
         path = self.request.path
         if path is None or not path.is_file() or not isinstance(self.store, FilePublishStore):
             return None

@@ -28,7 +28,7 @@ __all__ = ["entries_of", "explanations_of", "store", "subscriptions_of", "summar
 
 
 def explanations_of(store: BookmarkFile, sub_id: str | None = None) -> Iterator[Explanation]:
-    """What would be redelivered, for one subscription or for all.
+    """Which messages would be redelivered, for one subscription or for all.
 
     Raises:
         UsageError: The store knows no such subscription.
@@ -80,7 +80,7 @@ def _messages(store: FilePublishStore) -> Iterator[dict[str, Any]]:
 
 
 def summary_of(path: Path, store: StoreFile) -> tuple[dict[str, Any], str]:
-    """What a store is and holds, as values and as text."""
+    """The type and contents of a store, as values and as text."""
     values: dict[str, Any] = {
         "path": str(path),
         "kind": "publish" if isinstance(store, FilePublishStore) else _bookmark_kind(store),

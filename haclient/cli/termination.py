@@ -105,7 +105,7 @@ def exit_code_of(error: BaseException) -> tuple[ExitCode, BaseException] | None:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, in one line and never empty."""
+    """The message of an error, in one line and never empty."""
     match error:
         case KeyboardInterrupt() | click.Abort():
             text = "interrupted"

@@ -102,7 +102,7 @@ def encode_string(text: str) -> bytes:
     try:
         return b'"%b"' % escaped.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        # The text itself may be a password, and would stand in the error that is the cause, too.
+        # The text itself may be a password, and the original error would contain it, too.
         where = error.start
         raise UsageError(
             f"text for a header holds half a surrogate pair, its character {where}"
@@ -363,7 +363,7 @@ def _number(text: str) -> int | None:
         return number if number <= _LARGEST else None
     try:  # 12.0 and 1e3 are what the typed decoder takes for 12 and 1000
         return msgspec.convert(text, Unsigned | None, strict=False)
-    except (msgspec.MsgspecError, ValueError):  # not a number that is meant
+    except (msgspec.MsgspecError, ValueError):  # not a valid number
         return None
 
 
@@ -423,7 +423,7 @@ class MessageDecoder:
         """
         try:
             messages: list[Message] = self._decode_lines(b"\n".join(heads))
-        except _REFUSED:  # one header in the chunk is unusual: read each by itself
+        except _REFUSED:  # one header in the chunk is unusual: read them one by one
             messages = []
         if len(messages) != len(heads):
             messages = list(map(self._decode_alone, heads, bodies))

@@ -86,7 +86,7 @@ class CommandName(enum.StrEnum):
 
     @property
     def wire(self) -> str:
-        """What is written: `p` for a publish, the full name of all others."""
+        """The name on the wire: `p` for a publish, the full name for all others."""
         return "p" if self is CommandName.PUBLISH else self.value
 
 

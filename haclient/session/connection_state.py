@@ -90,7 +90,7 @@ class ConnectionStatus:
 
     @property
     def expects_connection(self) -> bool:
-        """Whether another connection follows by itself when there is none."""
+        """Whether the client will connect again when there is no connection."""
         return self.reconnects and self.stop_reason is None
 
     def connected(self, address: str) -> None:

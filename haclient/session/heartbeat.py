@@ -84,7 +84,7 @@ class Heartbeat:
         self._received_at = now
 
     def next_at(self) -> float:
-        """The time at which `due` may next return something else than `NOTHING`."""
+        """The next time at which `due` may return something other than `NOTHING`."""
         beat_at = self._beat_at + self.interval_s
         return min(beat_at, self._received_at + self.idle_limit_s) if self._reading else beat_at
 

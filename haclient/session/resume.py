@@ -82,8 +82,8 @@ OVERLAP_S: Final = 5.0
 """How long before the caught-up time the replay on another server begins, in seconds."""
 
 _KNOWS_BOOKMARK_NOT_FOUND: Final = 5_030_500  # servers from 5.3.5 on
-_BUSY_S: Final = 1.0  # reading for so long does not hold a server up; the overlap is far longer
-_CATCHES_UP: Final = 0.1  # a server that is not held up makes up for so much of a second in each
+_BUSY_S: Final = 1.0  # reading for this long does not block a server; the overlap is far longer
+_CATCHES_UP: Final = 0.1  # how many seconds an unblocked server catches up in each second
 
 
 # -- clocks -------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class CaughtUpClock:
 
     @property
     def caught_up_until(self) -> float:
-        """What the server had to send before this time has been received."""
+        """The caught-up time: everything sent before it has been received."""
         return self._empty_at - self._behind_s
 
     def drained(self, now: float) -> None:
@@ -383,7 +383,7 @@ def resume_bookmarks(
         overlap_us: How long before the caught-up time to begin on another server.
     """
     server_order = log.server_order
-    if not server_order.server:  # somebody else has remembered it
+    if not server_order.server:  # progress from elsewhere (see the module)
         return log.resume_elsewhere(0)
     if server == log_name(server_order.server):
         if log.in_order:
@@ -396,7 +396,7 @@ def resume_bookmarks(
 
 
 def _is_position(bookmark: str) -> bool:
-    """Whether a server's bookmark names a message, so that it can be asked for."""
+    """Whether a server's bookmark names a message, so that it can be requested."""
     try:
         found = parse_bookmark(bookmark) if bookmark else None
     except UsageError:  # a position of another kind of server
@@ -454,7 +454,7 @@ class ResumeContext:
         return self._clock.earliest_us(wall_us, now)
 
     def bookmarks(self, log: SubscriptionLog, last: str = "") -> tuple[str, ...]:
-        """What to ask the server in use for, the best form first."""
+        """The bookmarks to request from the current server, the best form first."""
         server = self.servers.resolve(log.server_order.server)
         return resume_bookmarks(log, server, last=last, overlap_us=self.overlap_us)
 

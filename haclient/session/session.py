@@ -193,7 +193,7 @@ class Session:
             self._progress(subscription, "group_end", out)
 
     def _progress(self, subscription: Subscription, what: str, out: Received) -> None:
-        """`group_end` or an ack has arrived: the query or the replay has got so far."""
+        """Handle `group_end` or an ack, which reports the progress of a query or replay."""
         if what in {"group_end", "completed"}:
             out.deliveries.append((subscription, Marker.CAUGHT_UP))
         if subscription.saw(what):

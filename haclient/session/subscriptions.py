@@ -135,7 +135,7 @@ class SubscribeRequest:
 
     @property
     def bookmark(self) -> str:
-        """Where to start, as the application said; empty without a bookmark."""
+        """Where to start, as the application requested; empty without a bookmark."""
         return str(self.fields.get("bm", "")) if self.command in LASTING else ""
 
     @property
@@ -160,7 +160,7 @@ class SubscribeRequest:
 
     @property
     def ends_after(self) -> frozenset[str]:
-        """What has to arrive before the command is complete; empty for those without an end."""
+        """What must arrive before the command is complete; empty for commands without an end."""
         if self.command == "sow":
             return frozenset({"group_end", "completed"}) | (self.user_acks & {"stats"})
         if self.command in LASTING:

@@ -132,7 +132,7 @@ async def _order_of_moves(make: _Make) -> None:
 
 
 async def _prunes(make: _Make) -> None:
-    """What is live stays, and the adapter continues."""
+    """A prune keeps live subscriptions, and the adapter still works."""
     before, after = RecoveryPoint("a", "1|1|"), RecoveryPoint("c", "1|3|")
     await _update(make, before, RecoveryPoint("b", "1|2|"))
     adapter = make()

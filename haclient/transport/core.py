@@ -330,7 +330,7 @@ class Core:
             await self.start_heartbeat(timeout=TIMEOUT_S)
 
     async def start_heartbeat(self, *, timeout: float) -> bool:
-        """Start the heartbeat of the current connection; whether one was asked for."""
+        """Start the heartbeat of the current connection; return whether one was configured."""
         heartbeat = self.heartbeat
         if heartbeat is None:
             return False
@@ -412,7 +412,7 @@ class Core:
         self._live.set()
 
     async def ready(self) -> None:
-        """Wait until commands may be sent; not at all in a client that does not reconnect.
+        """Wait until commands may be sent; a client that does not reconnect never waits.
 
         Raises:
             HAClientError: No connection will follow; this says why.
@@ -709,7 +709,7 @@ async def drain(publisher: Publisher, flush: Flush, *, limit_s: float) -> str:
         rest_s = max(limit_s - round(trio.current_time() - began, 3), 0.0)
     try:
         await flush(timeout=rest_s)
-    except (TimedOut, DisconnectedError) as error:  # the limit, or no hope: the caller warns
+    except (TimedOut, DisconnectedError) as error:  # too late, or hopeless: the caller warns
         return str(error)
     count = 0 if publisher.log is None else publisher.log.unpersisted_count
     return f"{count} were published while it was left" if count else ""

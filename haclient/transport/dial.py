@@ -177,7 +177,7 @@ async def _addresses(uri: Uri) -> Iterable[tuple[socket.AddressFamily, object]]:
         found = await trio.socket.getaddrinfo(uri.host, uri.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise _refused(uri, error) from error
-    except UnicodeError as error:  # before anybody is asked: a label is empty or too long
+    except UnicodeError as error:  # before any lookup: a label is empty or too long
         raise UsageError(f"{uri.safe}: {uri.host!r} can be no host name") from error
     preferred = socket.AF_INET6 if uri.ip_protocol_prefer == "ipv6" else socket.AF_INET
     return sorted(((f, a) for f, _, _, _, a in found), key=lambda each: each[0] != preferred)

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _UNLIMITED: Final = 2**62
-_ORDINARY_CAPACITY: Final = 256 * 1024  # what a socket holds on its way, about
+_ORDINARY_CAPACITY: Final = 256 * 1024  # roughly what a socket holds in flight
 
 
 class Pipe:

@@ -150,7 +150,7 @@ class Delivery(Sink):
 
     @property
     def consumer(self) -> trio.lowlevel.Task | None:
-        """The task that last asked for messages."""
+        """The task that last requested messages."""
         return self._consumer
 
     @property

@@ -63,7 +63,7 @@ DEFAULT_MAX_UNPERSISTED_BYTES: Final = 512 * 1024 * 1024
 _CACHED_HEADS: Final = 4096
 _OUTBOX_CAP_BYTES: Final = 4 * FLUSH_BYTES
 _TAIL: Final = b"}"
-_REMEMBERED_REFUSALS: Final = 1024  # for those who ask later what became of one publish
+_REMEMBERED_REFUSALS: Final = 1024  # for later queries about the result of one publish
 
 
 class Watermark:
@@ -105,7 +105,7 @@ class Watermark:
         try:
             await event.wait()
         finally:
-            # Cancelled, or the other thing happened: leave no entry behind.
+            # Cancelled, or another wait ended first: leave no entry behind.
             if (shared or not event.is_set()) and entry in self._heap:
                 self._heap.remove(entry)
                 heapq.heapify(self._heap)
@@ -277,7 +277,7 @@ class Publisher:
             body = body.encode()
         try:
             sequence = log.append(head, _TAIL, body)
-        except TypeError:  # the body, in most cases: say what was wanted
+        except TypeError:  # the body, in most cases: the error says what was wanted
             check_payload(body)
             raise
         if log.unsent_bytes >= self.gate.check_at:
@@ -565,12 +565,12 @@ class Publisher:
             )
             if self.writer is not None:
                 self.writer.flush()  # for a waiter batching gains nothing
-            # A number beyond the last publish is never acknowledged by itself.
+            # A number beyond the last publish never gets an ack of its own.
             await self.persisted.reached(min(sequence, log.last_sequence))
 
 
 def what_remains(log: FrameLog) -> str:
-    """What becomes of publishes that are not persisted, for an error message."""
+    """What happens to unpersisted publishes, for an error message."""
     if isinstance(log, PublishLog) and log.path is None:
         return "they stay in memory until the client is left"
     return "they stay in the store"

@@ -61,7 +61,7 @@ class Reconnector:
         self._plan = RecoveryPlan()
         self._failures = FailureLog()
         self._refusals = Refusals()
-        self._fatal: HAClientError | None = None  # what has to leave the block
+        self._fatal: HAClientError | None = None  # the error to raise from the block
         self._uri = ""  # of this attempt
         self._authenticator: Authenticator = DefaultAuthenticator()
         self._sweep: dict[str, HAClientError] = {}  # what each server said, before any logon
@@ -254,7 +254,7 @@ class Reconnector:
             and persisted is not None
             and persisted < log.last_persisted
         ):
-            # Before the store is reconciled: a store of the user's own might accept the gap.
+            # Before the store is reconciled: a store written by the user might accept the gap.
             raise PublishGap(log.last_persisted, persisted)
         core.reconcile()
         if log is not None and log.gap is not None:

@@ -91,9 +91,8 @@ class ClientOptions(TypedDict, total=False):
         max_queued_bytes: Bytes that a subscription may hold before reading stops.
         max_unpersisted_bytes: Unpersisted bytes at which `publish` begins to wait for acks,
             connected or not.
-        exit_timeout: Seconds that leaving the block waits for what was published to be persisted,
-            before it warns and leaves it to the store; `None` waits for as long as it takes, 0 not
-            at all.
+        exit_timeout: Seconds that leaving the block waits for publishes to be persisted, before it
+            warns and leaves them to the store; `None` waits for as long as it takes, 0 not at all.
     """
 
     heartbeat: float | None

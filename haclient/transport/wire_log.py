@@ -31,7 +31,7 @@ class WireLog:
 
     @classmethod
     def if_enabled(cls, peer: str) -> WireLog | None:
-        """One for a new connection, if frames are to be logged."""
+        """A log for a new connection, if frames are logged."""
         return cls(peer) if _logger.isEnabledFor(logging.DEBUG) else None
 
     def received(self, heads: Iterable[bytes]) -> None:

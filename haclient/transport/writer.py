@@ -165,7 +165,7 @@ class Writer:
                 gate.has_to_check = True
 
     def _next_piece(self) -> memoryview:
-        """What leaves next: a control piece at its place, else the log up to that place."""
+        """The next piece to send: a control piece at its place, else the log up to that place."""
         if len(self._partial):
             return self._partial
         log = self._log if self.log_open else None
@@ -208,7 +208,7 @@ class Writer:
             self._log.advance(count)
 
     async def room(self) -> None:
-        """Wait until the writer has got further."""
+        """Wait until the writer has sent more."""
         self.wake()
         await self._room.park()
 

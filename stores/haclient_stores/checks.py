@@ -91,7 +91,7 @@ def check_word(name: str, value: object, words: Sequence[str]) -> None:
 
 
 def check_callable(name: str, value: object) -> None:
-    """Refuse what cannot be called; None stands for no function."""
+    """Refuse a value that is not callable; None means no function."""
     if value is not None and not callable(value):
         raise UsageError(f"{name} is a function or None, not {value!r}")
 

@@ -59,7 +59,7 @@ class PublishStore(Protocol):
     @property
     @abstractmethod
     def gap(self) -> PublishGap | None:
-        """What the last server was found to lack at the logon, if anything."""
+        """The messages that the last server lacked at its logon, if any."""
 
     @abstractmethod
     def open_for(self, client_name: str) -> None:

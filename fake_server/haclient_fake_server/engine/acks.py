@@ -101,7 +101,7 @@ def ack(
 def failure_ack(
     message: Message, reason: str, *, more: Mapping[str, str | int] | None = None
 ) -> bytes | None:
-    """The ack that reports a command's failure; `None` when it asked for no ack at all."""
+    """The ack that reports a command's failure; `None` if the command requested no ack."""
     wanted = requested(message.ack_type)
     if not wanted:
         return None

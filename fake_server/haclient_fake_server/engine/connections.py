@@ -127,7 +127,7 @@ class Connection:
 
     @property
     def next_due(self) -> float:
-        """When the next heartbeat is to be sent, or the silence is too long."""
+        """When the next heartbeat is due, or the silence becomes too long."""
         return min(self.beat_due, self.silent_at)
 
 
@@ -180,7 +180,7 @@ class Subscription:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended by itself and gets nothing more."""
+        """Whether it has reached its end and receives nothing more."""
         return False
 
     def select(self, selection: Selection) -> None:
@@ -300,7 +300,7 @@ class BookmarkSubscription(Subscription):
 
     @property
     def bounded(self) -> bool:
-        """Whether it ends by itself: then it reads the log to its end and never goes live."""
+        """Whether it has an end of its own: then it reads up to that and never goes live."""
         return (
             self.remaining is not None or self.last_position is not None or self.last_us is not None
         )

@@ -69,7 +69,7 @@ def to_text(data: bytes) -> str:
 
 
 def compile_search(pattern: str) -> Search:
-    """A function that tells whether `pattern` is found anywhere in a text.
+    """A function that returns whether `pattern` is found anywhere in a text.
 
     Raises:
         PatternError: The pattern is too long, malformed, or asks for what RE2 cannot do.

@@ -139,7 +139,7 @@ class Publishing:
     def refuse(
         self, connection: Connection, message: Message, reason: str, detail: str = ""
     ) -> None:
-        """Refuse a publish or delete: success for what came before it, failure for it."""
+        """Refuse a publish or delete: acknowledge everything before it, then report its failure."""
         state = self._state
         state.report_refusal(connection, message, reason, detail)
         sequence = message.sequence or 0

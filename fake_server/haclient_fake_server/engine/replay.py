@@ -92,7 +92,7 @@ class Span(NamedTuple):
 
 
 def span_of(state: State, text: str, *, not_found: str = "now") -> Span:
-    """What a subscribe's bookmark means in this log, now.
+    """The span of this log that a subscribe's bookmark selects at the moment.
 
     Raises:
         Refused: The text is no bookmark, or one that only a client may use.

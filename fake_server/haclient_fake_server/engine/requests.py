@@ -75,7 +75,7 @@ class Request:
 
     @property
     def selection(self) -> Selection:
-        """What a subscription that it makes gets."""
+        """The selection of the subscription that it creates."""
         return Selection(self.matcher, self.filter, self.style, self.options.oof)
 
     @property

@@ -176,7 +176,7 @@ class State:
         return self._release_acks()
 
     def take_effects(self) -> Effects:
-        """What the closed batch wants done; the next one begins empty."""
+        """Return the effects of the closed batch; the next batch begins empty."""
         early = [(connection.id, b"".join(connection.early)) for connection in self._early]
         for connection in self._early:
             connection.early = []
@@ -260,7 +260,7 @@ class State:
 
     @property
     def logging(self) -> bool:
-        """Whether there is a transaction log at all."""
+        """Whether there is a transaction log."""
         return bool(self._log)
 
     @property
@@ -314,7 +314,7 @@ class State:
         *kinds: str,
         more: Mapping[str, str | int] | None = None,
     ) -> None:
-        """Send a success ack of each of these kinds that a command has asked for."""
+        """Send a success ack of each of these kinds that a command has requested."""
         wanted = requested(message.ack_type)
         for kind in kinds:
             if kind in wanted:

@@ -59,7 +59,7 @@ class Timers:
             heapq.heapify(self._heap)
 
     def take_due(self, now: float) -> list[Action]:
-        """What is due by now, the earliest first. What these actions set is not among it."""
+        """The actions that are due, the earliest first, without any that these actions set."""
         actions: list[Action] = []
         heap = self._heap
         postponed: list[tuple[Hashable, float]] = []

@@ -369,7 +369,7 @@ def encode_start(start: LogStart, *, now_us: int) -> bytes:
 
 
 def read_start(record: Record) -> LogStart:
-    """What a record of command `START` says."""
+    """Decode a record of command `START`."""
     return LogStart(record.publisher_id, record.sequence, record.payload)
 
 

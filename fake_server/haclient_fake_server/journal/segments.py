@@ -365,7 +365,7 @@ class _Recovery:
             self._disk.remove(self._path(number))
         if later:
             self._disk.fsync_dir(self._directory)
-        if segment.file is None:  # sealed: full of what was synced
+        if segment.file is None:  # sealed: everything in it was synced
             return
         clear_tail(segment.file, segment.end, segment.capacity_bytes)
 
@@ -428,7 +428,7 @@ def _starts_of(special: Iterable[Record]) -> Iterator[LogStart]:
 
 
 def block_from_scan(position: int, found: Scan) -> Block:
-    """What the index and the prologue need of a block that was read back."""
+    """The data of a block, read back, that the index and the prologue need."""
     return Block(
         b"",
         0,

@@ -482,7 +482,7 @@ class Cluster:
         return found
 
     def _wires_between(self, a: str, b: str) -> list[Wire]:
-        """The wires between two names in both directions; an empty name stands for all."""
+        """The wires between two names in both directions; an empty name means all."""
         wanted = {a, b} - {""}
         found = [wire for pair, wire in self._wires.items() if wanted <= set(pair)]
         if not found:

@@ -158,7 +158,7 @@ class _ArmedCut:
 def _is_ack(frame: bytes, kind: str) -> bool:
     try:
         (message,) = _DECODER.decode(*FrameReader().feed(frame))
-    except (HAClientError, ValueError):  # no message, which is the receiver's business; or empty
+    except (HAClientError, ValueError):  # no message, which the receiver has to handle; or empty
         return False
     return message.kind == "ack" and kind in {message.ack_type, "*"}
 
@@ -180,7 +180,7 @@ class WireConnection(Protocol):
         """Lose the connection now."""
 
     def on_wire_changed(self) -> None:
-        """What is blocked or slow has changed."""
+        """Called when the blocked directions or the slowness have changed."""
 
 
 class Wire:

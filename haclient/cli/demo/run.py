@@ -59,7 +59,7 @@ MIN_MESSAGES: Final = 1000
 """With fewer there is no stream to kill anybody in the middle of."""
 
 _STREAM_S: Final = 10.0  # how long publishing takes at full pace
-_MAX_PER_SECOND: Final = 12_500.0  # what two cores carry through five processes with ease
+_MAX_PER_SECOND: Final = 12_500.0  # what two cores easily handle with five processes
 _SLOWDOWN_S: Final = 1.0  # time constant of the approach to the end of a part
 
 
@@ -106,7 +106,7 @@ class Pace:
         return min(int(self._reached), end - 1)
 
 
-_TICK_S: Final = 0.02  # how often the demo itself looks around
+_TICK_S: Final = 0.02  # how often the demo checks its processes
 _PATIENCE_S: Final = 20.0
 _MARKS_PER_MESSAGE: Final = 4  # one more than are due, so that repetitions find room
 

@@ -89,10 +89,10 @@ class _Tally:
 
     def __init__(self, published: int) -> None:
         self._published = published
-        self._highest = -1  # of all lives
+        self._highest = -1  # of all runs
         self._finished: set[int] = set()  # their discard() has returned
-        self._to_redeliver: set[int] = set()  # undiscarded when an earlier life ended
-        self._undiscarded: set[int] = set()  # of the latest life, which nobody has followed yet
+        self._to_redeliver: set[int] = set()  # undiscarded when an earlier run ended
+        self._undiscarded: set[int] = set()  # of the latest run, which no other has followed yet
         self.seen: set[int] = set()
         self.duplicated = self.redelivered = self.out_of_order = 0
 
@@ -100,7 +100,7 @@ class _Tally:
         """Evaluate the trace of one life; it must receive what the one before did not discard."""
         self._to_redeliver |= self._undiscarded
         undiscarded = self._undiscarded = set[int]()
-        highest = -1  # of this life
+        highest = -1  # of this run
         for mark, number in life:
             match mark:
                 case Mark.DELIVERED:

@@ -44,7 +44,7 @@ TOPIC: Final = "orders"
 HELD: Final = 8
 """How many messages the subscriber has in its hands before it discards them."""
 
-# Both brokers and their clients have one clock here; what is left is how far the logs may be apart.
+# Brokers and clients share one clock here, so only replication lag has to be covered.
 _OVERLAP_S: Final = 1.0
 
 
@@ -69,7 +69,7 @@ def _delay() -> ExponentialDelayStrategy:
 
 
 async def _limits() -> AsyncGenerator[int]:
-    """What the demo itself allows, as it says it, until it has nothing more to say."""
+    """The limits that the main process sends, until it closes the stream."""
     rest = b""
     async with trio.lowlevel.FdStream(os.dup(0)) as stdin:
         async for chunk in stdin:

@@ -361,7 +361,7 @@ class TransactionalRecoveryPoint(MemoryBookmarkStore):
 
 
 def _place(bookmark: str) -> Bookmark | None:
-    """What a bookmark names, without a look at anything that the client's thread may change."""
+    """Resolve a bookmark without reading anything that the client's thread may change."""
     try:
         found = Bookmark.parse(bookmark)
     except UsageError:

@@ -179,7 +179,7 @@ class OpenLog:
         return True
 
     def _grow(self, records: int) -> None:
-        """Room for so many records, if the resize handler agrees."""
+        """Make room for this many records, if the resize handler agrees."""
         size = self.file.size_for(records)
         if self.resize is not None and not self.file.has_room(records) and not self.resize(size):
             raise StoreFull(
@@ -413,7 +413,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
             self._subscriptions[reader.names.get(index, f"\0{index}")] = handle
             self._next_index = index + 1
             if tracker.undiscarded_count:
-                handle.ended()  # the consumers of the earlier process are gone with it
+                handle.ended()  # the consumers of the earlier process ended with it
         self._thread.release()  # another thread than the opening one may use it
 
     def _open_log(self, file: RecordFile) -> OpenLog:
@@ -504,7 +504,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
 
     @override
     def prune(self) -> None:
-        """Rewrite the file without what is finished; may run in a thread of its own.
+        """Rewrite the file without finished entries; may run in a thread of its own.
 
         The client continues meanwhile: it is blocked only while containers are copied and while the
         files are exchanged. The new file is whole, locked and synced before it takes the name of

@@ -268,7 +268,7 @@ class RingJournal(Journal):
             slot.release()
 
     def restore(self, slot: Slot) -> None:
-        """Continue where an earlier process has got to.
+        """Continue from the state of an earlier process.
 
         Args:
             slot: The newest state that it has written.
@@ -327,7 +327,7 @@ class RingJournal(Journal):
         """The same where only vectors have moved: change the image of the last slot."""
         tracker, finished = self.tracker, self.tracker.finished
         if finished.pending_ack and finished.apply_pending_ack(tracker.low_watermark):
-            self._chunk = None  # its position may be of any publisher: begin from scratch
+            self._chunk = None  # its position may be of any publisher: start from scratch
             self.save()
             return
         moved = self._advance()
@@ -354,7 +354,7 @@ class RingJournal(Journal):
         server_order = self.tracker.server_order
         _WORD.pack_into(image, _CAUGHT_UP_AT, self.tracker.update_discarded_until())
         if server_order.before and server_order.orders(self._named()):
-            server_order.before = {}  # and so it stays until it is entered at another server
+            server_order.before = {}  # and it stays valid until it is subscribed on another server
             image[_IN_ORDER_AT] = True
         self.writes = writes = self.writes + 1
         _WORD.pack_into(image, 8, writes)

@@ -57,7 +57,7 @@ class Journal:
         self.gate = gate or Gate()
 
     def discard_function(self) -> Discard:
-        """What `Subscription.discard` is: it discards, and notes that it did."""
+        """The function behind `Subscription.discard`: it discards and journals the change."""
         tracker, thread = self.tracker, self.thread
 
         def discard(number: int) -> None:
@@ -231,7 +231,7 @@ class Subscription(SubscriptionLog):
             self.journal.note(Kind.PURGED, self.tracker.generation)
 
     def seed(self, newest: dict[int, int], server_order: ServerOrder, generation: int) -> None:
-        """Begin where another process has got to.
+        """Start from the recovery point of another process.
 
         Args:
             newest: By publisher index, the sequence up to which everything is finished.
@@ -259,7 +259,7 @@ class Subscription(SubscriptionLog):
                 return
             for current in tracker.held_up_to(
                 number
-            ):  # not one record: at the reader others may be held
+            ):  # not one record: in the reader other messages may be held
                 if tracker.discard_slowly(current):
                     journal.note(Kind.DISCARDED, current)
 

@@ -72,7 +72,7 @@ class TrackedBookmarkStore(BookmarkStore):
 
     @property
     def _name(self) -> str:
-        """What errors call this store."""
+        """The name of this store in errors."""
         return "a bookmark store in memory"
 
     @property
@@ -174,7 +174,7 @@ class TrackedBookmarkStore(BookmarkStore):
     # -- looking and seeding ----------------------------------------------------------------------
 
     def explain(self, sub_id: str) -> Explanation:
-        """What would be redelivered, and what would not, if the process died now.
+        """Which messages would be redelivered, and which not, if the process died now.
 
         Args:
             sub_id: The id of the subscription.

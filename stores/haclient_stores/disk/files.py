@@ -43,7 +43,7 @@ __all__ = [
     "anonymous_region",
 ]
 
-PAGE_BYTES: Final = 4096  # reaches the disk as a whole or not at all, but for torn sectors
+PAGE_BYTES: Final = 4096  # reaches the disk as a whole or not at all, except for torn sectors
 
 _NO_SPACE: Final = {
     errno.ENOSPC: "free some space",
@@ -57,8 +57,8 @@ _T = TypeVar("_T")
 # The files that this process has locked, by device and inode, with the process id: a forked child
 # has a copy of this, and the locks are its parent's.
 _locked_here: Final[dict[tuple[int, int], int]] = {}
-# A process is forked as a whole, so this is the process's and not a disk's; entries go with the
-# stores that they are for.
+# This is global and not per disk, since a fork copies the whole process. An entry is removed with
+# its store.
 _fork_callbacks: Final = weakref.WeakKeyDictionary[object, "Callable[..., None]"]()
 
 
@@ -414,7 +414,7 @@ class RealDisk(Disk):
                 raise StoreError(f"{path}: is a file, where a directory is wanted")
             missing = [each for each in (path, *path.parents) if not each.exists()]
             path.mkdir(parents=True, exist_ok=True)
-        for each in missing:  # else the store would be gone with its name
+        for each in missing:  # else a power loss could take the store's name, and so the store
             self.fsync_dir(each.parent)
 
     @override

@@ -39,7 +39,7 @@ DEFAULT_FILE_SEGMENT_BYTES: Final = 4 * 2**20
 # What a frame adds to a body: length, command, topic, sequence, ack; a seal when each is synced.
 _HEADER_BYTES: Final = 96 + SEAL_BYTES
 _SLACK: Final = 1.25  # a ring has room for new frames once all of a whole eighth are persisted
-# The first segment is not yet wholly persisted, the last one not yet full, a third does not fit.
+# The first segment is not wholly persisted yet, the last is not full yet, and a third does not fit.
 _PART_FILLED_BYTES: Final = 3 * DEFAULT_FILE_SEGMENT_BYTES
 
 
@@ -131,7 +131,7 @@ def publish_store_size(
     downgrade_age_s: float,
     check_period_s: float,
 ) -> StoreSize:
-    """What a publisher has to keep while a sync destination of its server is down.
+    """The store size that a publisher needs while a sync destination of its server is down.
 
     The server withholds its acks until it downgrades the destination: when what it has not
     confirmed is older than `downgrade_age_s`, which the server checks every `check_period_s`. A

@@ -133,7 +133,7 @@ def seal_at(segment: Segment, index: int) -> int:
 
 
 def frames_below(segment: Segment) -> int:
-    """Where the frames of a segment with so many seals have to end."""
+    """The offset where the frames of a segment with this many seals must end."""
     return segment.size - SEAL_BYTES * (len(segment.mark_offsets) + _LATE_SEALS)
 
 

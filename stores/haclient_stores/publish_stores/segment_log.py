@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MARK_BYTES", "MAX_FRAME_BYTES", "SegmentLog"]
 
-MARK_BYTES: Final = 64 * 1024  # one checksum and one index entry for so much
+MARK_BYTES: Final = 64 * 1024  # one checksum and one index entry per this many bytes
 MAX_FRAME_BYTES: Final = 256 * 2**20  # the largest frame that any peer accepts
 _EMPTY: Final = memoryview(b"")
 
@@ -462,7 +462,7 @@ class SegmentLog:
                 continue
             try:
                 yield from self._frames_of(segment, first)
-            finally:  # also when the caller wants no more
+            finally:  # also when the caller stops iterating
                 self._park_if_unused(segment)
 
     def _park_if_unused(self, segment: Segment) -> None:

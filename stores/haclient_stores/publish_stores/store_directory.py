@@ -56,7 +56,7 @@ _CONTROL_VERSION: Final = 1
 _CONTROL: Final = "control"
 _NOTES: Final = "notes.json"
 _SUFFIX: Final = ".seg"
-# The last one is in the root of each new file system of its own.
+# The last one is in the root of each newly created file system.
 _OWN_NAMES: Final = {_CONTROL, _NOTES, f"{_NOTES}.new", "lost+found"}
 _OF_A_BROKER: Final = "journal.lock"
 _SPARE_SEGMENTS: Final = 2  # enough to roll without new files while acks keep up
@@ -223,7 +223,7 @@ class StoreDirectory(SegmentStorage):
         page = self._control
         floor = max(_number_in_use(page, _LAST_SEQUENCE), self._highest_found)
         stopped = bytes(page[_BOOT_ID]) != self._boot_id
-        if stopped:  # a clock may be wrong: where a sync has said how far it could have come
+        if stopped:  # the clock may be wrong, so a sync has recorded an upper bound
             floor = max(floor, _number_in_use(page, _HIGHEST_NUMBER))
             framing.write_word(page, _LAST_SEQUENCE, floor)
         return PublishWindow.recovered(

@@ -86,7 +86,7 @@ class Explanation:
 def explain(
     sub_id: str, tracker: SubscriptionTracker, publishers: Publishers, survival: Survival
 ) -> Explanation:
-    """What would be redelivered, and what would not, if the process died now.
+    """Which messages would be redelivered, and which not, if the process died now.
 
     Args:
         sub_id: The id of the subscription.

@@ -73,7 +73,7 @@ class Publishers:
         return found
 
     def index_of_text(self, text: str) -> int:
-        """The index of a publisher id as it stands in a bookmark.
+        """The index of a publisher id in its bookmark text form.
 
         Args:
             text: The id in decimal digits.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Finished"]
 
 _NOTHING: Final[dict[int, int]] = {}
-_WAITING_CHUNKS: Final = 64  # so many are kept exactly
+_WAITING_CHUNKS: Final = 64  # up to this many are kept exactly
 
 
 class _AckIndex:
@@ -123,8 +123,8 @@ class Finished:
         self._front_count = 0
         self._front_limit = -1
         self._front_newest: dict[int, int] = {}
-        self._grain = 1  # so many numbers make a group when chunks are joined
-        self._from = 0  # the number after which those that wait begin
+        self._grain = 1  # this many numbers make a group when chunks are joined
+        self._from = 0  # the number after which the waiting entries begin
         self.pending_ack: tuple[int, int, int] | None = None
 
     def begin(self, link_first: int, *, acked: bool) -> None:
@@ -306,7 +306,7 @@ class Finished:
         return newest
 
     def advance_front(self, chunk: Chunk | None, count: int) -> dict[int, int]:
-        """What is finished of the oldest open chunk; a ring asks at each discard.
+        """Return the finished part of the oldest open chunk; a ring calls this at each discard.
 
         Args:
             chunk: The oldest chunk with an undiscarded entry; None when there is none.

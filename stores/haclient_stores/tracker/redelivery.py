@@ -54,7 +54,7 @@ class Redelivery:
         return twin
 
     def awaits(self, publisher: int, sequence: int) -> bool:
-        """Whether a message is to be delivered although it was seen before.
+        """Whether a message that was seen before must be delivered again.
 
         Args:
             publisher: The index of the publisher.
@@ -63,7 +63,7 @@ class Redelivery:
         return (publisher, sequence) in self._numbers
 
     def awaits_any(self, publishers: Iterable[int], sequences: Iterable[int]) -> bool:
-        """Whether any of several messages is to be delivered although it was seen before.
+        """Whether any of several messages that were seen before must be delivered again.
 
         Args:
             publishers: The index of the publisher of each.

@@ -14,7 +14,7 @@ from typing import Final
 
 __all__ = ["Runs"]
 
-_FEW: Final = 1024  # so many numbers may be scattered before it is worth a look
+_FEW: Final = 1024  # this many numbers may be scattered before they are joined
 _NONE: Final = 1 << 64  # above every number: there is no growing run
 
 
@@ -36,7 +36,7 @@ class Runs:
         self._begin: int = _NONE  # of the growing run
         self._ends: dict[int, int] = {}  # of the runs below it, by where they begin; rising
         self._begins: list[int] = []  # the same begins, and some of runs that have left
-        self._gone: int = 0  # so many at the front of those surely are
+        self._gone: int = 0  # this many at the front of those surely have left
 
     def __contains__(self, number: int) -> bool:
         return self.end_of(number) != number

@@ -541,7 +541,7 @@ class SubscriptionTracker(Resumption):
                 yield number, publisher, sequence, discarded
 
     def seed(self, newest: dict[int, int], server_order: ServerOrder, generation: int) -> None:
-        """Begin where another process has got to.
+        """Start from the recovery point of another process.
 
         Args:
             newest: By publisher index, the sequence up to which everything is finished.

@@ -183,7 +183,7 @@ def _escaped(match: re.Match[bytes]) -> bytes:
 
 
 def _unreadable(text: str, position: int) -> FilterError:
-    """What the text at `position` may have been meant to be."""
+    """The error for unreadable text at `position`, with the likely intention."""
     rest = text[position:].lstrip(_SPACES)
     position = len(text) - len(rest)
     match rest[0]:

@@ -106,7 +106,7 @@ class _Parser:
         return FilterError(token.position, expected=expected, found=str(token))
 
     def _nested(self, rule: Callable[[], Node]) -> Node:
-        """What `rule` reads, one level deeper."""
+        """The node that `rule` reads, one nesting level deeper."""
         if self._depth >= MAX_NESTING:
             raise self._wrong(f"at most {MAX_NESTING} levels of nesting")
         self._depth += 1

@@ -130,7 +130,7 @@ class Destination:
     # --- the connection ------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """The connection has ended; what was not acknowledged on it is to be sent again."""
+        """End the connection; unacknowledged records on it will be sent again."""
         self.connection = None
         self.is_ready = False
         self._in_flight.clear()
@@ -154,7 +154,7 @@ class Destination:
 
     @property
     def progress(self) -> DestinationProgress | None:
-        """What the next start has to know; `None` while the destination was never reached."""
+        """The state to keep for the next start; `None` while the destination was never reached."""
         if self._verified is None or not self.instance:
             return None
         return DestinationProgress(self.address, self.instance, self._verified)
@@ -175,7 +175,7 @@ class Destination:
         self.instance = message.client_name
         self.position = journal.first_beyond(self._known)
         if self._verified is None:
-            # The first contact: what it has acknowledged is not known, so its vector is believed.
+            # The first contact: its acknowledged position is unknown, so its vector is trusted.
             self._verified = end - 1
         else:
             # What it has never acknowledged is sent even where its vector covers it: a publisher

@@ -216,7 +216,7 @@ class Queries:
 
 
 def _ids(message: Message) -> dict[str, str | int]:
-    """Sub id and query id: each stands in for the other, and the command id for both."""
+    """Sub id and query id: each defaults to the other, and both default to the command id."""
     return {
         "sub_id": message.sub_id or message.query_id or message.command_id,
         "query_id": message.query_id or message.sub_id or message.command_id,
@@ -243,7 +243,7 @@ def _query(request: Request) -> Query:
 def _batches(
     request: Request, topic: SowTopic, records: tuple[SowRecord, ...], *, query_id: str
 ) -> Iterator[bytes]:
-    """The frames of one topic's records: as many in each as asked for, but no giant frames."""
+    """The frames of one topic's records, each with the requested number but not too large."""
     outer = {"c": "sow", "query_id": query_id, "t": topic.name}
     batch: list[tuple[dict[str, str | int], bytes]] = []
     size = 0
