@@ -454,8 +454,9 @@ class SubscriptionTracker(Resumption):
         """
         self.at_end = True
         finished = self.finished
-        nothing_arrived = self.next_number == finished.link_first
-        if nothing_arrived and self.start.is_now and not finished.recovered:
+        # Of this link alone it would not do: what an earlier one brought may be undiscarded, and is
+        # a duplicate when the server repeats it.
+        if self.nothing_arrived and self.start.is_now and not finished.recovered:
             self.start.items = (Bookmark(self.publishers.ids[publisher], sequence),)
         elif not finished.acked and not self.conflated:
             finished.set_pending_ack(publisher, sequence, before=self.next_number)

@@ -400,6 +400,28 @@ def test_a_position_after_something_arrived_is_not_taken_for_the_entry() -> None
     assert tracker.resume() == "1|3|"
 
 
+@pytest.mark.row("BS9")
+@pytest.mark.parametrize("first_end", ["", "0", None])
+@pytest.mark.parametrize("first_queued", [2, 100])
+def test_what_arrived_on_an_earlier_link_is_no_part_of_a_start_at_now(
+    first_end: str | None, first_queued: int
+) -> None:
+    """The first link did not say where the log ended; the second one repeats what is held."""
+    tracker = entered(start="0|1|")
+    if first_end is not None:
+        tracker.completed(first_end)
+    arrive(tracker, "A|1", "A|2", "A|3")
+    tracker.link_lost(first_queued)
+    tracker.begin(acked=False, start=None)
+    arrive(tracker, "A|1", "A|2", "A|3")
+    tracker.completed("1|3|")
+    assert tracker.undiscarded_count == 3
+    assert tracker.resume() == "0", "it passes nothing that is undiscarded"
+    for number in range(1, tracker.next_number):
+        tracker.discard(number)
+    assert tracker.resume() == "1|3|"
+
+
 @pytest.mark.row("BS7")
 def test_numbers_go_on_after_a_purge() -> None:
     tracker = entered()
