@@ -156,7 +156,7 @@ class Hub:
         self._points.reach(KillPoint.AFTER_SEND)
 
     async def keep_time(self) -> None:
-        """Call the engine whenever a deadline of it is due; never returns.
+        """Call the engine whenever one of its deadlines is due; never returns.
 
         Raises:
             StoreError: The journal could not be written.

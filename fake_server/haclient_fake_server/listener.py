@@ -67,7 +67,7 @@ def listen(uri: str, accept: Callable[[Link], object]) -> Listener:
 
     Raises:
         UsageError: The address is malformed.
-        OSError: It cannot be listened on.
+        OSError: The address cannot be used for listening.
     """
     scheme, host, port = _parse(uri)
     if scheme == "mem":

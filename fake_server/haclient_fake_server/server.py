@@ -85,7 +85,7 @@ class BrokerServer:
         Raises:
             StoreError: The journal cannot be opened; see `JournalFiles`.
             UsageError: An address to listen on is malformed.
-            OSError: An address cannot be listened on.
+            OSError: An address cannot be used for listening.
         """
         self._journal = self._open_journal()
         try:
@@ -244,13 +244,13 @@ async def serve(
     """Run a broker until cancelled.
 
     Args:
-        config: Of the broker.
+        config: The configuration of the broker.
         task_status: Gets the addresses when the broker listens.
 
     Raises:
         StoreError: The journal cannot be opened or written.
         UsageError: An address to listen on is malformed.
-        OSError: An address cannot be listened on.
+        OSError: An address cannot be used for listening.
     """
     async with BrokerServer(config) as server:
         task_status.started(server.uris)

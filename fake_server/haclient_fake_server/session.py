@@ -208,8 +208,8 @@ async def keep_connected(to: ReplicateTo, *, hub: Hub, config: BrokerConfig, dia
 
     Args:
         to: The destination.
-        hub: Of the broker.
-        config: Of the broker.
+        hub: The hub of the broker.
+        config: The configuration of the broker.
         dial: How to connect.
 
     Raises:

@@ -65,7 +65,7 @@ class Heartbeat:
         """Start the timers of a new connection.
 
         Args:
-            now: The present time, in seconds on the caller's clock.
+            now: The current time, in seconds on the caller's clock.
         """
         self._received_at = self._beat_at = now
         self._reading = True

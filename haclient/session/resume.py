@@ -90,7 +90,7 @@ _CATCHES_UP: Final = 0.1  # how many seconds an unblocked server catches up in e
 
 
 class StepProofClock:
-    """Returns the earliest time that it might be, in microseconds since 1970.
+    """Returns a lower bound of the current time, in microseconds since 1970.
 
     Args:
         wall_us: The wall clock's time at the start.

@@ -187,13 +187,13 @@ class Commander:
             )
 
     def note_caught_up(self, until: float, last: bool) -> None:  # noqa: FBT001  # a callback
-        """All that the server had sent by a time was received; `last` when the link has ended."""
+        """Note the caught-up time of the link; `last` when the link has ended."""
         now = trio.current_time()
         for one in self.session.router.all():
             self.resume.note_caught_up(one.position, until, now, last=last)
 
     def _sending(self, subscription: Subscription) -> None:
-        """Its command is about to be sent; once it is accepted, its store follows that log."""
+        """Prepare to send its command; once that is accepted, its store follows that log."""
         first = subscription.accepted
         subscription.position.sending(trio.current_time())
         if subscription.log is None:
@@ -339,7 +339,7 @@ class Commander:
     ) -> None:
         """Replace topic, filter or options of an active subscription; its position stays.
 
-        What is paused stays so, whatever the options say, until it is resumed.
+        A paused subscription stays paused, regardless of the options, until it is resumed.
 
         Raises:
             CommandError: The server refused it; the subscription continues as it was.
@@ -399,10 +399,10 @@ class Commander:
     def _remember(
         self, request: SubscribeRequest
     ) -> tuple[SubscriptionLog | None, Callable[[], None] | None]:
-        """Open the memory of a subscribe in the bookmark store.
+        """Open the bookmark store's part of a subscribe.
 
         Returns:
-            The memory, and what is left to do with it once the server has accepted the command.
+            That part, and the action to run on it once the server has accepted the command.
         """
         store, bookmark = self.bookmark_store, request.bookmark
         if store is None or not bookmark:
@@ -422,7 +422,7 @@ class Commander:
         )
 
     def _forms(self, request: SubscribeRequest, log: SubscriptionLog | None) -> tuple[str, ...]:
-        """The bookmarks to ask for, the best first; resolves `MOST_RECENT`."""
+        """The bookmarks to request, the best first; resolves `MOST_RECENT`."""
         if log is None or request.bookmark != str(MOST_RECENT):
             return (str(request.fields.get("bm", "")),)
         return self.resume.bookmarks(log)
@@ -468,7 +468,7 @@ class Commander:
             raise TimedOut(f"{pending.what}: the server did not answer within {timeout:g} s")
 
     def leave(self, subscriptions: list[Subscription]) -> tuple[PendingCommand, trio.Event] | None:
-        """End these at the server without waiting; what to wait for, None if nothing was sent."""
+        """End these at the server without waiting; return what to wait for, None if not sent."""
         for one in subscriptions:
             self.session.router.remove(one)
         connection = self.connection
@@ -530,8 +530,8 @@ def drop_queued(subscription: Subscription, *, keep_replaced: bool = False) -> N
 
     Args:
         subscription: The subscription.
-        keep_replaced: Whether it resumes with the current command: then what a replaced command
-            has brought stays, since it would not be redelivered.
+        keep_replaced: Whether it resumes with the current command: then messages of a replaced
+            command are kept, since they would not be redelivered.
     """
     sink, log = subscription.sink, subscription.log
     first = sink.drop(keep_replaced=keep_replaced) if isinstance(sink, Delivery) else 0
@@ -595,8 +595,8 @@ async def delete_stored(
     """Store the command, wait for its `stats`; like a publish it waits for room before.
 
     Returns:
-        The `stats` ack. Its counts are missing when a server had carried the command out and the
-        connection was lost before it said how many records that were.
+        The `stats` ack. Its counts are missing if a server had executed the command and the
+        connection was lost before it reported the number of records.
 
     Raises:
         CommandError: The server refused it.

@@ -160,10 +160,10 @@ class Connection:
             raise would_deadlock(what)
 
     async def run(self) -> HAClientError:
-        """Serve the link until it ends; the reason, as an error to raise to those who wait.
+        """Serve the link until it ends; return the reason, as an error to raise in waiting tasks.
 
         Raises:
-            StoreError: A store cannot remember what arrived; nothing was delivered of it.
+            StoreError: A store could not log the messages that arrived; none of them was delivered.
         """
         reasons: list[HAClientError] = []
 
@@ -288,7 +288,7 @@ class Connection:
             self.reading_stopped_by = self._events
 
     def _answer_heartbeat(self) -> None:
-        """A server that was not asked to sends heartbeats: answer, but never in a storm.
+        """Answer a server that sends heartbeats without a request, but never in a storm.
 
         With a heartbeat of our own the timer alone sends; see `haclient.session.heartbeat`.
         """

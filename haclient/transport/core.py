@@ -182,7 +182,7 @@ class Core:
                 await self._maintenance.close()
 
     def stop(self, reason: HAClientError) -> None:
-        """Expect no other connection: everyone who waits for one gets the reason."""
+        """Expect no other connection: every task that waits for one gets the reason."""
         self.status.stop(reason)
         self.publisher.persisted.release()  # no ack will come: each waiter looks at the status
         self._live.set()
@@ -304,7 +304,7 @@ class Core:
                 await closed.wait()
 
     async def disconnect(self) -> None:
-        """Close the connection; what the stores keep stays kept. The client may connect again."""
+        """Close the connection; the stores are unaffected, and the client may connect again."""
         self.thread.check("disconnect")
         closed = self._closed
         self._dialler.stop()
@@ -429,7 +429,7 @@ class Core:
         return list(dict.fromkeys((*self.session.router.all(), *self.resumable.values())))
 
     def opened(self, subscription: Subscription) -> None:
-        """A subscription that lasts was accepted or changed; its present form is sent again."""
+        """A lasting subscription was accepted or changed; a resubscribe sends its current form."""
         request = subscription.request
         if self._manager is not None and request is not None:
             self.resumable[subscription.sub_id] = subscription
@@ -444,7 +444,7 @@ class Core:
     # -- waiting for the server ------------------------------------------------------
 
     async def _drain(self) -> None:
-        """Before leaving: what was published has left, and is persisted if soon."""
+        """Before leaving: wait until publishes are sent and, within a limit, persisted."""
         publisher, limit_s = self.publisher, seconds(self.settings.exit_timeout)
         if limit_s == 0 or (publisher.log is None and not self.status.is_logged_on):
             return

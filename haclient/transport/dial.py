@@ -35,7 +35,7 @@ class Dialler:
         return self._scope is not None
 
     def stop(self) -> None:
-        """Whatever is being dialled is not wanted any more."""
+        """Stop the dial in progress, if any."""
         if self._scope is not None:
             self._scope.cancel()
 
@@ -43,7 +43,7 @@ class Dialler:
         """`dial`, unless `stop` is called before it is done.
 
         Raises:
-            DisconnectedError: It was.
+            DisconnectedError: `stop` was called.
         """
         self._scope = scope = trio.CancelScope()
         link = None

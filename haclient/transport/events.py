@@ -91,7 +91,7 @@ class Events:
             await self._drained.park()
 
     async def run(self) -> None:
-        """Call back for as long as the client lives; an error of a callback is the client's."""
+        """Call the listeners while the client is open; an error of one leaves the block."""
         self.consumer = trio.lowlevel.current_task()
         while True:
             await self._call_all()
@@ -100,7 +100,7 @@ class Events:
     async def finish(self) -> None:
         """Call back for the queued events after `run` has ended, unless a callback had failed.
 
-        The client is shutting down: what a callback still asks of it fails, which is only logged.
+        The client is shutting down: calls that a callback makes to it fail, which is only logged.
         """
         while not self._failed and self._queue:
             try:

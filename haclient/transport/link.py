@@ -48,7 +48,7 @@ class Link(Protocol):
 
     @abstractmethod
     async def wait_readable(self) -> None:
-        """Wait until `recv_into` has something to say.
+        """Wait until `recv_into` would return a count.
 
         Raises:
             trio.ClosedResourceError: `close` was called, here or by another task.
@@ -64,7 +64,7 @@ class Link(Protocol):
 
     @abstractmethod
     def close(self) -> None:
-        """Close at once, without waiting for what is unsent; calling it again does nothing."""
+        """Close at once, without waiting for unsent bytes; calling it again does nothing."""
 
     @property
     @abstractmethod

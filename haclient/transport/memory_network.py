@@ -132,13 +132,13 @@ class Pipe:
         return not due or due <= trio.current_time()
 
     def readable(self) -> bool:
-        """Whether `take` has something to say."""
+        """Whether `take` would not return `None`."""
         if self._flying:
             return self._arrived()
         return not self.held and (self.ended or self.broken is not None)
 
     def writable(self) -> bool:
-        """Whether `put` has something to say."""
+        """Whether `put` would not return `None`."""
         return self._flying_bytes < self.capacity_bytes or self.broken is not None
 
     async def wait_change(self) -> None:
@@ -293,10 +293,10 @@ class MemoryNetwork:
         """Have `accept` called with the server's end of each connection to `host:port`.
 
         Returns:
-            What ends it; connections stay.
+            A function that stops listening; open connections stay.
 
         Raises:
-            OSError: Somebody listens there already.
+            OSError: The address is in use.
         """
         if address in self._accepting:
             raise OSError(98, f"mem://{address} has a listener already")
@@ -307,7 +307,7 @@ class MemoryNetwork:
         """Connect to a listener.
 
         Raises:
-            OSError: Nobody listens there.
+            OSError: No listener has this address.
         """
         await trio.lowlevel.checkpoint()
         source = origin.get()

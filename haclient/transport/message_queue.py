@@ -216,7 +216,7 @@ class Delivery(Sink):
         return None
 
     def _lag(self) -> None:
-        """A query or replay begins again; who waits for the end of the first one still waits."""
+        """A query or replay begins again; a task waiting for the end of the first still waits."""
         if self.caught_up.is_set():
             self.caught_up = trio.Event()
 
@@ -259,7 +259,7 @@ def check_policy(policy: HandlerErrorPolicy) -> None:
     """Refuse a policy that does not exist.
 
     Raises:
-        UsageError: It is none of the three words and not callable.
+        UsageError: It is neither one of the three words nor callable.
     """
     if not callable(policy) and policy not in {"raise", "continue", "discard"}:
         raise UsageError(

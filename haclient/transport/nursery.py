@@ -19,7 +19,7 @@ __all__ = ["open_nursery", "unwrapped"]
 def unwrapped(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error inside nested groups that caused all others, or the group when there are several.
 
-    One failure may reach several tasks: the one that met it, and those that waited and were told.
+    One failure may reach several tasks: the one where it occurred, and those that waited for it.
     """
     errors = list(_errors(group))
     first = {id(error): error for error in errors if not _caused_by(error, errors)}
@@ -50,7 +50,7 @@ def _caused_by(error: BaseException, errors: list[BaseException]) -> bool:
 
 @asynccontextmanager
 async def open_nursery() -> AsyncGenerator[trio.Nursery]:
-    """A nursery whose single errors leave it as themselves."""
+    """A nursery that raises a single error itself instead of a group."""
     try:
         async with trio.open_nursery() as nursery:
             yield nursery

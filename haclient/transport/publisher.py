@@ -79,7 +79,7 @@ class Watermark:
         return bool(self._heap)
 
     def rise(self, level: int) -> None:
-        """Raise the mark to `level` and wake who waits for it."""
+        """Raise the mark to `level` and wake the tasks that wait for it."""
         heap = self._heap
         while heap and heap[0][0] <= level:
             heapq.heappop(heap)[2].set()
@@ -95,7 +95,7 @@ class Watermark:
 
         Args:
             level: What to wait for.
-            event: Something else that may happen first and ends the wait as well.
+            event: Another event that also ends the wait if it happens first.
         """
         shared = event is not None
         if event is None:
@@ -148,7 +148,7 @@ class Publisher:
     # -- the connection's life ---------------------------------------------
 
     def connected(self, writer: Writer) -> None:
-        """A link is open. The log is not sent before the logon ack has said where to begin."""
+        """Use a new link. The log is not sent before the logon ack has said where to begin."""
         self.writer = writer
         self._note_time()
 
@@ -186,7 +186,7 @@ class Publisher:
             self.persisted.release()
 
     def acknowledged(self, sequence: int) -> None:
-        """Trim the store up to a persisted sequence, and wake who waits for it."""
+        """Trim the store up to a persisted sequence, and wake the tasks that wait for it."""
         log = self.log
         if log is not None:
             self._discard(log, sequence)
@@ -287,7 +287,7 @@ class Publisher:
         return sequence
 
     def _flush_backlog(self, log: FrameLog) -> None:
-        """Send what has gathered, and have the next publish check the limits."""
+        """Send the collected publishes, and have the next publish check the limits."""
         self.gate.has_to_check = True
         self._note_time()
         if self.writer is not None and self.writer.log_open:
@@ -369,7 +369,7 @@ class Publisher:
 
         Args:
             command: A publish or delta publish.
-            command_id: The id that the server's acks for it shall carry; empty for none.
+            command_id: The command id in the server's acks for it; empty for none.
 
         Returns:
             The sequence number under which it is stored, `None` without a store.
@@ -395,7 +395,7 @@ class Publisher:
         return await self.append_durably(encode_header(fields)[:-1] + b',"s":', command.data)
 
     async def append_durably(self, head: bytes, body: Payload) -> int:
-        """`append` after a wait for room, and after it the disk where durability asks for it."""
+        """Wait for room, `append`, then wait for the disk if the durability requires it."""
         await self.make_room()
         try:
             sequence = self.append(head, body)
@@ -405,7 +405,7 @@ class Publisher:
         return sequence
 
     async def wait_synced(self) -> None:
-        """Wait for the disk, where durability asks for it."""
+        """Wait for the disk if the durability requires it."""
         if self._synced:
             await sync_accepted(self.store)
 
@@ -603,10 +603,10 @@ async def sync_accepted(store: PublishStore | None) -> None:
 
 
 async def on_disk(store: PublishStore | None) -> None:
-    """Wait until what was published so far would survive a loss of power.
+    """Wait until everything published so far would survive a power loss.
 
     Raises:
-        UsageError: There is no store, or nothing of it is on a disk.
+        UsageError: There is no store, or the store is not on a disk.
     """
     in_memory = isinstance(store, PublishLog) and store.path is None
     if store is None or in_memory or isinstance(store, NullPublishStore):

@@ -231,6 +231,6 @@ class Writer:
                 await self._link.wait_writable()
 
     def release(self) -> None:
-        """The link has ended: wake everyone who waits for room."""
+        """The link has ended: wake every task that waits for room."""
         self._gate.parked = False
         self._room.unpark_all()

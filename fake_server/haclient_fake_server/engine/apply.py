@@ -96,11 +96,11 @@ class Applier:
         record: Record,
         document: Document | None = None,
     ) -> Changes:
-        """Log a record, change the state, deliver what has changed.
+        """Log a record, change the state, and deliver the changes.
 
-        The record's sequence is above all that were seen of its publisher, or the same again when a
-        delete concerns several topics. Its time is that of this batch, its position comes from the
-        log.
+        The record's sequence is above all seen sequences of its publisher, or equal to the last one
+        when a delete covers several topics. Its time is that of this batch, its position comes from
+        the log.
         """
         state = self._state
         publisher.seen = record.sequence

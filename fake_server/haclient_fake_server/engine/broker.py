@@ -111,7 +111,7 @@ class Engine:
 
     @property
     def progress(self) -> ReplicationProgress:
-        """How far replication is, for the next engine on this journal."""
+        """The progress of replication, for the next engine on this journal."""
         return self._state.progress
 
     @property

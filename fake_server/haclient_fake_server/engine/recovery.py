@@ -33,7 +33,7 @@ def recover(state: State, progress: ReplicationProgress | None = None) -> None:
     """Bring the engine to where the journal ends.
 
     Args:
-        state: Of an engine that has just been made.
+        state: The state of a newly created engine.
         progress: The last one of an earlier engine on this journal; `None` when there is none,
             because nothing was replicated.
     """

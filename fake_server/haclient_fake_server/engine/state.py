@@ -233,7 +233,7 @@ class State:
         return released
 
     def update_progress(self) -> None:
-        """The batch is complete, or the engine begins: see how far replication is."""
+        """Compute the progress of replication, after a batch or when the engine starts."""
         known = [each.progress for each in self.destinations]
         self.progress = ReplicationProgress(
             self.durable_limit - 1 if self._keeps_confirmed else None,

@@ -185,7 +185,7 @@ def recover_segments(directory: Path, disk: Disk) -> Recovered:
     """Find the end of the log in a locked directory, and clear what follows it.
 
     Args:
-        directory: Of the journal.
+        directory: The directory of the journal.
         disk: The file system.
 
     Raises:

@@ -60,7 +60,7 @@ class LocalBroker:
     """A broker in a task of this process.
 
     Args:
-        config: Of the broker.
+        config: The configuration of the broker.
         nursery: In which its task runs.
 
     Attributes:
@@ -86,7 +86,7 @@ class LocalBroker:
 
         Raises:
             StoreError: Its journal cannot be opened.
-            OSError: Its address cannot be listened on.
+            OSError: Its address cannot be used for listening.
         """
         if self.server is None:
             self._scope, self._ended = trio.CancelScope(), trio.Event()
@@ -130,7 +130,7 @@ class ProcessBroker:
     """A broker that is a process.
 
     Args:
-        config: Of the broker.
+        config: The configuration of the broker.
 
     Raises:
         UsageError: The command line has no option for something in the configuration.
@@ -183,7 +183,7 @@ def arguments_of(config: BrokerConfig) -> list[str]:
     """A configuration as arguments of `python -m haclient_fake_server`.
 
     Args:
-        config: Of the broker; its addresses and its directory are left out.
+        config: The configuration of the broker; its addresses and its directory are left out.
 
     Raises:
         UsageError: The command line has no option for something in the configuration.
@@ -302,7 +302,7 @@ class Cluster:
         Raises:
             UsageError: A broker that is a process cannot be configured so.
             HAClientError: A broker did not start.
-            OSError: An address cannot be listened on.
+            OSError: An address cannot be used for listening.
         """
         async with AsyncExitStack() as stack:
             folder = self._data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))

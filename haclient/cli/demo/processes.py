@@ -85,7 +85,7 @@ class DemoProcess:
         return DemoFailed(f"the {self._name} ended with {self._process.returncode}: {last}")
 
     async def stop(self) -> None:
-        """SIGTERM, and wait until it has ended in order.
+        """Send SIGTERM, and wait until the process has ended cleanly.
 
         Raises:
             DemoFailed: It ended with an error.

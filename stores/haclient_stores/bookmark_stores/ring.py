@@ -6,10 +6,10 @@ filtered. Out-of-order discards after `applied` are known in this process only, 
 are redelivered after a restart: the store suits programs that discard in order, and is safe for
 all.
 
-**Slots.** Each subscription has two slots of a page, written in turn, whenever a vector moves. A
-slot carries a count of writes and a checksum over everything in it. So a process that is killed in
-the middle of a write leaves the previous slot intact, and the newest whole slot is the state. A
-slot of up to 512 bytes (about 15 publishers) lies in one sector.
+**Slots.** Each subscription has two slots of one page each, written alternately whenever a vector
+changes. A slot carries a count of writes and a checksum over everything in it. So a process that is
+killed in the middle of a write leaves the previous slot intact, and the newest whole slot is the
+state. A slot of up to 512 bytes (about 15 publishers) lies in one sector.
 
 Slot, little-endian, 4096 bytes:
 

@@ -142,7 +142,7 @@ class _ViewFile(File):
 
     @override
     def fsync(self) -> None:
-        """It goes nowhere."""
+        """Do nothing: changes stay in memory."""
 
     @override
     def close(self) -> None:

@@ -75,7 +75,8 @@ class Limits:
         Args:
             needed: Bytes that the frame takes, with the header of a segment.
             held: The size of all segments now, in bytes.
-            granted: The most bytes that there ever were; up to here `resize` is not asked again.
+            granted: The largest size so far, in bytes; up to this size `resize` is not called
+                again.
             waiting: How many messages wait for their acks, for the error.
 
         Raises:

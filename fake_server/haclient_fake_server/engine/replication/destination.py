@@ -94,7 +94,7 @@ class Destination:
         settings: As configured.
         address: `tcp://HOST:PORT`, as configured.
         instance: Its instance name, once it was reached.
-        connection: The present connection, if any.
+        connection: The current connection, if any.
         is_ready: Whether the destination has answered the logon on it.
         is_sync: Whether persisted acks wait for it now.
         acked: It has everything up to this position.
