@@ -125,9 +125,9 @@ class PendingCommands:
 def disconnect_error(peer: str, reason: str) -> HAClientError:
     """The error for a connection that `peer` has closed for this reason.
 
-    A server says it in a failure ack that belongs to no command, as its last frame. The reason is
-    free text; the known ones have a class of their own, so that an application can tell a second
-    client of the same name from a slow one without reading text.
+    A server sends the reason as its last frame, in a failure ack that belongs to no command. The
+    reason is free text. Known reasons have their own classes, so that an application can
+    distinguish a second client of the same name from a slow client without parsing text.
     """
     text = f"{peer} closed the connection: {reason}"
     lowered = reason.lower()

@@ -184,7 +184,7 @@ class StoreSubscription(Resumption):
         return self._store.log(self._sub_id, bookmark)
 
     def _saw(self, found: Mapping[int, int]) -> None:
-        """Messages came, some perhaps not for the first time."""
+        """Note messages that arrived, some perhaps not for the first time."""
         seen = self._seen
         seen.update({each: at for each, at in found.items() if at > seen.get(each, 0)})
 

@@ -95,7 +95,7 @@ def logon_fields(  # noqa: PLR0913  # the parts of one wire frame
     correlation_id: str = "",
     version: str = CLIENT_VERSION,
 ) -> dict[str, str | int]:
-    """The header of a logon frame, by wire name and without what is empty."""
+    """The header of a logon frame, by wire name and without empty fields."""
     fields: dict[str, str | int] = {
         "c": "logon",
         "cid": command_id,
@@ -116,7 +116,7 @@ def read_logon_ack(ack: Message) -> LoggedOn:
 
     Raises:
         DisconnectedError: The status is not `success`; see `refusal`.
-        ProtocolError: A number or the list of log starts cannot be what a server means.
+        ProtocolError: A number or the list of log starts is invalid.
     """
     if ack.status != "success":
         raise refusal(ack.reason)
@@ -180,7 +180,7 @@ def _log_starts(text: str) -> tuple[LogStart, ...]:
 
 
 def check_client_name(name: str) -> str:
-    """Names are the identity of a publisher: an empty one, or one that logs mangle, is refused.
+    """Refuse a client name that is empty or unsafe to log; names are the identity of publishers.
 
     Raises:
         UsageError: It is empty, or has control characters, newlines or square brackets.

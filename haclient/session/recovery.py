@@ -93,7 +93,7 @@ class RecoveryPlan:
         self.attempts = 0
 
     def lost(self) -> bool:
-        """The step failed, or the connection was lost; whether that is the server's failure."""
+        """The step failed or the connection was lost; return whether the server is to blame."""
         tried = self.state not in {Recovery.CHOOSING, Recovery.WAITING}
         self.state = Recovery.CHOOSING
         return tried and not self.is_stable

@@ -104,7 +104,7 @@ class StepProofClock:
         self._started_at = now
 
     def earliest_us(self, wall_us: int, now: float) -> int:
-        """The time, when the two clocks say so much."""
+        """The lower bound of the current time, from the readings of the two clocks."""
         passed_us = int((now - self._started_at) * 1_000_000)
         return min(wall_us, self._started_us + passed_us)
 
@@ -135,7 +135,7 @@ class CaughtUpClock:
         return self._empty_at - self._behind_s
 
     def drained(self, now: float) -> None:
-        """Everything that has arrived was read and taken in."""
+        """Everything that has arrived was read and processed."""
         busy_s = now - self._empty_at
         if busy_s > _BUSY_S:
             self._behind_s += busy_s
@@ -251,7 +251,7 @@ class ServerLogs:
         """The name of a log that a store has kept, or the current name if that is another log.
 
         Args:
-            stored: In whose order a recovery point is, as a store says it; empty for unknown.
+            stored: The stored name of the log in whose order a recovery point is; empty if unknown.
         """
         known = self._known.get(self.address)
         stored, _, progress = stored.partition(" ")
@@ -270,7 +270,7 @@ class ServerLogs:
         return stored if same else known.name
 
     def with_progress(self, name: str) -> str:
-        """The name of the current log, as `resolve` tells it, with how far the log has come."""
+        """The name of the current log, as `resolve` returns it, with the position reached."""
         known = self._known.get(self.address)
         if known is None or not known.start_id:
             return name
@@ -342,7 +342,7 @@ class ResumePosition:
         self._noted = None
 
     def accepted(self, server_log: str) -> None:
-        """A server has accepted it: what comes is in the order of this log."""
+        """A server has accepted it: later messages arrive in the order of this log."""
         if self.log is not None:
             if log_name(self.log.server_order.server) != log_name(server_log):
                 self.last_bookmark = ""
@@ -374,10 +374,10 @@ class ResumePosition:
 def resume_bookmarks(
     log: SubscriptionLog, server: str, *, last: str, overlap_us: int
 ) -> tuple[str, ...]:
-    """The bookmarks to ask a server for, the best form first.
+    """The bookmarks to request from a server, the best form first.
 
     Args:
-        log: The bookmark store's memory of the subscription.
+        log: The subscription's part of the bookmark store.
         server: The name of the server's log.
         last: The last bookmark that the server of the last entry has sent; empty if unknown.
         overlap_us: How long before the caught-up time to begin on another server.
@@ -405,7 +405,7 @@ def _is_position(bookmark: str) -> bool:
 
 
 def resume_options(options: str, *, bookmark: str, version: str, again: bool) -> str:
-    """The options of a subscribe that continues where a store says.
+    """The options of a subscribe that resumes from a store.
 
     A server that knows none of the bookmarks would begin at the end of its log, which is a silent
     gap. A server that supports the option begins at the start instead, and the store filters
@@ -413,9 +413,9 @@ def resume_options(options: str, *, bookmark: str, version: str, again: bool) ->
 
     Args:
         options: As the application gave them.
-        bookmark: What is asked for; empty for a subscription without one.
-        version: The server's, as it writes it.
-        again: Whether it was entered before; on a new connection there is nothing to replace.
+        bookmark: The requested bookmark; empty for a subscription without one.
+        version: The server's version, as it writes it.
+        again: Whether it was sent before; on a new connection there is nothing to replace.
     """
     parsed = Options.parse(options)
     knows = version_number(version) >= _KNOWS_BOOKMARK_NOT_FOUND
@@ -447,7 +447,7 @@ class ResumeContext:
         self._clock: StepProofClock | None = None
 
     def now_us(self, now: float) -> int:
-        """The time; called once when the client starts, and from then on steps do no harm."""
+        """The current time; safe against clock steps after the first call, at the start."""
         wall_us = self._clock_us()
         if self._clock is None:
             self._clock = StepProofClock(wall_us, now)
@@ -467,11 +467,11 @@ class ResumeContext:
     def note_caught_up(
         self, position: ResumePosition, link_until: float, now: float, *, last: bool
     ) -> None:
-        """Let the store know up to when a subscription has everything.
+        """Record the caught-up time of a subscription in the store.
 
         Args:
-            position: The subscription's.
-            link_until: Up to when everything that was sent over the link has been received.
+            position: The position of the subscription.
+            link_until: The caught-up time of the link.
             now: The time; both in seconds.
             last: Whether the link has ended: then also when nothing has arrived since the last
                 time.
@@ -511,11 +511,11 @@ class Refusals:
         self._seen: set[tuple[str, str]] = set()
 
     def add(self, sub_id: str, uri: str) -> bool:
-        """A server refused it; whether the same one has refused it before, so all were asked."""
+        """Note a refusal; return whether the same server refused before, so all were asked."""
         again = (sub_id, uri) in self._seen
         self._seen.add((sub_id, uri))
         return again
 
     def clear(self) -> None:
-        """Live: the next loss starts over."""
+        """Forget all refusals, since the client is live."""
         self._seen.clear()

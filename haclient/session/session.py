@@ -81,7 +81,7 @@ class Session:
         self._last_command_id = 0
 
     def next_command_id(self) -> str:
-        """An id that no other command of this session has; applications may have chosen some."""
+        """A command id that is unique in this session; applications may also have chosen ids."""
         while True:
             self._last_command_id += 1
             command_id = str(self._last_command_id)
@@ -95,7 +95,7 @@ class Session:
         for delivered.
 
         Raises:
-            StoreError: The bookmark store cannot remember a message; it was not delivered.
+            StoreError: The bookmark store cannot log a message; it was not delivered.
         """
         out = Received()
         try:
@@ -290,7 +290,7 @@ def _is_refusal(ack: Message) -> bool:
 
 
 def _is_disconnect(message: Message) -> bool:
-    """Whether it says why the server closes the connection; a server sends nothing after it.
+    """Whether it is a disconnect reason, after which the server sends nothing more.
 
     A `persisted` ack is about a publish, even where it does not say which.
     """

@@ -94,11 +94,11 @@ class SubscribeRequest:
         """Add the ids and acks that are missing.
 
         Args:
-            fields: What the application asks for, by wire name.
+            fields: The header fields from the application, by wire name.
             body: The body.
             command_id: Names the receiver where no id was given.
-            has_store: Whether a bookmark store remembers what is received. Without one
-                `MOST_RECENT` is the start of the log.
+            has_store: Whether a bookmark store tracks the subscription. Without one `MOST_RECENT`
+                is the start of the log.
         """
         header = {name: value for name, value in fields.items() if name != "cid"}
         command = str(header["c"])
@@ -155,7 +155,7 @@ class SubscribeRequest:
 
     @property
     def gets_persisted_acks(self) -> bool:
-        """Whether persisted acks cover what is discarded."""
+        """Whether persisted acks cover the discarded messages."""
         return self.command == "subscribe"
 
     @property
@@ -174,8 +174,8 @@ class SubscribeRequest:
 
         Args:
             command_id: Names the command in its acks.
-            bookmark: Where to start now; empty for nowhere, `None` for what the request says.
-            options: The option string now; `None` for what the request says.
+            bookmark: The bookmark to send; empty for none, `None` for that of the request.
+            options: The option string to send; `None` for that of the request.
         """
         header = {**self.fields, "cid": command_id}
         if bookmark is not None:
@@ -262,7 +262,7 @@ class Subscription:
         self.position = ResumePosition(log)
 
     def saw(self, what: str) -> bool:
-        """Note that an ack type or `group_end` has arrived; whether nothing more is due."""
+        """Note that an ack type or `group_end` has arrived; return whether nothing is due."""
         self.ends_after.discard(what)
         return self.finite and not self.ends_after
 

@@ -132,7 +132,7 @@ class OpenLog:
         self._skips = False  # an optional record had no room, and the file has not grown since
 
     def reserve(self, messages: int) -> None:
-        """Room for arrivals, and for the discards of all that is logged.
+        """Reserve room for arrivals, and for the discards of everything logged.
 
         Args:
             messages: The number of arrivals.
@@ -147,9 +147,9 @@ class OpenLog:
             self._grow(wanted + self._seals * self._promised)
 
     def reserve_moves(self, records: int) -> None:
-        """Room for records beside that for the discards of all that is logged.
+        """Reserve room for records, in addition to that for the discards of everything logged.
 
-        The file grows without asking `resize`, which is asked for messages.
+        The file grows without a call of `resize`, which is called only for messages.
 
         Args:
             records: The number of records, of 16 bytes each.
@@ -164,7 +164,7 @@ class OpenLog:
             self._skips = False  # there is room again
 
     def has_room_for_optional(self, records: int) -> bool:
-        """Whether records fit that the next process can do without.
+        """Whether there is room for records that the next process does not need.
 
         Args:
             records: The number of records, of 16 bytes each.
@@ -189,7 +189,7 @@ class OpenLog:
         self.file.reserve(records)
 
     def reserve_discards(self, file: RecordFile) -> None:
-        """Room in another file for the discards of all that is logged.
+        """Reserve room in another file for the discards of everything logged.
 
         Args:
             file: The other file.
@@ -200,7 +200,7 @@ class OpenLog:
         file.reserve(_ROOM + self._seals * self._promised)
 
     def introduce(self) -> None:
-        """Write down the publishers that are new."""
+        """Write records for new publishers."""
         ids = self.publishers.ids
         while self.introduced < len(ids):
             self.file.put(*publisher_record(self.introduced, ids[self.introduced]))
@@ -375,7 +375,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
         self._disk.on_fork(self, LoggedBookmarkStore._forked)
 
     def _forked(self) -> None:
-        """We are a forked child, and the file is the parent's: not even a discard may reach it."""
+        """Handle a fork: the file belongs to the parent, so not even a discard may be written."""
         self._log.file = cast("RecordFile", _Unusable(self._path, "the store is used by its fork"))
 
     def _open(self, on_progress: Callable[[int], object] | None) -> None:
@@ -475,7 +475,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
             self._synced_end = end
 
     def _sync_name(self) -> None:
-        """Until then a loss of power may give the name to the file before a prune, or to none."""
+        """Sync the file's name; until then a power loss may restore the old file or none."""
         if not self._name_synced:
             self._disk.fsync_dir(self._path.parent)
             self._name_synced = True
@@ -564,10 +564,10 @@ class LoggedBookmarkStore(BookmarkFileStore):
         old_file.close()
 
     def _catch_up(self, pruned: RecordFile, begin: int) -> int:
-        """Add what was written meanwhile, up to a rest that takes no time; where that begins.
+        """Copy the records written meanwhile, up to a short rest; return where that begins.
 
-        All that a sync of the old file has covered is added: no sync happens meanwhile, and the
-        new file is synced next.
+        Everything that a sync of the old file has covered is copied: no sync happens meanwhile, and
+        the new file is synced next.
         """
         for _ in range(_CATCH_UP_ROUNDS):
             with self._log.gate.standstill():
@@ -580,7 +580,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
 
     @override
     def close(self) -> None:
-        """Sync, unmap and unlock; twice is the same as once."""
+        """Sync, unmap and unlock; a second call does nothing."""
         if self._owner.is_closed:
             return
         if self._schedule is not None and self._schedule.on_exit(self._usage()):
