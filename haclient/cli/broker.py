@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +14,7 @@ import trio
 
 from haclient.cli.options import with_request
 from haclient.cli.output import print_result
-from haclient.cli.termination import ExitCode, Interrupted, print_error, run_until_signal
+from haclient.cli.termination import ExitCode, print_error, run_until_signal
 from haclient.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,12 +114,6 @@ async def _serve(config: BrokerConfig, request: _Request) -> int:
     return ExitCode.OK
 
 
-def _stopped(number: int) -> int:
-    if number == signal.SIGTERM:
-        return ExitCode.OK
-    raise Interrupted("interrupted")
-
-
 @click.group()
 def broker() -> None:
     """The reference broker."""
@@ -171,4 +164,4 @@ def broker() -> None:
 @with_request(_Request)
 def run_broker(request: _Request) -> int:
     """Run one broker until SIGTERM."""
-    return run_until_signal(partial(_serve, _config(request), request), _stopped)
+    return run_until_signal(partial(_serve, _config(request), request), is_service=True)

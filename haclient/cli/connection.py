@@ -14,6 +14,8 @@ with the other client for the name.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,7 +26,7 @@ from haclient.auth import Authenticator
 from haclient.chooser import ConnectionInfo, DefaultServerChooser, ServerChooser
 from haclient.cli.termination import hidden_warnings, one_line, print_error
 from haclient.delay import DelayStrategy, ExponentialDelayStrategy
-from haclient.errors import NameInUse, ReconnectGaveUp, UsageError
+from haclient.errors import NameInUse, ReconnectGaveUp
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
@@ -51,7 +53,7 @@ class Connection:
 
     Attributes:
         servers: URIs, best first.
-        name: The client name.
+        name: The client name; by default host and process id, unique while this process lives.
         timeout_s: Limit for connecting and logging on, for each server, in seconds.
         give_up_after_s: How long the client tries to reconnect, in seconds.
         publish_store: Owned by the client from now on, which closes it.
@@ -61,9 +63,9 @@ class Connection:
     """
 
     servers: tuple[str, ...]
-    name: str
-    timeout_s: float = CONNECT_TIMEOUT_S
-    give_up_after_s: float = GIVE_UP_AFTER_S
+    name: str | None
+    timeout_s: float | None = None
+    give_up_after_s: float | None = None
     publish_store: PublishStore | None = None
     bookmark_store: BookmarkStore | None = None
     on_publish_gap: OnPublishGap = "refuse"
@@ -163,18 +165,16 @@ async def open_client(connection: Connection) -> AsyncGenerator[HAClient]:
         TimedOut: The only server did not answer in time.
         PublishGap: The only server has lost what it once acknowledged.
     """
-    if not connection.servers:
-        raise UsageError("no server is named: give --server or set AMPS_URI")
     sweep = _Sweep(connection.servers)
     client = HAClient(
-        connection.name,
+        connection.name or f"haclient-{socket.gethostname()}-{os.getpid()}",
         server_chooser=sweep,
-        delay_strategy=_Delay(sweep, connection.give_up_after_s),
+        delay_strategy=_Delay(sweep, connection.give_up_after_s or GIVE_UP_AFTER_S),
         publish_store=connection.publish_store,
         bookmark_store=connection.bookmark_store,
         on_failed_write=connection.on_failed_write,
         on_publish_gap=connection.on_publish_gap,
-        connect_timeout=connection.timeout_s,
+        connect_timeout=connection.timeout_s or CONNECT_TIMEOUT_S,
         heartbeat=HEARTBEAT_S,
     )
     # Each failure of the first sweep ends up in the error, or in our own warning.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-import socket
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -20,10 +18,8 @@ from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
 
 __all__ = [
-    "POSITIVE_SECONDS",
-    "PositiveNumber",
+    "POSITIVE_NUMBER",
     "client_name_option",
-    "default_client_name",
     "filter_option",
     "json_option",
     "not_empty",
@@ -35,10 +31,9 @@ __all__ = [
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
-Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
-class PositiveNumber(click.FloatRange):
+class _PositiveNumber(click.FloatRange):
     """A number above zero; "nan" is refused, since no comparison with it is true."""
 
     def __init__(self) -> None:
@@ -54,7 +49,7 @@ class PositiveNumber(click.FloatRange):
         return number
 
 
-POSITIVE_SECONDS = PositiveNumber()
+POSITIVE_NUMBER = _PositiveNumber()
 
 
 def _parse_servers(
@@ -81,61 +76,28 @@ def not_empty(_context: click.Context, _option: click.Parameter, value: str | No
     return value
 
 
-def server_option(command: Decorated) -> Decorated:
-    """`--server`: where to connect to; the environment's AMPS_URI by default."""
-    return click.option(
-        "--server",
-        "servers",
-        metavar="URI[,URI...]",
-        callback=_parse_servers,
-        envvar="AMPS_URI",
-        help="Servers to try in this order, such as tcp://host:9007/amps/json. Default: $AMPS_URI.",
-    )(command)
-
-
-def topic_option(command: Decorated) -> Decorated:
-    """`--topic`, which every command on messages needs."""
-    return click.option("--topic", required=True, help="The topic.")(command)
-
-
-def filter_option(command: Decorated) -> Decorated:
-    """`--filter`: only messages whose content matches."""
-    return click.option("--filter", default="", help="A content filter, such as '/px > 10'.")(
-        command
-    )
-
-
-def json_option(command: Decorated) -> Decorated:
-    """`--json`: results as JSON, one object per line."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="Print JSON objects, one per line."
-    )(command)
-
-
-def client_name_option(command: Decorated) -> Decorated:
-    """`--client-name`: who we are to the server."""
-    return click.option(
-        "--client-name",
-        callback=not_empty,
-        help="The client name. Default: the owner of the store if there is one, else host and "
-        "process id.",
-    )(command)
-
-
-def timeout_option(*, help_text: str) -> Callable[[Decorated], Decorated]:
-    """`--timeout S`, in seconds, with each command's own meaning."""
-
-    def decorate(command: Decorated) -> Decorated:
-        return click.option("--timeout", type=POSITIVE_SECONDS, metavar="SECONDS", help=help_text)(
-            command
-        )
-
-    return decorate
-
-
-def default_client_name() -> str:
-    """Host and process id: unique while this process lives."""
-    return f"haclient-{socket.gethostname()}-{os.getpid()}"
+server_option = click.option(
+    "--server",
+    "servers",
+    metavar="URI[,URI...]",
+    callback=_parse_servers,
+    envvar="AMPS_URI",
+    help="Servers to try in this order, such as tcp://host:9007/amps/json. Default: $AMPS_URI.",
+)
+topic_option = click.option("--topic", required=True, help="The topic.")
+filter_option = click.option("--filter", default="", help="A content filter, such as '/px > 10'.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON objects, one per line."
+)
+client_name_option = click.option(
+    "--client-name",
+    callback=not_empty,
+    help="The client name. Default: the owner of the store if there is one, else host and process "
+    "id.",
+)
+timeout_option = functools.partial(
+    click.option, "--timeout", type=POSITIVE_NUMBER, metavar="SECONDS"
+)
 
 
 def with_request(

@@ -36,6 +36,8 @@ __all__ = [
     "as_line",
     "both_on_terminal",
     "check_open",
+    "payload_field",
+    "print_report",
     "print_result",
     "progress_bar",
 ]
@@ -94,9 +96,7 @@ class OutputWriter:
         while not self._is_ready():
             try:
                 await trio.lowlevel.wait_writable(self._fd)
-            except (
-                PermissionError
-            ):  # epoll knows no such descriptor (a device): writing cannot wait
+            except PermissionError:  # epoll refuses such a descriptor (a device): it never blocks
                 return
 
     def _write_now(self, data: bytes) -> None:
@@ -143,6 +143,19 @@ def print_result(text: str, *, aside: bool = False) -> None:
         raise OSError(error.errno, error.strerror, "standard output") from error
 
 
+def print_report(value: object, text: str, *, as_json: bool, aside: bool = False) -> None:
+    """Print `value` as one JSON object, or `text`, which describes it; see `print_result`."""
+    print_result(msgspec.json.encode(value).decode() if as_json else text, aside=aside)
+
+
+def payload_field(data: bytes) -> dict[str, str]:
+    """The JSON field of a payload: `data`, or `data_base64` when it is not UTF-8."""
+    try:
+        return {"data": data.decode()}
+    except UnicodeDecodeError:
+        return {"data_base64": base64.b64encode(data).decode()}
+
+
 def as_line(message: Message) -> bytes:
     """A message for people and for pipes: its data and a line end."""
     return message.data + b"\n"
@@ -151,19 +164,10 @@ def as_line(message: Message) -> bytes:
 def as_json_line(message: Message) -> bytes:
     """A message as one JSON object and a line end; data that is not UTF-8 goes as `data_base64`."""
     fields: dict[str, str | int] = {"topic": message.topic}
-    if message.bookmark:
-        fields["bookmark"] = message.bookmark
-    if message.sow_key:
-        fields["sow_key"] = message.sow_key
-    if message.timestamp:
-        fields["timestamp"] = message.timestamp
-    if message.correlation_id:
-        fields["correlation_id"] = message.correlation_id
-    try:
-        fields["data"] = message.data.decode()
-    except UnicodeDecodeError:
-        fields["data_base64"] = base64.b64encode(message.data).decode()
-    return msgspec.json.encode(fields) + b"\n"
+    for name in ("bookmark", "sow_key", "timestamp", "correlation_id"):
+        if value := getattr(message, name):
+            fields[name] = value
+    return msgspec.json.encode(fields | payload_field(message.data)) + b"\n"
 
 
 def _ignore(_: object) -> None:

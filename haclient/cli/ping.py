@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import click
-import msgspec
 import trio
 
 from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection, open_client
 from haclient.cli.options import (
     client_name_option,
-    default_client_name,
     json_option,
     server_option,
     timeout_option,
     with_request,
 )
-from haclient.cli.output import print_result
-from haclient.cli.termination import (
-    ExitCode,
-    Interrupted,
-    exit_code_of,
-    one_line,
-    print_error,
-    run_until_signal,
-)
+from haclient.cli.output import print_report
+from haclient.cli.termination import ExitCode, print_failure, run_until_signal
 from haclient.errors import HAClientError
 from haclient.protocol.uri import Uri
 
-__all__ = ["ping", "stopped"]
+__all__ = ["ping"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +39,8 @@ class _Answer:
     logon_ms: float
     round_trip_ms: float
 
-    def as_text(self, *, as_json: bool) -> str:
-        if as_json:
-            return msgspec.json.encode(self).decode()
+    @property
+    def as_text(self) -> str:
         return (
             f"{self.server} version {self.version or 'unknown'}: "
             f"logon {self.logon_ms:.1f} ms, round trip {self.round_trip_ms:.1f} ms"
@@ -61,15 +52,12 @@ def _milliseconds_since(start: float) -> float:
 
 
 async def _ping_one(request: _Request, server: str) -> _Answer:
-    timeout_s = request.timeout or CONNECT_TIMEOUT_S
-    connection = Connection(
-        servers=(server,), name=request.client_name or default_client_name(), timeout_s=timeout_s
-    )
+    connection = Connection(servers=(server,), name=request.client_name, timeout_s=request.timeout)
     start = trio.current_time()
     async with open_client(connection) as client:
         logon_ms = _milliseconds_since(start)
         start = trio.current_time()
-        await client.flush(timeout=timeout_s)
+        await client.flush(timeout=request.timeout or CONNECT_TIMEOUT_S)
         return _Answer(
             server=Uri.parse(server).safe,
             version=str(client.server_version),
@@ -84,25 +72,18 @@ async def _ping_all(request: _Request) -> int:
         try:
             answer = await _ping_one(request, server)
         except HAClientError as error:  # the others are still asked
-            known = exit_code_of(error)
-            worst = max(worst, ExitCode.FAILURE if known is None else known[0])
-            print_error(one_line(error))
+            worst = max(worst, print_failure(error))
         else:
-            print_result(answer.as_text(as_json=request.as_json))
+            print_report(answer, answer.as_text, as_json=request.as_json)
     return worst
-
-
-def stopped(_number: int) -> int:
-    """A signal ended the work."""
-    raise Interrupted("interrupted")
 
 
 @click.command()
 @server_option
 @client_name_option
-@timeout_option(help_text="How long each server may take. Default: 10.")
+@timeout_option(help="How long each server may take. Default: 10.")
 @json_option
 @with_request(_Request)
 def ping(request: _Request) -> int:
     """Log on to each of the servers and measure a round trip; fails if one of them does."""
-    return run_until_signal(lambda: _ping_all(request), stopped)
+    return run_until_signal(partial(_ping_all, request))

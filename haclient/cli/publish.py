@@ -13,23 +13,21 @@ import click
 import msgspec
 import trio
 
-from haclient.cli.connection import CONNECT_TIMEOUT_S, GIVE_UP_AFTER_S, Connection, open_client
+from haclient.cli.connection import Connection, open_client
 from haclient.cli.lines import Scan, open_lines, parse_delimiter, scan_file
 from haclient.cli.options import (
-    PositiveNumber,
+    POSITIVE_NUMBER,
     client_name_option,
-    default_client_name,
     json_option,
     server_option,
     timeout_option,
     topic_option,
     with_request,
 )
-from haclient.cli.output import check_open, print_result, progress_bar
+from haclient.cli.output import check_open, print_report, progress_bar
 from haclient.cli.publish_ledger import NOTE, Plan, PublishLedger, Source
 from haclient.cli.termination import (
     ExitCode,
-    Interrupted,
     hidden_warnings,
     print_error,
     run_until_signal,
@@ -52,12 +50,12 @@ __all__ = [
     "PublishRequest",
     "PublishRun",
     "Summary",
+    "interrupted",
     "lost_connection",
     "make_plan",
     "publish",
     "publish_lines",
     "read_ledger",
-    "stopped",
 ]
 
 _FLUSH_TIMEOUT_S: Final = 30.0
@@ -251,9 +249,9 @@ async def _publish_all(run: PublishRun) -> None:
     request = run.request
     connection = Connection(
         servers=request.servers,
-        name=request.client_name or run.store.client_name or default_client_name(),
-        timeout_s=request.timeout or CONNECT_TIMEOUT_S,
-        give_up_after_s=request.timeout or GIVE_UP_AFTER_S,
+        name=request.client_name or run.store.client_name,
+        timeout_s=request.timeout,
+        give_up_after_s=request.timeout,
         publish_store=run.store,
         on_publish_gap="continue" if request.from_start else "refuse",
         on_failed_write=run.failed_write,
@@ -294,21 +292,19 @@ async def _work(run: PublishRun) -> int:
         await _publish_all(run)
     except ReconnectGaveUp as error:
         raise (lost_connection(run) if run.was_connected else error) from error
-    summary, as_json = run.summary, run.request.as_json
-    print_result(
-        msgspec.json.encode(summary).decode() if as_json else summary.as_text(), aside=True
-    )
+    summary = run.summary
+    print_report(summary, summary.as_text(), as_json=run.request.as_json, aside=True)
     if summary.failed:
         raise run.refusal()
     return ExitCode.OK
 
 
-def stopped(run: PublishRun, _number: int) -> int:
+def interrupted(run: PublishRun) -> str:
     """A signal ended the work; what was stored goes out with the next run."""
     told = f"interrupted after {run.summary.published} messages"
     if run.source is not None:
         told += "; run it again to publish the rest"
-    raise Interrupted(told)
+    return told
 
 
 def _check(request: PublishRequest) -> None:
@@ -336,10 +332,10 @@ def _check(request: PublishRequest) -> None:
     help="Keep what is not persisted in this publish store; with --file, resume after a kill.",
 )
 @click.option("--from-start", is_flag=True, help="Publish every line, also those published before.")
-@click.option("--rate", type=PositiveNumber(), help="Messages per second.")
+@click.option("--rate", type=POSITIVE_NUMBER, help="Messages per second.")
 @client_name_option
 @timeout_option(
-    help_text="How long the server may take to persist the rest, and how long a lost connection is "
+    help="How long the server may take to persist the rest, and how long a lost connection is "
     "looked for. Default: 30."
 )
 @json_option
@@ -354,4 +350,4 @@ def publish(request: PublishRequest) -> int:
         )
         run.summary.resent = store.unpersisted_count
         read_ledger(run)
-        return run_until_signal(partial(_work, run), partial(stopped, run))
+        return run_until_signal(partial(_work, run), partial(interrupted, run))

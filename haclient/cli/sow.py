@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import click
 import trio
 
-from haclient.cli.connection import CONNECT_TIMEOUT_S, Connection, open_client
+from haclient.cli.connection import Connection, open_client
 from haclient.cli.options import (
     client_name_option,
-    default_client_name,
     filter_option,
     json_option,
     server_option,
@@ -19,10 +19,10 @@ from haclient.cli.options import (
     with_request,
 )
 from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
-from haclient.cli.termination import ExitCode, Interrupted, run_until_signal
+from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import TimedOut
 
-__all__ = ["sow", "stopped"]
+__all__ = ["sow"]
 
 _MAX_BATCH = 10_000
 """The largest batch that a server accepts, in records."""
@@ -44,8 +44,8 @@ class _Request:
 async def _print_records(request: _Request, output: OutputWriter) -> None:
     connection = Connection(
         servers=request.servers,
-        name=request.client_name or default_client_name(),
-        timeout_s=request.timeout or CONNECT_TIMEOUT_S,
+        name=request.client_name,
+        timeout_s=request.timeout,
     )
     form = as_json_line if request.as_json else as_line
     async with (
@@ -75,11 +75,6 @@ async def _query(request: _Request, output: OutputWriter) -> int:
     return ExitCode.OK
 
 
-def stopped(_number: int) -> int:
-    """A signal ended the work."""
-    raise Interrupted("interrupted: the result is incomplete")
-
-
 @click.command()
 @server_option
 @topic_option
@@ -94,10 +89,12 @@ def stopped(_number: int) -> int:
     help="Records per frame on the wire.",
 )
 @client_name_option
-@timeout_option(help_text="How long the whole query may take. Default: no limit.")
+@timeout_option(help="How long the whole query may take. Default: no limit.")
 @json_option
 @with_request(_Request)
 def sow(request: _Request) -> int:
     """Print the records of a SOW topic, one per line."""
     output = OutputWriter(STDOUT)
-    return run_until_signal(lambda: _query(request, output), stopped)
+    return run_until_signal(
+        partial(_query, request, output), lambda: "interrupted: the result is incomplete"
+    )

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 import msgspec
 
 from haclient.cli.options import json_option, with_request
-from haclient.cli.output import Progress, print_result, progress_bar
-from haclient.cli.termination import ExitCode, exit_code_of, one_line, print_error
+from haclient.cli.output import Progress, payload_field, print_report, print_result, progress_bar
+from haclient.cli.termination import ExitCode, print_failure
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.stores import prune as prune_files
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
-from haclient_stores.tools.explain import Explanation
 from haclient_stores.tools.store_files import BookmarkFile, StoreFile, size_of, viewed
 
-__all__ = ["entries_of", "explanations_of", "store", "subscriptions_of", "summary_of"]
-
-
-def explanations_of(store: BookmarkFile, sub_id: str | None = None) -> Iterator[Explanation]:
-    """Which messages would be redelivered, for one subscription or for all.
-
-    Raises:
-        UsageError: The store knows no such subscription.
-    """
-    for name in list(store.subscriptions) if sub_id is None else [sub_id]:
-        yield store.explain(name)
+__all__ = ["entries_of", "store", "subscriptions_of", "summary_of"]
 
 
 def subscriptions_of(store: BookmarkFile) -> Iterator[dict[str, Any]]:
@@ -66,24 +54,20 @@ def _messages(store: FilePublishStore) -> Iterator[dict[str, Any]]:
     frames, decoder = FrameReader(), MessageDecoder()
     for sequence, frame in store.replay():
         (message,) = decoder.decode(*frames.feed(frame))
-        row: dict[str, Any] = {
+        yield {
             "sequence": sequence,
             "command": message.kind,
             "topic": message.topic,
             "filter": message.filter,
+            **payload_field(message.data),
         }
-        try:
-            row["data"] = message.data.decode()
-        except UnicodeDecodeError:
-            row["data_base64"] = base64.b64encode(message.data).decode()
-        yield row
 
 
 def summary_of(path: Path, store: StoreFile) -> tuple[dict[str, Any], str]:
     """The type and contents of a store, as values and as text."""
     values: dict[str, Any] = {
         "path": str(path),
-        "kind": "publish" if isinstance(store, FilePublishStore) else _bookmark_kind(store),
+        "kind": _kind_of(store),
         "owner": store.client_name,
         "bytes": size_of(path),
     }
@@ -107,10 +91,13 @@ def summary_of(path: Path, store: StoreFile) -> tuple[dict[str, Any], str]:
     return {**values, "subscriptions": rows}, "\n".join([head, *lines])
 
 
-def _bookmark_kind(store: BookmarkFile) -> str:
+def _kind_of(store: StoreFile) -> str:
+    if isinstance(store, FilePublishStore):
+        return "publish"
     return "ring bookmark" if isinstance(store, RingBookmarkStore) else "logged bookmark"
 
 
+_Report: TypeAlias = tuple[dict[str, Any], str]  # as JSON, and as text
 _BIG_BYTES: Final = 16 * 1024 * 1024  # smaller files take no time
 
 
@@ -144,28 +131,18 @@ class _Exported:
     sqlite: Path | None
 
 
-def _each(files: Iterable[Path], work: Callable[[Path, Callable[[int], None]], None]) -> int:
-    """Do something with every file, whatever becomes of the others; the worst exit code."""
+def _each(request: _Files, report: Callable[[Path, Callable[[int], None]], _Report]) -> int:
+    """Print a report of every file, whatever becomes of the others; the worst exit code."""
     worst = ExitCode.OK
-    for path in files:
+    for path in request.files:
         try:
-            with _progress(path) as progress:
-                work(path, progress.update)
+            size = size_of(path) if path.exists() else 0
+            is_big = size > _BIG_BYTES
+            with progress_bar(str(path), size) if is_big else nullcontext(Progress()) as bar:
+                print_report(*report(path, bar.update), as_json=request.as_json)
         except (HAClientError, OSError) as error:  # such as a file that may not be read
-            known = exit_code_of(error)
-            worst = max(worst, ExitCode.FAILURE if known is None else known[0])
-            print_error(one_line(error))
+            worst = max(worst, print_failure(error))
     return worst
-
-
-def _progress(path: Path) -> AbstractContextManager[Progress]:
-    """A bar where reading takes long enough for one."""
-    size = size_of(path) if path.exists() else 0
-    return progress_bar(str(path), size) if size > _BIG_BYTES else nullcontext(Progress())
-
-
-def _print(values: dict[str, Any], text: str, *, as_json: bool) -> None:
-    print_result(msgspec.json.encode(values).decode() if as_json else text)
 
 
 @store.command()
@@ -175,12 +152,11 @@ def _print(values: dict[str, Any], text: str, *, as_json: bool) -> None:
 def show(request: _Files) -> int:
     """Say what each file is, whose, and what it holds."""
 
-    def show_one(path: Path, progress: Callable[[int], None]) -> None:
+    def show_one(path: Path, progress: Callable[[int], None]) -> _Report:
         with viewed(path, progress) as found:
-            values, text = summary_of(path, found)
-            _print(values, text, as_json=request.as_json)
+            return summary_of(path, found)
 
-    return _each(request.files, show_one)
+    return _each(request, show_one)
 
 
 @store.command()
@@ -190,13 +166,13 @@ def show(request: _Files) -> int:
 def verify(request: _Files) -> int:
     """Read each file from its beginning to its end; fails if one of them is damaged."""
 
-    def verify_one(path: Path, progress: Callable[[int], None]) -> None:
+    def verify_one(path: Path, progress: Callable[[int], None]) -> _Report:
         with viewed(path, progress) as found:
             count = sum(1 for _ in entries_of(found))
-            values = {"path": str(path), "ok": True, "entries": count}
-            _print(values, f"{path}: whole, {count} entries", as_json=request.as_json)
+        values = {"path": str(path), "ok": True, "entries": count}
+        return values, f"{path}: whole, {count} entries"
 
-    return _each(request.files, verify_one)
+    return _each(request, verify_one)
 
 
 @store.command()
@@ -209,17 +185,13 @@ def prune(request: _Files) -> int:
     Exit code 75: a client has one of the files in use. The others are pruned nevertheless.
     """
 
-    def prune_one(path: Path, progress: Callable[[int], None]) -> None:
+    def prune_one(path: Path, progress: Callable[[int], None]) -> _Report:
         (done,) = prune_files([path], on_progress=progress)
-        values = {
-            "path": str(path),
-            "before_bytes": done.before_bytes,
-            "after_bytes": done.after_bytes,
-        }
-        text = f"{path}: {done.before_bytes} bytes before, {done.after_bytes} now"
-        _print(values, text, as_json=request.as_json)
+        before, after = done.before_bytes, done.after_bytes
+        values = {"path": str(path), "before_bytes": before, "after_bytes": after}
+        return values, f"{path}: {before} bytes before, {after} now"
 
-    return _each(request.files, prune_one)
+    return _each(request, prune_one)
 
 
 @store.command()
@@ -232,8 +204,9 @@ def explain(request: _Explained) -> None:
     with viewed(request.file) as found:
         if isinstance(found, FilePublishStore):
             raise UsageError(f"{request.file}: explain is for bookmark stores; try show")
-        for explanation in explanations_of(found, request.sub_id):
-            _print(explanation.as_dict(), str(explanation), as_json=request.as_json)
+        chosen = list(found.subscriptions) if request.sub_id is None else [request.sub_id]
+        for explanation in map(found.explain, chosen):
+            print_report(explanation.as_dict(), str(explanation), as_json=request.as_json)
 
 
 @store.command()

@@ -11,7 +11,6 @@ most one.
 
 from __future__ import annotations
 
-import signal
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,10 +21,9 @@ from urllib.parse import quote
 import click
 import trio
 
-from haclient.cli.connection import CONNECT_TIMEOUT_S, GIVE_UP_AFTER_S, Connection, open_client
+from haclient.cli.connection import GIVE_UP_AFTER_S, Connection, open_client
 from haclient.cli.options import (
     client_name_option,
-    default_client_name,
     filter_option,
     json_option,
     not_empty,
@@ -35,7 +33,7 @@ from haclient.cli.options import (
     with_request,
 )
 from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
-from haclient.cli.termination import ExitCode, Interrupted, run_until_signal
+from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import DisconnectedError, ReconnectGaveUp, TimedOut, UsageError
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
@@ -45,7 +43,7 @@ from haclient.streams import MessageStream
 from haclient.transport.nursery import open_nursery
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, StartPoint, parse_bookmark
 
-__all__ = ["SubscribeRequest", "SubscribeRun", "stopped", "subscribe"]
+__all__ = ["SubscribeRequest", "SubscribeRun", "subscribe"]
 
 _CHECKPOINT_EVERY: Final = 64
 """Messages between two checkpoints for signals, while the output takes all at once."""
@@ -237,12 +235,11 @@ async def _print_batch(run: SubscribeRun, output: OutputWriter, batch: list[Mess
 async def _work(run: SubscribeRun, output: OutputWriter) -> int:
     request = run.request
     owner = "" if run.store is None else run.store.client_name
-    give_up_after_s = request.timeout or GIVE_UP_AFTER_S
     connection = Connection(
         servers=request.servers,
-        name=request.client_name or owner or default_client_name(),
-        timeout_s=request.timeout or CONNECT_TIMEOUT_S,
-        give_up_after_s=give_up_after_s,
+        name=request.client_name or owner,
+        timeout_s=request.timeout,
+        give_up_after_s=request.timeout,
         bookmark_store=_bookmark_store(run),
     )
     try:
@@ -257,20 +254,13 @@ async def _work(run: SubscribeRun, output: OutputWriter) -> int:
             raise
         raise DisconnectedError(
             f"the connection was lost after {run.printed} messages and not found again within "
-            f"{give_up_after_s:g} s"
+            f"{request.timeout or GIVE_UP_AFTER_S:g} s"
         ) from error
     if request.count is None or run.is_complete:
         return ExitCode.OK
     raise TimedOut(
         f"{run.printed} of {request.count} messages came, then none for {request.timeout:g} s"
     )
-
-
-def stopped(run: SubscribeRun, number: int) -> int:
-    """SIGTERM stops a service in order; only promised work that was not done is a failure."""
-    if number == signal.SIGTERM and run.request.count is None:
-        return ExitCode.OK
-    raise Interrupted(f"interrupted after {run.printed} messages")
 
 
 @click.command()
@@ -294,7 +284,7 @@ def stopped(run: SubscribeRun, number: int) -> int:
 @click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
 @client_name_option
 @timeout_option(
-    help_text="End when no message came for so long (default: never); also the limit for "
+    help="End when no message came for so long (default: never); also the limit for "
     "connecting to a server (default: 10) and for finding one again (default: 30)."
 )
 @json_option
@@ -305,4 +295,9 @@ def subscribe(request: SubscribeRequest) -> int:
     store = None if request.store is None else LoggedBookmarkStore(request.store)
     with closing(store) if store is not None else nullcontext():
         run = SubscribeRun(request, start, store)
-        return run_until_signal(partial(_work, run, output), partial(stopped, run))
+        return run_until_signal(
+            partial(_work, run, output),
+            lambda: f"interrupted after {run.printed} messages",
+            # Only promised work that was not done is a failure.
+            is_service=request.count is None,
+        )

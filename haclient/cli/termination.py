@@ -29,6 +29,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import cast
 
 import click
@@ -43,6 +44,7 @@ __all__ = [
     "hidden_warnings",
     "one_line",
     "print_error",
+    "print_failure",
     "run_until_signal",
 ]
 
@@ -121,6 +123,13 @@ def one_line(error: BaseException) -> str:
     return " ".join(f"{text or type(error).__name__}{notes}".split())
 
 
+def print_failure(error: BaseException) -> ExitCode:
+    """Print an error of one part of the work and return its exit code."""
+    known = exit_code_of(error)
+    print_error(one_line(error))
+    return ExitCode.FAILURE if known is None else known[0]
+
+
 def print_error(text: str, *, kind: str = "error") -> None:
     """Write one line to stderr; a closed stderr is not an error."""
     try:
@@ -165,7 +174,9 @@ async def _watch(scope: trio.CancelScope, seen: list[int], task_status: trio.Tas
             return
 
 
-async def _run(work: Callable[[], Awaitable[int]], stopped: Callable[[int], int]) -> int:
+async def _run(
+    work: Callable[[], Awaitable[int]], interrupted: Callable[[], str], *, is_service: bool
+) -> int:
     seen: list[int] = []
     result: int | None = None
     async with trio.open_nursery() as nursery:
@@ -174,15 +185,27 @@ async def _run(work: Callable[[], Awaitable[int]], stopped: Callable[[int], int]
         with scope:
             result = await work()
         nursery.cancel_scope.cancel()
-    return stopped(seen[0]) if result is None else result
+    if result is not None:
+        return result
+    if is_service and seen[0] == signal.SIGTERM:
+        return ExitCode.OK
+    raise Interrupted(interrupted())
 
 
-def run_until_signal(work: Callable[[], Awaitable[int]], stopped: Callable[[int], int]) -> int:
+def run_until_signal(
+    work: Callable[[], Awaitable[int]],
+    interrupted: Callable[[], str] = lambda: "interrupted",
+    *,
+    is_service: bool = False,
+) -> int:
     """Run `work` under trio and return its exit code.
 
     Args:
         work: The command; it returns its exit code.
-        stopped: Called with the number of the signal that ended the work: the exit code, or it
-            raises.
+        interrupted: Called when a signal has ended the work: the message of the error.
+        is_service: SIGTERM is the ordinary end of the work, and no error.
+
+    Raises:
+        Interrupted: A signal has ended the work.
     """
-    return trio.run(_run, work, stopped)
+    return trio.run(partial(_run, work, interrupted, is_service=is_service))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,19 +93,43 @@ def test_fewer_messages_than_asked_for_is_exit_code_3(broker: BrokerProcess) -> 
 
 @pytest.mark.row("CLI9")
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["term", "int"]
+    ("number", "more", "told"),
+    [
+        (signal.SIGTERM, (), None),
+        (signal.SIGTERM, ("--count", "3"), "interrupted after 1 messages"),
+        (signal.SIGINT, (), "interrupted after 1 messages"),
+    ],
+    ids=["term", "term-too-few", "int"],
 )
 def test_a_signal_ends_a_subscription_in_order(
-    broker: BrokerProcess, number: int, code: int
+    broker: BrokerProcess, number: int, more: tuple[str, ...], told: str | None
 ) -> None:
-    topic = f"signal-{number}"
+    topic = f"signal-{number}-{len(more)}"
     publish(broker, topic, "before")
     with start_haclient(
-        "subscribe", "--server", broker.uri, "--topic", topic, "--bookmark", "epoch"
+        *("subscribe", "--server", broker.uri, "--topic", topic, "--bookmark", "epoch", *more)
     ) as child:
         assert child.line() == "before"
-        assert child.stop(number) == code
-        assert "Traceback" not in child.err
+        assert child.stop(number) == (0 if told is None else 130)
+        assert child.err == ("" if told is None else f"haclient: error: {told}\n")
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("ping",), "interrupted"),
+        (("sow", "--topic", "t"), "interrupted: the result is incomplete"),
+    ],
+    ids=["ping", "sow"],
+)
+def test_an_interrupted_question_has_no_answer(words: tuple[str, ...], told: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"tcp://127.0.0.1:{silent.getsockname()[1]}/amps/json"
+        with start_haclient(*words, "--server", uri) as child:
+            with silent.accept()[0]:  # it has dialled, so its signal handlers are in place
+                assert child.stop(signal.SIGINT) == 130
+            assert child.err == f"haclient: error: {told}\n"
 
 
 @pytest.mark.row("CLI9")

@@ -37,11 +37,11 @@ from haclient.cli.demo.processes import (
 from haclient.cli.demo.trace import MAX_NUMBER, Mark, Step, TraceReader
 from haclient.cli.demo.verdict import Measures, Verdict, judge
 from haclient.cli.options import json_option, with_request
-from haclient.cli.output import Progress, both_on_terminal, print_result, progress_bar
-from haclient.cli.termination import ExitCode, Interrupted, run_until_signal
+from haclient.cli.output import Progress, both_on_terminal, print_report, print_result, progress_bar
+from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.transport.nursery import open_nursery
 
-__all__ = ["KILLS", "MIN_MESSAGES", "Kill", "Pace", "demo", "due_at", "run_demo", "stopped"]
+__all__ = ["KILLS", "MIN_MESSAGES", "Kill", "Pace", "demo", "due_at", "run_demo"]
 
 
 class Kill(enum.Enum):
@@ -369,19 +369,14 @@ class _Request:
 
 
 async def _work(request: _Request) -> int:
-    print_line = partial(print_result, aside=True)
     with progress_bar("messages arrived", request.messages) as bar:
         # The events are part of the result, in a file or pipe too. On a terminal with a bar, only
         # the bar itself can print above it.
-        report = bar.report if request.as_json or both_on_terminal() else print_line
+        in_bar = request.as_json or both_on_terminal()
+        report = bar.report if in_bar else partial(print_result, aside=True)
         verdict = await run_demo(request.messages, Progress(bar.update, report))
-    print_line(msgspec.json.encode(verdict).decode() if request.as_json else verdict.as_text())
+    print_report(verdict, verdict.as_text(), as_json=request.as_json, aside=True)
     return ExitCode.OK if verdict.is_good else ExitCode.FAILURE
-
-
-def stopped(_number: int) -> int:
-    """The error for a demo that a signal ended; its processes and files are removed."""
-    raise Interrupted("interrupted: there is no verdict")
 
 
 @click.command()
@@ -400,4 +395,4 @@ def demo(request: _Request) -> int:
     Two replicating brokers, a publisher and a subscriber run as processes of this machine. Exit
     code 0 only if nothing was lost, duplicated or out of order.
     """
-    return run_until_signal(partial(_work, request), stopped)
+    return run_until_signal(partial(_work, request), lambda: "interrupted: there is no verdict")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from haclient.errors import (
     NameInUse,
     ReconnectGaveUp,
     TimedOut,
-    UsageError,
 )
 from haclient.stores import MemoryPublishStore
 from haclient_fake_server.testing.processes import BrokerProcess
@@ -50,14 +50,14 @@ async def test_a_silent_server_passes_the_turn_on() -> None:
             await connect(uri, CLOSED[0], timeout_s=0.05)
 
 
-async def test_no_server_at_all_is_a_mistake() -> None:
-    with pytest.raises(UsageError, match="AMPS_URI"):
-        await connect()
-
-
 async def test_the_second_server_is_taken_when_the_first_is_dead(broker: BrokerProcess) -> None:
     async with open_client(Connection(servers=(CLOSED[0], broker.uri), name="me")) as client:
         assert not client.disconnected
+
+
+async def test_the_default_name_is_of_this_process(broker: BrokerProcess) -> None:
+    async with open_client(Connection(servers=(broker.uri,), name=None)) as client:
+        assert str(os.getpid()) in client.name
 
 
 async def test_a_server_that_refuses_the_password_passes_the_turn_on(

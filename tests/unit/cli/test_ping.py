@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-from haclient.cli.ping import stopped
-from haclient.cli.termination import Interrupted
 from support.command_line import CommandLine
 
 
@@ -30,8 +28,3 @@ def test_all_servers_are_asked_and_the_worst_answer_is_the_exit_code(
     code, lines, err = haclient("ping", "--server", "tcp://127.0.0.1:1/amps/json")
     assert (code, lines) == (1, [])
     assert err.splitlines()[-1].startswith("haclient: error: ")
-
-
-def test_an_interrupt_is_said() -> None:
-    with pytest.raises(Interrupted):
-        stopped(2)

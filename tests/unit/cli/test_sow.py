@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from haclient.cli.sow import stopped
-from haclient.cli.termination import Interrupted
 from support.command_line import CommandLine
 
 
@@ -34,8 +32,3 @@ def test_a_query_that_is_refused_or_takes_too_long_says_so(haclient: CommandLine
     code, _, err = haclient("sow", "--topic", "people", "--timeout", "0.000001")
     assert code == 3
     assert err.count("\n") == 1
-
-
-def test_an_interrupt_is_said() -> None:
-    with pytest.raises(Interrupted, match="incomplete"):
-        stopped(2)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from haclient.cli.app import run
-from haclient.cli.store import entries_of, explanations_of, subscriptions_of, summary_of
+from haclient.cli.store import entries_of, subscriptions_of, summary_of
 from haclient.protocol.codec import encode_header, publish_head
 from haclient.stores import FilePublishStore, LoggedBookmarkStore, RingBookmarkStore
 from support.process import python_environment
@@ -36,7 +36,6 @@ def test_a_store_without_subscriptions_is_one_line(tmp_path: Path) -> None:
     with closing(LoggedBookmarkStore(path)) as store:
         values, text = summary_of(path, store)
         assert list(entries_of(store)) == list(subscriptions_of(store)) == []
-        assert list(explanations_of(store)) == []
     assert values["subscriptions"] == []
     assert text == f"{path}: logged bookmark store of nobody yet, {values['bytes']} bytes"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,7 @@ import trio
 
 from haclient.cli.app import run
 from haclient.cli.output import OutputWriter
-from haclient.cli.subscribe import SubscribeRequest, SubscribeRun, print_messages, stopped
-from haclient.cli.termination import Interrupted
+from haclient.cli.subscribe import SubscribeRequest, SubscribeRun, print_messages
 from haclient.errors import TimedOut, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
@@ -91,14 +89,6 @@ def test_a_bookmark_that_means_nothing_is_a_mistake(bookmark: str, told: str) ->
 def test_the_sub_id_is_the_topic_without_what_the_wire_would_split() -> None:
     assert request().stable_sub_id == "a%2Cb%2A%25"
     assert request(sub_id="mine").stable_sub_id == "mine"
-
-
-def test_sigterm_is_in_order_unless_messages_were_promised() -> None:
-    assert stopped(SubscribeRun(request(), None, None), signal.SIGTERM) == 0
-    with pytest.raises(Interrupted, match="after 0 messages"):
-        stopped(SubscribeRun(request(count=3), None, None), signal.SIGTERM)
-    with pytest.raises(Interrupted):
-        stopped(SubscribeRun(request(), None, None), signal.SIGINT)
 
 
 @pytest.mark.row("CLI9")

@@ -19,6 +19,7 @@ from haclient.cli.termination import (
     hidden_warnings,
     one_line,
     print_error,
+    print_failure,
     run_until_signal,
 )
 from haclient.errors import (
@@ -98,8 +99,17 @@ def test_a_closed_stderr_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -
     print_error("nobody listens")
 
 
-def unreachable(number: int) -> int:
-    raise AssertionError(f"nothing was stopped by {number}")
+def test_the_failure_of_one_part_is_printed_and_has_the_code_of_the_table(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert print_failure(ValueError("odd")) == ExitCode.FAILURE
+    assert print_failure(BadFilter("/a >")) == ExitCode.FAILURE
+    assert print_failure(StoreLocked("store", "other", "in use")) == ExitCode.STORE_IN_USE
+    assert capsys.readouterr().err.count("haclient: error: ") == 3
+
+
+def unreachable() -> str:
+    raise AssertionError("nothing was stopped")
 
 
 def test_work_that_ends_gives_its_own_code() -> None:
@@ -138,7 +148,8 @@ def test_a_hangup_cancels_the_work(hangup: Callable[[signal.Handlers], object]) 
         return 0
 
     hangup(signal.SIG_DFL)
-    assert run_until_signal(work, lambda number: number) == signal.SIGHUP
+    with pytest.raises(Interrupted, match="after 3 messages"):
+        run_until_signal(work, lambda: "after 3 messages", is_service=True)
 
 
 def test_the_line_of_an_error_has_its_notes_and_no_number_of_an_errno() -> None:
@@ -159,8 +170,11 @@ def test_warnings_that_a_command_words_itself_are_hidden_while_it_does(
     assert [record.getMessage() for record in caplog.records] == ["another", "attempt 2"]
 
 
+@pytest.mark.parametrize("is_service", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_cancels_the_work_and_says_which_it_was(number: int) -> None:
+def test_a_signal_cancels_the_work_and_sigterm_is_in_order_for_a_service(
+    number: int, *, is_service: bool
+) -> None:
     ended: list[str] = []
 
     async def work() -> int:
@@ -170,7 +184,11 @@ def test_a_signal_cancels_the_work_and_says_which_it_was(number: int) -> None:
         finally:
             ended.append("in order")
 
-    assert run_until_signal(work, lambda number: number + 100) == number + 100
+    if is_service and number == signal.SIGTERM:
+        assert run_until_signal(work, unreachable, is_service=True) == ExitCode.OK
+    else:
+        with pytest.raises(Interrupted, match="interrupted"):
+            run_until_signal(work, is_service=is_service)
     assert ended == ["in order"]
 
 

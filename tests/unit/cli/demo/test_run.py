@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -12,11 +11,10 @@ import pytest
 
 from haclient.cli.app import run
 from haclient.cli.demo.processes import DemoFailed
-from haclient.cli.demo.run import KILLS, MIN_MESSAGES, Kill, Pace, due_at, run_demo, stopped
+from haclient.cli.demo.run import KILLS, MIN_MESSAGES, Kill, Pace, due_at, run_demo
 from haclient.cli.demo.trace import Mark, Step
 from haclient.cli.demo.verdict import Measures, Verdict, judge
 from haclient.cli.output import Progress
-from haclient.cli.termination import Interrupted
 
 TICK_S = 0.02
 
@@ -186,9 +184,3 @@ def test_the_verdict_is_told_in_words(
 def test_too_few_messages_are_a_mistake(messages: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", "--messages", messages]) == 2
     assert "--messages" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_has_no_verdict(number: int) -> None:
-    with pytest.raises(Interrupted, match="no verdict"):
-        stopped(number)
