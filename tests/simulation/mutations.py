@@ -19,7 +19,7 @@ from typing_extensions import override
 from haclient.session import logon, resume
 from haclient.transport import core, message_queue, publisher, reconnector, store_maintenance
 from haclient_fake_server.engine import persisted_acks, publishers
-from haclient_fake_server.engine.replication import durability, receiver
+from haclient_fake_server.engine.replication import destination, durability, receiver
 from haclient_fake_server.journal import files as journal_files
 from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
 from haclient_stores.bookmark import Bookmark, BookmarkList
@@ -323,6 +323,16 @@ def _blocks_behind_a_failed_write(stack: contextlib.ExitStack) -> None:
 @_mutation("a replicated record that cannot be taken any more counts as one that is in the log")
 def _diverging_pair_counts_as_equal(stack: contextlib.ExitStack) -> None:
     _replace(stack, receiver.Holdings, "lacks", lambda *_: False)
+
+
+@_mutation("at the first contact the vector of a destination is taken for all that it has")
+def _first_vector_is_believed(stack: contextlib.ExitStack) -> None:
+    def welcome(self: Ours, message: Ours, journal: Ours, *, end: int, now: float) -> None:
+        if not self.instance:
+            self.instance, self._verified = message.client_name, end - 1
+        welcomed(self, message, journal, end=end, now=now)
+
+    welcomed = _replace(stack, destination.Destination, "welcome", welcome)
 
 
 @_mutation("a connection counts as a success as soon as it is live")

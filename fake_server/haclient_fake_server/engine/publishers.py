@@ -35,7 +35,8 @@ class Publisher:
         prefix: `<id>|` as bytes, the constant part of its bookmarks.
         seen: The highest sequence seen.
         noted: The highest sequence that the journal records.
-        logged: The highest sequence that a record of this run of the broker carries.
+        logged: The highest sequence that a record of this run of the broker carries, -1 when there
+            is none.
         batch_low: The first sequence of it in the batch being built, 0 when there is none.
     """
 
@@ -55,7 +56,7 @@ class Publisher:
         self.prefix = b"%d|" % number
         self.seen = 0
         self.noted = 0
-        self.logged = 0
+        self.logged = -1
         self.batch_low = 0
         self._run_starts: list[int] = []
         self._run_ends: list[int] = []

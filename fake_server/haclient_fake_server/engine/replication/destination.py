@@ -7,12 +7,18 @@ destination is *ready*, and reading starts at the first part of the log that has
 replaying subscription: a burst and a catch-up after a day are the same thing, and the log is the
 only buffer.
 
-Records that the other side already has are skipped: they are in the vector, or came from there.
+Records that the other side has acknowledged on an earlier connection are skipped, and so are
+records of other instances that are in its vector. A record that was published here is sent until it
+is acknowledged, even if the vector covers it: a publisher that lost its store may have gone on at
+the other side, which then has later records of it and lacks this one. So at a first contact, or if
+nothing is known of earlier ones, the log is sent from its first position, and the other side drops
+what it has.
+
 Together with duplicate detection this prevents loops in chains, rings and pairs: every path carries
 each publisher's messages in their order.
 
 Across connections and restarts a destination keeps its instance name and the acknowledged position;
-the vector says what it lacks.
+another instance at the same address begins without one.
 """
 
 from __future__ import annotations
@@ -114,7 +120,7 @@ class Destination:
         self.position = 1
         self.links = 0
         self.missing = 0
-        self._verified: int | None = None
+        self._verified = 0
         self._pinned = False
         self._cursor: Cursor | None = None
         self._known: dict[int, int] = {}
@@ -145,17 +151,15 @@ class Destination:
             progress: As `progress` of that run returned it.
             end: The next position of the log, which a loss of power may have cut.
         """
-        position = progress.confirmed if self.is_sync else None
         for known in progress.destinations:
             if known.address == self.address:
-                self.instance, position = known.instance, known.position
-        if position is not None:
-            self._verified = min(position, end - 1)
+                self.instance = known.instance
+                self._verified = min(known.position, end - 1)
 
     @property
     def progress(self) -> DestinationProgress | None:
         """The state to keep for the next start; `None` while the destination was never reached."""
-        if self._verified is None or not self.instance:
+        if not self.instance:
             return None
         return DestinationProgress(self.address, self.instance, self._verified)
 
@@ -172,15 +176,12 @@ class Destination:
             ProtocolError: The answer has no vector.
         """
         self._known = decode_vector(message.data)
-        self.instance = message.client_name
-        self.position = journal.first_beyond(self._known)
-        if self._verified is None:
-            # The first contact: its acknowledged position is unknown, so its vector is trusted.
-            self._verified = end - 1
-        else:
-            # What it has never acknowledged is sent even where its vector covers it: a publisher
-            # without a store may have gone on there, and then it lacks some of these records.
-            self.position = min(self.position, self._verified + 1)
+        if self.instance != message.client_name:  # another instance has acknowledged nothing
+            self.instance, self._verified = message.client_name, 0
+        # What it has never acknowledged is sent even where its vector covers it: a publisher
+        # without a store may have gone on there, and then it lacks some of these records.
+        begin = min(journal.first_beyond(self._known), self._verified + 1)
+        self.position = max(begin, journal.first_position)
         self.acked = self.position - 1
         self._cursor = None
         self._defined_topics.clear()
@@ -200,7 +201,7 @@ class Destination:
         in_flight = self._in_flight
         while in_flight and in_flight[0][0] <= position:
             self.acked = in_flight.popleft()[1]
-        self._verified = max(self._verified or 0, self.acked)
+        self._verified = max(self._verified, self.acked)
 
     # --- sending -------------------------------------------------------------------------------
 
@@ -219,7 +220,7 @@ class Destination:
         frames: list[bytes] = []
         parts: list[bytes] = []
         known, unpack, start = self._known, RECORD_HEADER.unpack_from, self.position
-        verified, from_elsewhere = self._verified or 0, RecordFlag.REPLICATED
+        verified, from_elsewhere = self._verified, RecordFlag.REPLICATED
         size = last = covered = 0
         unit = (0, 0)
         for begin, end in blocks_of(chunk):
@@ -261,7 +262,7 @@ class Destination:
             self._in_flight[-1] = (self._in_flight[-1][0], covered)
         else:
             self.acked = covered
-            self._verified = max(self._verified or 0, covered)
+            self._verified = max(self._verified, covered)
 
     def _definition(self, topic_id: int, topics: Mapping[int, Route]) -> bytes:
         self._defined_topics.add(topic_id)

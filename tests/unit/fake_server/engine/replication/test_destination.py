@@ -16,6 +16,10 @@ from haclient_fake_server.engine.replication.destination import (
     FRAME_BYTES,
     Destination,
 )
+from haclient_fake_server.engine.replication.durability import (
+    DestinationProgress,
+    ReplicationProgress,
+)
 from haclient_fake_server.engine.settings import EngineSettings, ReplicateTo
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.format import RecordCommand, RecordFlag, read_records
@@ -52,10 +56,17 @@ class Log:
     def end(self) -> int:
         return self.state.batch.position
 
-    def link(self, vector: dict[int, int] | None = None, now: float = 0.0) -> None:
+    def restore(self, acknowledged: int, *, confirmed: int | None = None) -> None:
+        """An earlier run of the broker was told that `west` has the log up to a position."""
+        known = (DestinationProgress("tcp://west:1", "west", acknowledged),) if acknowledged else ()
+        self.destination.restore(ReplicationProgress(confirmed, known), end=self.end)
+
+    def link(
+        self, vector: dict[int, int] | None = None, now: float = 0.0, *, instance: str = "west"
+    ) -> None:
         """The other side answers a logon."""
         data = b"".join(struct.pack("<QQ", *entry) for entry in (vector or {}).items())
-        message = Message(kind="ack", client_name="west")
+        message = Message(kind="ack", client_name=instance)
         message.data = data
         self.destination.welcome(message, self.journal, end=self.end, now=now)
 
@@ -77,6 +88,7 @@ def test_only_what_the_other_side_lacks_is_sent() -> None:
     log = Log()
     log.write((7, 1), (8, 1), (7, 2))
     log.write((7, 3), (8, 2))
+    log.restore(3)
     log.link({7: 2, 8: 1})
     assert log.feed() == [[3, 2]]
     assert log.feed() == []
@@ -90,6 +102,7 @@ def test_records_that_the_other_side_has_are_acknowledged_without_being_sent() -
     for sequence in (1, 2):
         log.write((7, sequence), body=bytes(CHUNK_BYTES * 2 // 3))
     log.write((7, 3))
+    log.restore(2)
     log.link({7: 2})
     assert (log.destination.position, log.destination.acked) == (1, 0)
     assert log.feed() == []
@@ -101,8 +114,48 @@ def test_records_that_the_other_side_has_are_acknowledged_without_being_sent() -
 def test_when_nothing_is_missing_nothing_is_read() -> None:
     log = Log()
     log.write((7, 1))
+    log.restore(1)
     log.link({7: 9})
     assert (log.destination.position, log.destination.acked) == (2, 1)
+
+
+@pytest.mark.row("RE3", "RE4")
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_at_a_first_contact_the_vector_proves_nothing(mode: str) -> None:
+    log = Log(mode)
+    log.write((7, 1), (7, 2))
+    log.write((8, 1), source="west")
+    log.write((8, 2), source="south")
+    log.write((7, 3))
+    log.restore(0, confirmed=5)
+    log.link({7: 2, 8: 2})
+    assert log.destination.acked == 0
+    assert log.feed() == [[1, 2, 3]], "the other side may have gone on to 2 without 1"
+    log.destination.acknowledge(5)
+    assert log.destination.acked == 5
+    log.destination.leave()
+    log.link({7: 3, 8: 2})
+    assert log.feed() == [], "once is enough"
+
+
+@pytest.mark.row("RE3", "RE4")
+def test_another_instance_at_the_same_address_has_acknowledged_nothing() -> None:
+    log = Log()
+    log.write((7, 1), (7, 2))
+    log.restore(2)
+    log.link({7: 2}, instance="north")
+    assert log.feed() == [[1, 2]]
+    assert log.destination.progress == DestinationProgress("tcp://west:1", "north", 0)
+
+
+@pytest.mark.row("RE3", "RE4")
+def test_what_is_removed_from_the_log_is_not_waited_for() -> None:
+    log = Log()
+    log.write((7, 1), (7, 2), (7, 3))
+    log.journal.live.manifest.first_position = 3
+    log.link()
+    assert log.destination.acked == 2
+    assert log.feed() == [[3]]
 
 
 @pytest.mark.row("RE3")

@@ -9,11 +9,12 @@ import pytest
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.identity import publisher_id
 from haclient_fake_server.engine import publishers
-from haclient_fake_server.engine.batch import BatchBuilder
+from haclient_fake_server.engine.batch import NO_EXTRAS, BatchBuilder
 from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.replication import receiver, wire
 from haclient_fake_server.engine.replication.receiver import Holdings
+from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.settings import LogTopic, SowTopic
 from haclient_fake_server.journal.format import (
     Record,
@@ -251,6 +252,22 @@ def test_a_publisher_remembers_the_runs_of_its_messages() -> None:
         False,
         True,
         True,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_messages_from_1_on_are_remembered_without_a_look_at_the_journal() -> None:
+    batch = BatchBuilder(next_position=1, next_topic_id=1, now_us=0)
+    route, publisher = Route("orders", "json", logged=True, sow=None), Publisher(1)
+    for sequence in (1, 2, 5):
+        batch.append(route, publisher, sequence, body=b"{}", extras=NO_EXTRAS)
+    assert [publisher.holds(sequence) for sequence in range(7)] == [
+        None,
+        True,
+        True,
+        False,
         False,
         True,
         False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import pytest
@@ -17,6 +18,7 @@ from support.replicas import Group, address
 
 ONE_WAY: Mapping[str, tuple[str, ...]] = {"a": ("b",), "b": ()}
 PAIR: Mapping[str, tuple[str, ...]] = {"a": ("b",), "b": ("a",)}
+ASYNCHRONOUS: Mapping[str, tuple[str, ...]] = {"a": ("~b",), "b": ()}
 
 
 def linked(links: Mapping[str, tuple[str, ...]], downgrade_after_s: float | None = None) -> Group:
@@ -495,6 +497,59 @@ def test_records_that_one_side_has_gone_on_without_are_told_and_counted(
         group.restart(name)
         group.settle()
         assert len(errors(group["a"])) == len(errors(group["b"])) == 1, "told once"
+
+
+@pytest.mark.row("RE4")
+@pytest.mark.parametrize("restarted", ["", "a", "b"])
+@pytest.mark.parametrize(
+    ("links", "mode"),
+    [
+        (ONE_WAY, "synchronous"),
+        (ONE_WAY, "downgraded"),
+        (PAIR, "synchronous"),
+        (PAIR, "downgraded"),
+        (ASYNCHRONOUS, "asynchronous"),
+    ],
+    ids=["one way", "one way, downgraded", "pair", "pair, downgraded", "asynchronous"],
+)
+def test_a_difference_from_before_the_first_contact_is_found(
+    links: Mapping[str, tuple[str, ...]], mode: str, restarted: str
+) -> None:
+    group = Group(links)
+    if mode == "downgraded":
+        world = group["a"]
+        world.apply(world.engine.downgrade(address("b"), world.now))
+    group["b"].client("q").publish(1, b"of b")
+    gone_on(group, "a", "b", numbers=range(5, 9))
+    if restarted:
+        group.restart(restarted)
+    group.heal()
+    for name in "ab":
+        (told,) = errors(group[name])
+        assert "with sequences from 5 to 8 " in told
+    assert group["b"].engine.missing == group.status("a", "b").missing == 4
+    assert group["a"].engine.missing == 0
+    assert group.status("a", "b").behind == 0
+    group.restart("a")
+    group.settle()
+    assert group["b"].engine.missing == 4, "told once"
+
+
+@pytest.mark.row("RE4")
+def test_a_log_from_before_replication_was_configured_is_compared() -> None:
+    """None of it is waited for, since its publishers were told that it is persisted."""
+    group = Group({"a": (), "b": ()})
+    gone_on(group, "a", "b", numbers=range(5, 9))
+    settings = dataclasses.replace(
+        group["a"].settings, replicate_to=(ReplicateTo(address("b"), "sync"),)
+    )
+    group["a"].settings = settings
+    group.links.append(("a", "b"))
+    for _ in range(2):
+        group.restart("a")
+        assert persisted_at_logon(group["a"], "p") == 8
+    group.settle()
+    assert group.status("a", "b").missing == group["b"].engine.missing == 4
 
 
 @pytest.mark.row("RE4")
