@@ -33,8 +33,6 @@ from haclient.transport.message_queue import Delivery, Handler, HandlerErrorPoli
 from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient_stores.bookmark import EPOCH, MOST_RECENT
 
-__all__ = ["Subscriber"]
-
 _PUBLISHES: Final = frozenset({CommandName.PUBLISH, CommandName.DELTA_PUBLISH})
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)

@@ -215,6 +215,29 @@ def test_the_list_of_modules_without_a_mirror_is_not_stale() -> None:
     assert [name for name in WITHOUT_MIRROR if unit_test_of(ROOT / name).is_file()] == []
 
 
+def test_only_modules_of_the_api_pages_list_their_names() -> None:
+    def lists_names(path: Path) -> Iterator[str]:
+        for node in tree(path).body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id="__all__")]):
+                    yield "has an __all__, and is on no page of docs/api"
+                case _:
+                    pass
+
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs/api").glob("*.md"))
+    public = {"haclient.stores", "haclient_stores.errors", "haclient_fake_server.pytest_plugin"}
+    public |= set(re.findall(r"automodule:: ([\w.]+)", pages))
+    internal = [path for path in modules() if path.name != "__init__.py"]
+    check(lists_names, [path for path in internal if module_name(path) not in public])
+
+
+def module_name(path: Path) -> str:
+    for package, folder in SOURCES.items():
+        if path.is_relative_to(folder):
+            return ".".join((package, *path.relative_to(folder).with_suffix("").parts))
+    raise AssertionError(path)
+
+
 def test_packages_only_re_export() -> None:
     def does_more(path: Path) -> Iterator[str]:
         for node in tree(path).body:

@@ -29,8 +29,6 @@ from haclient_fake_server.listener import check_reachable
 from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.testing.faults import Kill, from_json
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a broker until SIGTERM or SIGINT; the exit code."""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy
-from haclient_fake_server.engine.broker import Effects, Engine
+from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.engine.state import Effects
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.replication.durability import ReplicationProgress
     from haclient_fake_server.journal.progress_file import ProgressFile
 
-__all__ = ["Hub", "SessionLike"]
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,6 @@ import os
 import signal
 from collections.abc import Callable
 
-__all__ = ["KillPoint", "KillPoints"]
-
 
 class KillPoint(enum.StrEnum):
     """Where a broker can be killed, in the order in which a batch reaches the points."""

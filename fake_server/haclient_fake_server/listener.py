@@ -19,14 +19,6 @@ from haclient.transport.memory_network import network
 if TYPE_CHECKING:
     from haclient.transport.link import Link
 
-__all__ = [
-    "RESERVED_DESCRIPTORS",
-    "Listener",
-    "TcpListener",
-    "check_reachable",
-    "descriptor_limit",
-    "listen",
-]
 
 BACKLOG: Final = 1024
 """Connections that may wait to be accepted: all clients of a failed server at once."""

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.config import BrokerConfig, ReplicateTo
     from haclient_fake_server.hub import Hub
 
-__all__ = ["Dial", "Session", "dial_destination", "keep_connected"]
 
 SEND_BYTES: Final = 256 * 1024
 """How much is offered to the kernel at a time."""

@@ -19,8 +19,6 @@ from haclient.cli.store import store
 from haclient.cli.subscribe import subscribe
 from haclient.cli.termination import ExitCode, exit_code_of, one_line, print_error
 
-__all__ = ["commands", "run"]
-
 
 @click.group(name="haclient", context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="haclient")

@@ -20,8 +20,6 @@ from haclient.errors import UsageError
 if TYPE_CHECKING:
     from haclient_fake_server.config import BrokerConfig
 
-__all__ = ["broker", "read_users"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:

@@ -33,8 +33,6 @@ from haclient.protocol.uri import Uri
 from haclient.stores import BookmarkStore, PublishStore
 from haclient.transport.settings import OnPublishGap
 
-__all__ = ["CONNECT_TIMEOUT_S", "GIVE_UP_AFTER_S", "Connection", "open_client"]
-
 CONNECT_TIMEOUT_S = 10.0
 """How long one server may take to answer, in seconds, without `--timeout`."""
 

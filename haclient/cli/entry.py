@@ -14,8 +14,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ["main"]
-
 _INTERRUPTED: Final = 130
 _WRONG_WAY: Final = {0: os.O_WRONLY, 1: os.O_RDONLY, 2: os.O_RDONLY}
 

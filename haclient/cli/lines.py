@@ -21,16 +21,6 @@ import trio
 
 from haclient.errors import UsageError
 
-__all__ = [
-    "MAX_LINE_BYTES",
-    "LineReader",
-    "LineSplitter",
-    "Scan",
-    "open_lines",
-    "parse_delimiter",
-    "scan_file",
-]
-
 MAX_LINE_BYTES: Final = 200 * 2**20
 """The largest message that a server accepts; a longer line means a wrong delimiter."""
 

@@ -17,18 +17,6 @@ from typing_extensions import override
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
 
-__all__ = [
-    "POSITIVE_NUMBER",
-    "client_name_option",
-    "filter_option",
-    "json_option",
-    "not_empty",
-    "server_option",
-    "timeout_option",
-    "topic_option",
-    "with_request",
-]
-
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 

@@ -27,21 +27,6 @@ import trio
 
 from haclient.protocol.messages import Message
 
-__all__ = [
-    "STDOUT",
-    "OutputClosed",
-    "OutputWriter",
-    "Progress",
-    "as_json_line",
-    "as_line",
-    "both_on_terminal",
-    "check_open",
-    "payload_field",
-    "print_report",
-    "print_result",
-    "progress_bar",
-]
-
 STDOUT: Final = 1
 """The descriptor of the standard output."""
 

@@ -21,8 +21,6 @@ from haclient.cli.termination import ExitCode, print_failure, run_until_signal
 from haclient.errors import HAClientError
 from haclient.protocol.uri import Uri
 
-__all__ = ["ping"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:

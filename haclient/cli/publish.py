@@ -45,19 +45,6 @@ from haclient.ha import HAClient
 from haclient.protocol.messages import Message
 from haclient.stores import FilePublishStore, MemoryPublishStore
 
-__all__ = [
-    "Pace",
-    "PublishRequest",
-    "PublishRun",
-    "Summary",
-    "interrupted",
-    "lost_connection",
-    "make_plan",
-    "publish",
-    "publish_lines",
-    "read_ledger",
-]
-
 _FLUSH_TIMEOUT_S: Final = 30.0
 """How long the server may take to persist the rest, when the command line does not say."""
 

@@ -31,8 +31,6 @@ import msgspec
 from haclient.cli.lines import Scan
 from haclient.errors import StoreError, UsageError
 
-__all__ = ["MAX_FILES", "NOTE", "Plan", "PublishLedger", "Source"]
-
 NOTE: Final = "haclient-publish-lines"
 """The key of the ledger in the notes of the store."""
 

@@ -22,8 +22,6 @@ from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_json_line
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.errors import TimedOut
 
-__all__ = ["sow"]
-
 _MAX_BATCH = 10_000
 """The largest batch that a server accepts, in records."""
 

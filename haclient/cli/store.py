@@ -22,8 +22,6 @@ from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.tools.store_files import BookmarkFile, StoreFile, size_of, viewed
 
-__all__ = ["entries_of", "store", "subscriptions_of", "summary_of"]
-
 
 def subscriptions_of(store: BookmarkFile) -> Iterator[dict[str, Any]]:
     """One row for each subscription."""

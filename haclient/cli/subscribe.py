@@ -43,8 +43,6 @@ from haclient.streams import MessageStream
 from haclient.transport.nursery import open_nursery
 from haclient_stores.bookmark import EPOCH, MOST_RECENT, NOW, StartPoint, parse_bookmark
 
-__all__ = ["SubscribeRequest", "SubscribeRun", "subscribe"]
-
 _CHECKPOINT_EVERY: Final = 64
 """Messages between two checkpoints for signals, while the output takes all at once."""
 

@@ -37,17 +37,6 @@ import trio
 
 from haclient.errors import HAClientError, StoreLocked, TimedOut, UsageError
 
-__all__ = [
-    "ExitCode",
-    "Interrupted",
-    "exit_code_of",
-    "hidden_warnings",
-    "one_line",
-    "print_error",
-    "print_failure",
-    "run_until_signal",
-]
-
 
 class ExitCode(enum.IntEnum):
     """The exit codes of every command."""

@@ -48,25 +48,6 @@ from haclient.protocol.messages import BY_SPELLING, Message, Unsigned
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = [
-    "MAX_BATCH_RECORDS",
-    "PUBLISH_TAIL",
-    "HeaderFields",
-    "MessageDecoder",
-    "Payload",
-    "as_bytes",
-    "check_correlation_id",
-    "check_number",
-    "check_payload",
-    "check_text",
-    "encode_frame",
-    "encode_header",
-    "encode_string",
-    "parse_header",
-    "publish_frame_without_store",
-    "publish_head",
-    "sow_batch",
-]
 
 HeaderFields: TypeAlias = "dict[str, str | int | None]"
 """Values by attribute of `Message`; `None` where a number could not be read."""

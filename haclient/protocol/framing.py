@@ -28,8 +28,6 @@ from typing import Final
 
 from haclient.errors import ProtocolError, UsageError
 
-__all__ = ["CAPACITY_BYTES", "LENGTH", "MAX_FRAME_BYTES", "FrameReader", "Frames"]
-
 MAX_FRAME_BYTES: Final = 256 * 2**20
 """The largest frame that is accepted."""
 

@@ -18,8 +18,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["crc64", "instance_publisher_id", "publisher_id", "version_number"]
-
 _POLYNOMIAL: Final = 0x95AC9329AC4BC9B5
 _ALL_ONES: Final = 2**64 - 1
 _BITS_OF_A_BYTE: Final = 8

@@ -22,8 +22,6 @@ from haclient.errors import (
 )
 from haclient.protocol.messages import Message
 
-__all__ = ["PendingCommand", "PendingCommands", "disconnect_error"]
-
 _DISCONNECT_REASONS: Final[tuple[tuple[str, type[HAClientError], str], ...]] = (
     ("name in use", NameInUse, "another connection has taken this client name"),
     ("slow client", SlowClient, "it had more to send than this client has read"),

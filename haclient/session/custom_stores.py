@@ -20,8 +20,6 @@ from haclient_stores.errors import PublishGap, UsageError
 from haclient_stores.interfaces import BookmarkStore, FrameLog, PublishStore
 from haclient_stores.tracker.resumption import Resumption, sequences
 
-__all__ = ["SendingStore", "StoreSubscription"]
-
 _LENGTH_BYTES: Final = 4
 
 

@@ -16,8 +16,6 @@ import enum
 
 from haclient.errors import UsageError
 
-__all__ = ["Due", "Heartbeat"]
-
 
 class Due(enum.Enum):
     """Which heartbeat action is due."""

@@ -24,18 +24,6 @@ from haclient.errors import (
 from haclient.protocol.messages import Message
 from haclient_stores.bookmark import EPOCH, Bookmark, parse_bookmark
 
-__all__ = [
-    "MAX_ROUNDS",
-    "MAX_SEEN_SEQUENCE",
-    "MAX_SEQUENCE",
-    "LogStart",
-    "LoggedOn",
-    "check_client_name",
-    "logon_fields",
-    "read_logon_ack",
-    "refusal",
-]
-
 MAX_ROUNDS: Final = 4
 """Logon frames on one connection: the first and three retries."""
 

@@ -27,8 +27,6 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-__all__ = ["NEXT", "STABLE_AFTER_S", "FailureLog", "Recovery", "RecoveryPlan"]
-
 STABLE_AFTER_S: Final = 5.0
 """How long a connection has to be LIVE before it counts as a success, in seconds."""
 

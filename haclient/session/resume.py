@@ -65,19 +65,6 @@ from haclient_stores.bookmark import Bookmark, parse_bookmark
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.tracker.server_order import log_name
 
-__all__ = [
-    "OVERLAP_S",
-    "CaughtUpClock",
-    "Refusals",
-    "ResumeContext",
-    "ResumePosition",
-    "ServerLogs",
-    "StepProofClock",
-    "catching_up",
-    "resume_bookmarks",
-    "resume_options",
-]
-
 OVERLAP_S: Final = 5.0
 """How long before the caught-up time the replay on another server begins, in seconds."""
 

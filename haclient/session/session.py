@@ -25,8 +25,6 @@ from haclient.session.acks import PendingCommand, PendingCommands
 from haclient.session.logon import MAX_SEQUENCE
 from haclient.session.subscriptions import Marker, Router, Subscription
 
-__all__ = ["Received", "Session"]
-
 
 class Received:
     """What the caller has to do for one chunk of messages.

@@ -21,8 +21,6 @@ from haclient.session.resume import ResumePosition
 from haclient_stores.bookmark import EPOCH, MOST_RECENT
 from haclient_stores.interfaces import SubscriptionLog
 
-__all__ = ["Marker", "Phase", "Router", "Sink", "SubscribeRequest", "Subscription"]
-
 QUERIES: Final = frozenset({"sow", "sow_and_subscribe", "sow_and_delta_subscribe"})
 """Commands with a result from the State of the World."""
 

@@ -16,8 +16,6 @@ from typing import Final, TypeAlias
 from haclient_stores.errors import PublishGap, StoreFull, StoreLocked
 from haclient_stores.interfaces import PublishStore
 
-__all__ = ["PUBLISH_STORE_CHECKS", "check_publish_store"]
-
 MakeStore: TypeAlias = Callable[[], PublishStore]
 Reopen: TypeAlias = Callable[[PublishStore], PublishStore]
 

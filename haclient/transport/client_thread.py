@@ -21,8 +21,6 @@ from haclient.protocol.messages import MessageOwner
 if TYPE_CHECKING:
     from haclient_stores.interfaces import SubscriptionLog
 
-__all__ = ["ClientThread", "LoggedBy"]
-
 
 class ClientThread:
     """Binds a client to the thread in which its `async with` block is entered.

@@ -43,16 +43,6 @@ from haclient.transport.publisher import Publisher
 from haclient_stores.bookmark import MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.interfaces import BookmarkStore, SubscriptionLog
 
-__all__ = [
-    "Commander",
-    "Fields",
-    "best_first",
-    "delete_stored",
-    "drop_queued",
-    "lost_error",
-    "subscription_log",
-]
-
 Fields: TypeAlias = dict[str, str | int]
 """A command's header by wire name."""
 

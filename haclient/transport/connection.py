@@ -38,8 +38,6 @@ from haclient.transport.nursery import open_nursery
 from haclient.transport.wire_log import WireLog
 from haclient.transport.writer import Writer
 
-__all__ = ["Connection"]
-
 _TINY_READ_BYTES: Final = 1024
 _TINY_READ_STORM: Final = 8  # tiny reads in a row after which reading pauses to batch them
 _TINY_READ_PAUSE_S: Final = 0.000_2

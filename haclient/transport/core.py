@@ -60,8 +60,6 @@ from haclient.transport.store_maintenance import StoreMaintenance, open_all
 from haclient.transport.wire_log import log_state
 from haclient.transport.writer import Writer
 
-__all__ = ["ClosedByOwnError", "Core", "drain", "fail", "log_on", "release_queues"]
-
 _LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened
 # Makes the server send its persisted ack now. The watermark is what is waited for: no id is needed.
 _FLUSH_PERSISTED: Final = encode_frame({"c": "flush", "cid": "flush", "a": "persisted"})

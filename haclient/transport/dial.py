@@ -18,8 +18,6 @@ from haclient.transport.link import Link, TcpLink
 from haclient.transport.memory_network import network
 from haclient.transport.nursery import open_nursery
 
-__all__ = ["Dialler", "dial"]
-
 _NEXT_ADDRESS_AFTER_S: Final = 0.25  # as RFC 8305 recommends
 
 

@@ -19,8 +19,6 @@ import trio
 
 from haclient.errors import DisconnectedError, UsageError
 
-__all__ = ["Events"]
-
 _CAP: Final = 65_536  # events; each may hold one message
 _logger = logging.getLogger(__name__)
 

@@ -24,8 +24,6 @@ from typing import Protocol
 import trio
 from typing_extensions import override
 
-__all__ = ["Link", "TcpLink"]
-
 
 class Link(Protocol):
     """A connected byte stream."""

@@ -22,16 +22,6 @@ from typing_extensions import override
 
 from haclient.transport.link import Link
 
-__all__ = [
-    "MemoryConnection",
-    "MemoryLink",
-    "MemoryNetwork",
-    "Pipe",
-    "link_pair",
-    "network",
-    "origin",
-]
-
 _UNLIMITED: Final = 2**62
 _ORDINARY_CAPACITY: Final = 256 * 1024  # roughly what a socket holds in flight
 

@@ -28,15 +28,6 @@ from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker, Sink
 
-__all__ = [
-    "DEFAULT_CAP_BYTES",
-    "Delivery",
-    "Handler",
-    "HandlerErrorPolicy",
-    "check_policy",
-    "serve",
-]
-
 DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
 """How much one subscription may hold before reading stops; several reads of the socket."""
 

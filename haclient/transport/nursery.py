@@ -13,8 +13,6 @@ from typing import cast
 
 import trio
 
-__all__ = ["open_nursery", "unwrapped"]
-
 
 def unwrapped(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error inside nested groups that caused all others, or the group when there are several.

@@ -55,8 +55,6 @@ from haclient_stores.interfaces import FrameLog, PublishStore
 from haclient_stores.publish_stores.memory import NullPublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 
-__all__ = ["DEFAULT_MAX_UNPERSISTED_BYTES", "Publisher", "what_remains"]
-
 DEFAULT_MAX_UNPERSISTED_BYTES: Final = 512 * 1024 * 1024
 """Unpersisted bytes at which `publish` waits for acks and `publish_nowait` raises."""
 

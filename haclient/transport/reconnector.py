@@ -37,8 +37,6 @@ from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import ClosedByOwnError, Core, fail
 from haclient.transport.settings import HASettings
 
-__all__ = ["Reconnector"]
-
 _EXPECTED = (DisconnectedError, CommandError, ProtocolError, TimedOut, PublishGap)
 _logger = logging.getLogger(__name__)
 

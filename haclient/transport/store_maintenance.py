@@ -27,8 +27,6 @@ from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 
-__all__ = ["StoreMaintenance", "group_sync", "open_all"]
-
 _RUN_EVERY_S: Final = 0.1
 _WATCH_EVERY_S: Final = 1.0  # it looks at every subscription, and its limits are minutes
 _PRUNE_CHECK_EVERY_S: Final = 1.0

@@ -15,8 +15,6 @@ from typing import Final
 
 from haclient.protocol.framing import MAX_FRAME_BYTES, FrameReader
 
-__all__ = ["WireLog", "log_state"]
-
 _logger = logging.getLogger("haclient.wire")
 # A header may be cut at a `}` within a value: then the password has no closing quote.
 _PASSWORD: Final = re.compile(r'("(?:pw|password)"\s*:\s*")(?:[^"\\]|\\.)*')

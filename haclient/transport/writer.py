@@ -25,8 +25,6 @@ from haclient.transport.link import Link
 from haclient.transport.wire_log import WireLog
 from haclient_stores.interfaces import FrameLog
 
-__all__ = ["FLUSH_BYTES", "SendGate", "UnpersistedAges", "Writer"]
-
 FLUSH_BYTES: Final = 256 * 1024
 """Unsent bytes at which a publish sends by itself instead of leaving it to the writer's task."""
 

@@ -14,18 +14,6 @@ from haclient_stores.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "check_adapter",
-    "check_bytes",
-    "check_callable",
-    "check_count",
-    "check_has",
-    "check_seconds",
-    "check_text",
-    "check_utf8",
-    "check_word",
-]
-
 
 def check_bytes(name: str, value: object) -> int:
     """A size as it was given.

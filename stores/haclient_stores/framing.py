@@ -40,25 +40,6 @@ from typing import Final
 
 from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
 
-__all__ = [
-    "BOOT_ID_OFFSET",
-    "FIRST_WORD",
-    "FOURTH_WORD",
-    "IDENTITY_BYTES",
-    "MAX_NAME_BYTES",
-    "OWNER_OFFSET",
-    "SECOND_WORD",
-    "THIRD_WORD",
-    "Identity",
-    "read_identity",
-    "read_owner",
-    "read_word",
-    "read_word_pair",
-    "write_identity",
-    "write_owner",
-    "write_word",
-]
-
 IDENTITY_BYTES: Final = 36
 BOOT_ID_OFFSET: Final = 48
 FIRST_WORD: Final = 64

@@ -10,10 +10,11 @@ from __future__ import annotations
 from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
-from haclient_fake_server.engine.broker import Effects, Engine
+from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.settings import EngineSettings
+from haclient_fake_server.engine.state import Effects
 
 __all__ = ["START_US", "Peer", "World", "decode"]
 

@@ -13,8 +13,6 @@ from typing import Final
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 
-__all__ = ["BEAT", "Reason", "Refused", "ack", "failure_ack", "name_in_use_ack", "requested"]
-
 BEAT: Final = encode_frame({"c": "heartbeat"})
 """The heartbeat that the server sends once per interval."""
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.routes import FanoutGroup, Route
     from haclient_fake_server.engine.state import State
 
-__all__ = ["Applier", "Changes", "apply"]
-
 
 class Changes(NamedTuple):
     """The changes made by a record.

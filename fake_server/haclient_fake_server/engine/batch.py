@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.publishers import Publisher
     from haclient_fake_server.engine.routes import Route
 
-__all__ = ["ASSIGNED", "NO_EXTRAS", "BatchBuilder", "Extras", "topic_definition"]
-
 
 class Extras(NamedTuple):
     """The parts of a record between header and payload, which few messages have."""

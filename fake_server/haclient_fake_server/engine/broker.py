@@ -43,8 +43,6 @@ from haclient_fake_server.engine.sow.queries import Queries
 from haclient_fake_server.engine.state import Effects, State
 from haclient_fake_server.engine.subscribing import Subscribing
 
-__all__ = ["Effects", "Engine"]
-
 _UNSUPPORTED: Final = ("delta_subscribe", "sow_and_delta_subscribe")
 
 Command = Callable[[Connection, Message], None]

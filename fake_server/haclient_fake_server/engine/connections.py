@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.patterns import TopicMatcher
     from haclient_fake_server.engine.publishers import Publisher
 
-__all__ = [
-    "BookmarkSubscription",
-    "Connection",
-    "LogEnd",
-    "Phase",
-    "Selection",
-    "Style",
-    "Subscription",
-]
 
 SILENT_INTERVALS: Final = 2.5
 """A connection is closed when it was silent for so many heartbeat intervals."""

@@ -35,20 +35,6 @@ from haclient_fake_server.journal.format import (
     read_records,
 )
 
-__all__ = [
-    "Block",
-    "BlockIndex",
-    "Cursor",
-    "JournalReader",
-    "MemoryJournal",
-    "Scan",
-    "Segment",
-    "blocks_of",
-    "records_of",
-    "scan",
-    "whole_blocks",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Block:

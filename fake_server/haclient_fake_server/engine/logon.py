@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.connections import Connection
     from haclient_fake_server.engine.state import State
 
-__all__ = ["act_on_time", "heartbeat", "log_on", "watch"]
 
 DEFAULT_MESSAGE_TYPE = "json"
 

@@ -26,19 +26,6 @@ from typing_extensions import override
 
 from haclient.errors import HAClientError
 
-__all__ = [
-    "MAX_PATTERN_BYTES",
-    "REGEX_CHARACTERS",
-    "PatternError",
-    "Search",
-    "TopicMatcher",
-    "TopicPatternError",
-    "compile_search",
-    "is_regex_topic",
-    "to_bytes",
-    "to_text",
-]
-
 MAX_PATTERN_BYTES: Final = 4096
 """Longer patterns are a mistake or an attack."""
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.connections import BookmarkSubscription, Connection
     from haclient_fake_server.engine.state import State
 
-__all__ = ["PersistedAcks"]
 
 MAX_ACKS_PER_TURN: Final = 1000
 """Subscriptions looked at before others get their turn: about a millisecond."""

@@ -19,8 +19,6 @@ from typing import Final
 
 from haclient.protocol.identity import instance_publisher_id, publisher_id
 
-__all__ = ["Publisher", "Publishers"]
-
 _ASSIGNED_PER_SECOND = 10**9
 
 MAX_RUNS: Final = 1024

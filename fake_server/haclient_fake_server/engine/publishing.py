@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.routes import Route
     from haclient_fake_server.engine.state import State
 
-__all__ = ["Publishing"]
 
 MAX_HEADER_BYTES: Final = 65_535
 """The longest SOW key or correlation id: a record has 16 bits for its length."""

@@ -24,7 +24,6 @@ from haclient_fake_server.journal.format import (
 if TYPE_CHECKING:
     from haclient_fake_server.engine.state import State
 
-__all__ = ["recover"]
 
 _CHUNK_BYTES: Final = 4 * 2**20
 

@@ -74,8 +74,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.routes import Route
     from haclient_fake_server.engine.state import State
 
-__all__ = ["Heads", "Replay", "Span", "span_of"]
-
 
 class Span(NamedTuple):
     """The part of the log that a subscription asks for.

@@ -18,8 +18,6 @@ from haclient_fake_server.engine.connections import Selection, Style
 from haclient_fake_server.engine.filters import Document, FilterError, compile_filter
 from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError
 
-__all__ = ["Request", "read_options", "read_request"]
-
 _COMMON: Final = frozenset({"no_sowkey", "non_regex_topic", "send_empties", "timestamp", "top_n"})
 """`send_empties` is the default."""
 

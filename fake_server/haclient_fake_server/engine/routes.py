@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.filters import Document
     from haclient_fake_server.engine.sow.table import SowTopic
 
-__all__ = ["FanoutGroup", "Plan", "Route", "RouteTable", "RouteTables", "frame_head"]
 
 MAX_REMEMBERED_MASKS: Final = 256
 """Combinations of matching filters whose groups are kept; beyond it they are all rebuilt."""

@@ -9,8 +9,6 @@ from typing import Literal
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
 
-__all__ = ["EngineSettings", "LogTopic", "ReplicateTo", "SowTopic"]
-
 
 @dataclass(frozen=True, slots=True)
 class LogTopic:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.journal import Block, JournalReader
     from haclient_fake_server.engine.settings import EngineSettings
 
-__all__ = ["Effects", "Event", "Severity", "State"]
 
 MAX_REFUSALS_REPORTED: Final = 20
 """Refusals of one batch that the log describes: a client in a loop must not fill the disk."""

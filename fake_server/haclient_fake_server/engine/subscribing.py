@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.replay import Replay, Span
     from haclient_fake_server.engine.state import State
 
-__all__ = ["MAX_SUBSCRIPTIONS", "Subscribing"]
 
 MAX_SUBSCRIPTIONS = 100_000
 """Subscriptions of one connection: a client that leaks them is refused more."""

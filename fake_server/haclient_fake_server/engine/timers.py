@@ -14,8 +14,6 @@ from collections.abc import Callable, Hashable
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
-__all__ = ["NEVER", "Timers", "timestamp_text"]
-
 NEVER = math.inf
 
 FEW: Final = 64

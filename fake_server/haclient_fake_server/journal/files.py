@@ -44,12 +44,6 @@ from haclient_stores.disk.durable_file import DurableFile
 from haclient_stores.disk.files import Disk, File
 from haclient_stores.errors import StoreError
 
-__all__ = [
-    "MAX_OPEN_SEGMENTS",
-    "JournalFiles",
-    "JournalStopped",
-]
-
 LOCK_NAME: Final = "journal.lock"
 
 MAX_OPEN_SEGMENTS: Final = 8

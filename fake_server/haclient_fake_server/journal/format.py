@@ -38,44 +38,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
-__all__ = [
-    "BLOCK_HEADER",
-    "BLOCK_HEADER_BYTES",
-    "BLOCK_LENGTH",
-    "BLOCK_LENGTH_AT",
-    "BLOCK_MAGIC",
-    "FORMAT_VERSION",
-    "INDEX_STRIDE_BYTES",
-    "NOT_DURABLE",
-    "RECORD_HEADER",
-    "RECORD_HEADER_BYTES",
-    "SEGMENT_HEADER_BYTES",
-    "TIMESTAMP",
-    "TIMESTAMP_AT",
-    "BlockHeader",
-    "Durable",
-    "JournalFormatError",
-    "LogStart",
-    "Manifest",
-    "NewerVersionError",
-    "Record",
-    "RecordCommand",
-    "RecordFlag",
-    "SegmentHeader",
-    "Stride",
-    "encode_block",
-    "encode_record",
-    "encode_start",
-    "manifest_name",
-    "read_block_header",
-    "read_blocks",
-    "read_records",
-    "read_start",
-    "segment_name",
-    "segment_number",
-    "whole_blocks_after",
-]
-
 FORMAT_VERSION: Final = 1
 
 RECORD_HEADER: Final = struct.Struct("<IHBBQQQqIHH")

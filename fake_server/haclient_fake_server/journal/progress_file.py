@@ -20,8 +20,6 @@ from haclient_fake_server.engine.replication.durability import (
 )
 from haclient_stores.disk.files import Disk
 
-__all__ = ["PROGRESS_NAME", "ProgressFile"]
-
 PROGRESS_NAME: Final = "replication.progress"
 
 _HEADER: Final = struct.Struct("<QII")

@@ -57,15 +57,6 @@ from haclient_stores.disk.checksummed_log import clear_tail
 from haclient_stores.disk.files import Disk, File
 from haclient_stores.errors import StoreCorrupt, StoreError
 
-__all__ = [
-    "MAX_LOG_STARTS",
-    "FileSegment",
-    "Recovered",
-    "SegmentPrologue",
-    "block_from_scan",
-    "recover_segments",
-]
-
 MAX_LOG_STARTS: Final = 16
 """How many starts a prologue repeats: a client that missed more of them resumes from a time."""
 

@@ -20,7 +20,6 @@ from haclient_fake_server.testing.proxy import Wire
 if TYPE_CHECKING:
     from haclient.transport.memory_network import MemoryConnection, MemoryNetwork, Pipe
 
-__all__ = ["MemorySwitch"]
 
 _UNLIMITED: Final = 2**62
 

@@ -22,16 +22,6 @@ import trio
 
 from haclient.errors import HAClientError
 
-__all__ = [
-    "Assignment",
-    "DemoFailed",
-    "DemoProcess",
-    "ProcessGroup",
-    "Report",
-    "open_process_group",
-    "reserved_ports",
-]
-
 
 class DemoFailed(HAClientError):
     """The demo could not be carried out: there is no verdict."""

@@ -41,8 +41,6 @@ from haclient.cli.output import Progress, both_on_terminal, print_report, print_
 from haclient.cli.termination import ExitCode, run_until_signal
 from haclient.transport.nursery import open_nursery
 
-__all__ = ["KILLS", "MIN_MESSAGES", "Kill", "Pace", "demo", "due_at", "run_demo"]
-
 
 class Kill(enum.Enum):
     """Which process to kill."""

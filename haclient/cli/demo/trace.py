@@ -25,8 +25,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
-__all__ = ["MAX_NUMBER", "Mark", "Step", "TraceReader", "TraceWriter"]
-
 _WORD_BYTES: Final = 4
 _CHUNK_BYTES: Final = 64 * 1024  # what is read at once of a file that is mostly still zero
 _NUMBER_BITS: Final = 30

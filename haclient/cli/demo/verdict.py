@@ -23,8 +23,6 @@ import msgspec
 
 from haclient.cli.demo.trace import Mark, Step
 
-__all__ = ["Measures", "Verdict", "judge"]
-
 
 class Measures(msgspec.Struct, frozen=True, kw_only=True):
     """What a run measured about itself.

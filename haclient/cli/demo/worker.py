@@ -38,8 +38,6 @@ from haclient.stores import FilePublishStore, LoggedBookmarkStore
 from haclient.streams import MessageStream
 from haclient_stores.bookmark import MOST_RECENT
 
-__all__ = ["HELD", "HeldMessages", "body_of", "main", "number_of", "publisher", "subscriber"]
-
 TOPIC: Final = "orders"
 HELD: Final = 8
 """How many messages the subscriber has in its hands before it discards them."""

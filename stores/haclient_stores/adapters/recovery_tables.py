@@ -22,7 +22,6 @@ from haclient_stores.checks import check_has, check_text
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["FIRST_GENERATION", "Connection", "Cursor", "RecoveryTables"]
 
 _POINTS: Final = "haclient_recovery_points"
 _DONE: Final = "haclient_done"

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from haclient_stores.disk.files import File, Region
 
-__all__ = ["BLOCK_BYTES", "GROW_BYTES", "LOG_MAGIC", "RecordFile", "create", "recover"]
 
 LOG_MAGIC: Final = b"HABMKLOG"
 BLOCK_BYTES: Final = 64 * 1024

@@ -32,20 +32,6 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = [
-    "BadRecord",
-    "Kind",
-    "LogReader",
-    "begun_flags",
-    "frozen",
-    "name_records",
-    "publisher_record",
-    "server_order_records",
-    "server_records",
-    "snapshot",
-    "start_records",
-    "word",
-]
 
 _KIND_SHIFT: Final = 56
 _SUBSCRIPTION_SHIFT: Final = 32

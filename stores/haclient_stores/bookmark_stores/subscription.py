@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from haclient_stores.tracker.server_order import ServerOrder
     from haclient_stores.tracker.tracker import SubscriptionTracker
 
-__all__ = ["Discard", "Journal", "Subscription"]
-
 
 class Discard(Protocol):
     """The hot path: `SubscriptionLog.discard`, with everything it needs bound to it."""

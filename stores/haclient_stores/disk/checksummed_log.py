@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from haclient_stores.disk.files import File
 
-__all__ = ["BrokenBlock", "LogHistory", "block_checksum", "clear_tail", "read_blocks"]
 
 _CHUNK_BYTES: Final = 2**20
 _position = struct.Struct("<Q")

@@ -20,7 +20,6 @@ from haclient_stores.checks import check_seconds, check_word
 if TYPE_CHECKING:
     from haclient_stores.disk.files import File
 
-__all__ = ["Durability", "DurabilityOptions", "DurableFile", "check_durability"]
 
 Durability = Literal["process", "group", "fsync"]
 _DURABILITIES: Final = ("process", "group", "fsync")

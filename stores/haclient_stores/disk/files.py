@@ -32,16 +32,6 @@ from haclient_stores.errors import StoreError, StoreFull, StoreLocked
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-__all__ = [
-    "PAGE_BYTES",
-    "Disk",
-    "File",
-    "MappedRegion",
-    "RealDisk",
-    "Region",
-    "Writable",
-    "anonymous_region",
-]
 
 PAGE_BYTES: Final = 4096  # reaches the disk as a whole or not at all, except for torn sectors
 

@@ -18,8 +18,6 @@ from haclient_stores.errors import StoreLocked, UsageError
 if TYPE_CHECKING:
     from haclient_stores.disk.files import Disk, File
 
-__all__ = ["Ownership", "check_client_name", "check_path"]
-
 
 def check_path(path: str | Path, what: str) -> Path:
     """The path of a store.

@@ -17,7 +17,6 @@ from haclient_stores.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["Gate", "ThreadBinding"]
 
 _LOOK_AGAIN_S: Final = 0.0001  # an operation takes microseconds
 

@@ -22,7 +22,6 @@ from haclient_stores.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ViewDisk"]
 
 _T = TypeVar("_T")
 

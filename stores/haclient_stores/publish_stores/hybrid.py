@@ -47,13 +47,6 @@ if TYPE_CHECKING:
     from haclient_stores.disk.files import Disk
     from haclient_stores.publish_stores.window import PublishWindow
 
-__all__ = [
-    "DEFAULT_HYBRID_MEMORY_BYTES",
-    "DEFAULT_HYBRID_SEGMENT_BYTES",
-    "HybridPublishStore",
-    "HybridSegment",
-    "HybridStorage",
-]
 
 DEFAULT_HYBRID_MEMORY_BYTES: Final = 64 * 2**20
 DEFAULT_HYBRID_SEGMENT_BYTES: Final = 2**20

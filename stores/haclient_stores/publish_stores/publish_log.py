@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from haclient_stores.publish_stores.segment import Limits, SegmentStorage
     from haclient_stores.publish_stores.store_directory import StoreDirectory
 
-__all__ = ["PublishLog"]
-
 
 _MEMORY: Final = "a publish store in memory"
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from haclient_stores.disk.files import Disk
 
-__all__ = ["MIN_RING_BYTES", "RingPublishStore", "WhenFull"]
 
 WhenFull = Literal["wait", "raise"]
 _SEGMENTS: Final = 8  # room comes back in steps of an eighth

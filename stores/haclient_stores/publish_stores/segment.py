@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from haclient_stores.disk.files import Writable
     from haclient_stores.publish_stores.window import PublishWindow
 
-__all__ = [
-    "MAX_SEGMENT_BYTES",
-    "MIN_SEGMENT_BYTES",
-    "SLOT_BYTES",
-    "Limits",
-    "Segment",
-    "SegmentStorage",
-    "frame_length",
-    "walk",
-]
 
 SLOT_BYTES: Final = 4  # the length in front of each frame, and the zero after the last
 MIN_SEGMENT_BYTES: Final = 8 * PAGE_BYTES

@@ -43,22 +43,6 @@ if TYPE_CHECKING:
     from haclient_stores.disk.durable_file import DurableFile
     from haclient_stores.disk.files import Disk, File, Region, Writable
 
-__all__ = [
-    "HEADER_BYTES",
-    "MARGIN_BYTES",
-    "SEAL_BYTES",
-    "SEGMENT_MAGIC",
-    "SEGMENT_VERSION",
-    "FileSegment",
-    "Seal",
-    "frames_below",
-    "read_seal",
-    "read_segment",
-    "seal_at",
-    "seal_checksum",
-    "seal_frames",
-    "write_seal",
-]
 
 SEGMENT_MAGIC: Final = b"HAPUBSEG"
 SEGMENT_VERSION: Final = 1

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from haclient_stores.publish_stores.segment import Limits, Segment, SegmentStorage
     from haclient_stores.publish_stores.window import PublishWindow
 
-__all__ = ["MARK_BYTES", "MAX_FRAME_BYTES", "SegmentLog"]
 
 MARK_BYTES: Final = 64 * 1024  # one checksum and one index entry per this many bytes
 MAX_FRAME_BYTES: Final = 256 * 2**20  # the largest frame that any peer accepts

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from haclient_stores.disk.durable_file import DurabilityOptions
     from haclient_stores.disk.files import Disk, File
 
-__all__ = ["CONTROL_MAGIC", "StoreDirectory", "highest_number"]
 
 CONTROL_MAGIC: Final = b"HAPUBCTL"
 _CONTROL_VERSION: Final = 1

@@ -23,7 +23,6 @@ from haclient_stores.errors import PublishGap, StoreError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MAX_PEER_SEQUENCE", "PublishWindow"]
 
 MAX_PEER_SEQUENCE: Final = 2**63 - 1
 """The highest number that is taken from a server or a clock. Half of the 64-bit numbers stay free

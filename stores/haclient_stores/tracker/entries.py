@@ -42,7 +42,6 @@ from haclient_stores.bookmark import Bookmark, BookmarkList
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["LARGEST", "MIXED", "Alias", "Chunk", "Publishers", "condensed"]
 
 LARGEST: Final = 2**64 - 1
 _DIGITS: Final = 64  # more than a sequence can have, zeros in front included

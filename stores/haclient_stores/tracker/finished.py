@@ -28,7 +28,6 @@ from haclient_stores.tracker.entries import Chunk
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Finished"]
 
 _NOTHING: Final[dict[int, int]] = {}
 _WAITING_CHUNKS: Final = 64  # up to this many are kept exactly

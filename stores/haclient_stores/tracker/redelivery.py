@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from haclient_stores.tracker.entries import Chunk
 
-__all__ = ["Redelivery"]
-
 
 class Redelivery:
     """Entries that await redelivery, and aliases of those that were redelivered.

@@ -27,8 +27,6 @@ from haclient_stores.tracker.server_order import ServerOrder
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Resumption", "Start", "sequences"]
-
 
 class Resumption(SubscriptionLog):
     """Computes where a subscription resumes.

@@ -12,8 +12,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Final
 
-__all__ = ["Runs"]
-
 _FEW: Final = 1024  # this many numbers may be scattered before they are joined
 _NONE: Final = 1 << 64  # above every number: there is no growing run
 

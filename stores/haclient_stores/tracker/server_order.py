@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["NOWHERE", "ServerOrder", "log_name"]
 
 NOWHERE: Final = "?"
 """In place of a server's address: the order of the progress is unknown."""

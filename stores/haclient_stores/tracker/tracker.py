@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
     from haclient_stores.tracker.server_order import ServerOrder
 
-__all__ = ["DUPLICATE", "UNTRACKED", "SubscriptionTracker"]
 
 DUPLICATE: Final = 0
 UNTRACKED: Final = -1

@@ -48,8 +48,6 @@ from haclient_fake_server.engine.filters.values import (
 )
 from haclient_fake_server.engine.patterns import PatternError, compile_search
 
-__all__ = ["Filter", "compile_filter"]
-
 Filter: TypeAlias = Callable[[Document], bool]
 Scalar: TypeAlias = Callable[[Document], Value]
 Several: TypeAlias = Callable[[Document], Sequence[Value]]

@@ -19,8 +19,6 @@ import msgspec
 
 from haclient_fake_server.engine.filters.values import Value, integer_from, normal
 
-__all__ = ["Document", "Path", "Step"]
-
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 

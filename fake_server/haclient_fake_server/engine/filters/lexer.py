@@ -22,8 +22,6 @@ from haclient_fake_server.engine.filters.document import Path, Step
 from haclient_fake_server.engine.filters.values import Value, number_from
 from haclient_fake_server.engine.patterns import to_bytes
 
-__all__ = ["FilterError", "Kind", "Token", "parse_path", "tokenize"]
-
 
 class FilterError(HAClientError):
     """A filter, path or order cannot be parsed.

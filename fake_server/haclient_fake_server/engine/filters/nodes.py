@@ -14,24 +14,6 @@ from typing import TypeAlias
 from haclient_fake_server.engine.filters.document import Path
 from haclient_fake_server.engine.filters.values import Value
 
-__all__ = [
-    "Affix",
-    "AllOf",
-    "AnyOf",
-    "Between",
-    "Chain",
-    "Compare",
-    "Field",
-    "In",
-    "IsNan",
-    "IsNull",
-    "Like",
-    "Literal",
-    "Negate",
-    "Node",
-    "Not",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Literal:

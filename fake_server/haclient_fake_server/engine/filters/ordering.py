@@ -15,8 +15,6 @@ from haclient_fake_server.engine.filters.document import Document, Path
 from haclient_fake_server.engine.filters.lexer import FilterError, Kind, Token, parse_path, tokenize
 from haclient_fake_server.engine.filters.values import Number, Value
 
-__all__ = ["OrderBy", "OrderByError", "parse_order_by"]
-
 T = TypeVar("T")
 SortKey: TypeAlias = tuple[int, Number, str]
 

@@ -30,8 +30,6 @@ from haclient_fake_server.engine.filters.nodes import (
 )
 from haclient_fake_server.engine.filters.values import COMPARISONS, calculate, normal
 
-__all__ = ["MAX_FILTER_CHARACTERS", "MAX_NESTING", "parse_filter"]
-
 MAX_FILTER_CHARACTERS: Final = 65_536
 """Longer filters are refused: each message is tested against each filter."""
 

@@ -22,20 +22,6 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-__all__ = [
-    "ARITHMETIC",
-    "COMPARISONS",
-    "Comparison",
-    "Number",
-    "Value",
-    "calculate",
-    "compare",
-    "integer_from",
-    "normal",
-    "number_from",
-    "truth",
-]
-
 Number: TypeAlias = int | float
 Value: TypeAlias = int | float | str | None
 Comparison: TypeAlias = Callable[[Any, Any], bool]

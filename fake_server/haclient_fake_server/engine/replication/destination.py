@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.routes import Route
     from haclient_fake_server.engine.settings import ReplicateTo
 
-__all__ = ["Destination", "DestinationStatus"]
 
 CHUNK_BYTES: Final = 128 * 1024
 """How much of the log is read at a time."""

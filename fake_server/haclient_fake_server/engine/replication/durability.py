@@ -26,13 +26,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from haclient_fake_server.engine.connections import Connection
 
-__all__ = [
-    "MAX_HELD",
-    "DestinationProgress",
-    "Durability",
-    "ReplicationProgress",
-    "UnconfirmedRange",
-]
 
 MAX_UNCONFIRMED_RANGES: Final = 1024
 """Above this number neighbours are merged."""

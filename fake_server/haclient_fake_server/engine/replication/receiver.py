@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.routes import Route
     from haclient_fake_server.engine.state import State
 
-__all__ = ["Holdings", "Replicas"]
 
 CHUNK_BYTES: Final = 256 * 1024
 MAX_CHUNKS: Final = 4

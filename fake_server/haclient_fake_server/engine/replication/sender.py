@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.replication.destination import Destination, DestinationStatus
     from haclient_fake_server.engine.state import State
 
-__all__ = ["Replication"]
-
 
 class Replication:
     """The sending side of one instance.

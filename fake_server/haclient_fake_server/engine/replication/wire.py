@@ -29,20 +29,6 @@ from typing_extensions import override
 from haclient.errors import ProtocolError
 from haclient.protocol.codec import encode_frame
 
-__all__ = [
-    "LOGON",
-    "REPLICATE",
-    "VERSION",
-    "Missing",
-    "decode_missing",
-    "decode_vector",
-    "logon",
-    "records",
-    "refusal",
-    "welcome",
-    "written",
-]
-
 LOGON: Final = "replication_logon"
 REPLICATE: Final = "replicate"
 VERSION: Final = "1"

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from haclient_fake_server.engine.state import State
     from haclient_fake_server.engine.subscribing import Subscribing
 
-__all__ = ["MAX_BATCH_SIZE", "Queries"]
 
 MAX_BATCH_SIZE: Final = 10_000
 """Records in one frame."""

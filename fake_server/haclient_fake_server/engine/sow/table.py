@@ -30,21 +30,6 @@ from haclient_fake_server.engine.filters.ordering import OrderBy
 from haclient_fake_server.engine.filters.values import Value
 from haclient_fake_server.engine.patterns import to_bytes
 
-__all__ = [
-    "Applied",
-    "Query",
-    "QueryResult",
-    "SowBodyError",
-    "SowError",
-    "SowKeyError",
-    "SowRecord",
-    "SowTopic",
-    "generated_key",
-    "merge_delta",
-    "parse_sow_keys",
-    "recorded_keys",
-]
-
 
 class SowError(HAClientError):
     """A publish or delete does not fit its SOW topic; nothing has changed.
