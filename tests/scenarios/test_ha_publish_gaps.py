@@ -13,10 +13,12 @@ from haclient.delay import FixedDelayStrategy
 from haclient.errors import PublishGap, ReconnectGaveUp, UsageError
 from haclient.ha import HAClient
 from haclient.transport.settings import OnPublishGap
+from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.custom import DictPublishStore
+from support.instances import address, instances
 from support.peer import Peer, Server, answering
 from support.recovery import Recorder, entered, live, lose
 
@@ -187,3 +189,60 @@ async def test_whoever_goes_on_in_spite_of_a_gap_is_told(
         assert await client.publish("orders", b"y") == sequence + 1  # no number is used twice
         assert (await forgetful.expect("publish")).sequence == sequence + 1
         await forgetful.persisted(sequence + 1)
+
+
+REPLICAS = BrokerConfig(
+    ack_interval_s=0.05,
+    log_topics=(LogTopic("^orders"),),
+    sow_topics=(SowTopic("orders", ("/id",)),),
+)
+NO_MESSAGE = pytest.mark.parametrize(
+    ("topic", "body"), [("orders", b"no json"), ("unlogged", b"x")], ids=["refused", "unlogged"]
+)
+
+
+@NO_MESSAGE
+@pytest.mark.row("PS9", "ID8")
+async def test_a_server_whose_replica_is_down_is_taken_back_after_a_publish_that_is_no_message(
+    topic: str, body: bytes
+) -> None:
+    states: list[str] = []
+    async with (
+        instances("east", "west", config=REPLICAS, replicate=True) as (east, west),
+        HAClient.memory_backed(
+            "c", servers=[east.uri], on_state=lambda s: states.append(s.name)
+        ) as c,
+    ):
+        await c.publish("orders", b'{"id":1}')
+        await c.publish(topic, body)
+        await c.wait_empty(timeout=5)
+        await west.stop()
+        await c.publish("orders", b'{"id":2}')
+        await trio.sleep(1)
+        await east.cut()
+        await trio.sleep(10)
+        assert states.count("DISCONNECTED") == 1
+        await west.start()
+        await c.wait_empty(timeout=30)
+
+
+@NO_MESSAGE
+@pytest.mark.row("PS9", "RE4")
+async def test_a_replica_takes_over_after_a_publish_that_is_no_message(
+    topic: str, body: bytes
+) -> None:
+    states: list[str] = []
+    async with (
+        instances("east", "west", config=REPLICAS, replicate=True) as (east, west),
+        HAClient.memory_backed(
+            "c", servers=[east.uri, west.uri], on_state=lambda s: states.append(s.name)
+        ) as c,
+    ):
+        await c.publish("orders", b'{"id":1}')
+        await c.publish(topic, body)
+        await c.wait_empty(timeout=5)
+        await east.stop()
+        west.running.downgrade(address("east"))
+        await c.publish("orders", b'{"id":2}')
+        await c.wait_empty(timeout=10)
+        assert states.count("DISCONNECTED") == 1

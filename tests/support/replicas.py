@@ -205,10 +205,10 @@ class Group:
         self.settle()
 
     def log(self, name: str) -> list[Record]:
-        """What an instance has recorded."""
+        """The messages and deletes that an instance has recorded."""
         journal = self[name].journal
         chunk, _ = journal.read(journal.seek(1), 2**30)
-        return [record for record in records_of(chunk) if record.position]
+        return [record for record in records_of(chunk) if record.is_data]
 
     def messages(self, name: str) -> list[tuple[int, int, bytes]]:
         """Publisher, sequence and body of what an instance has recorded."""

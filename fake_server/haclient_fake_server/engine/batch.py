@@ -43,7 +43,7 @@ class BatchBuilder:
     """Collects the records of one batch after another.
 
     Attributes:
-        position: The position of the next data record.
+        position: The position of the next message, delete or mark.
         now_us: Time of the records; never falls.
     """
 
@@ -57,8 +57,8 @@ class BatchBuilder:
         self._touched: list[Publisher] = []
         self._routes: list[Route] = []
         self._assigned: set[int] = set()
-        self._marks: list[tuple[int, int, int]] = []
         self._definitions: list[tuple[int, str, str]] = []
+        self._messages_end = self._marks_end = 0
 
     def append(
         self, route: Route, publisher: Publisher, sequence: int, *, body: bytes, extras: Extras
@@ -93,23 +93,34 @@ class BatchBuilder:
         self._records += 1
         if sequence != publisher.logged + 1:
             publisher.begin_run(sequence)
-        publisher.noted = publisher.logged = sequence
         if not publisher.batch_low:
-            publisher.batch_low = sequence
-            self._touched.append(publisher)
+            self._touch(publisher, sequence)
             if flags & RecordFlag.ASSIGNED:
                 self._assigned.add(publisher.id)
+        publisher.noted = publisher.logged = sequence
 
-    def mark(self, publisher: Publisher) -> None:
-        """Note the highest sequence seen where no message of this batch carries it."""
-        publisher.noted = publisher.seen
-        self._marks.append((publisher.id, publisher.seen, 0))
-        self._parts.append(
-            encode_record(
-                Record(0, publisher.id, publisher.seen, self.now_us, 0, RecordCommand.MARK)
-            )
+    def mark(self, publisher: Publisher, flags: int = 0) -> None:
+        """Add a mark: the highest sequence seen, where no message of this batch carries it."""
+        sequence = publisher.seen
+        record = Record(
+            self.position, publisher.id, sequence, self.now_us, 0, RecordCommand.MARK, flags
         )
+        self._parts.append(encode_record(record))
+        self._messages_end = self.messages_end
+        self.position = self._marks_end = self.position + 1
         self._records += 1
+        if not publisher.batch_low:
+            self._touch(publisher, sequence)
+        publisher.noted = sequence
+
+    @property
+    def messages_end(self) -> int:
+        """The position that follows the last message or delete in the log; marks may have it."""
+        return self._messages_end if self._marks_end == self.position else self.position
+
+    def restore_messages_end(self, position: int) -> None:
+        """Take over from the journal that only marks follow from a position on."""
+        self._messages_end, self._marks_end = position, self.position
 
     @property
     def first_position(self) -> int:
@@ -129,7 +140,7 @@ class BatchBuilder:
         """The position of a message of this very batch, which the journal does not have yet."""
         data = b"".join(self._parts)
         for record in read_records(data, 0, len(data)):
-            if record.position and (record.publisher_id, record.sequence) == (
+            if record.is_data and (record.publisher_id, record.sequence) == (
                 publisher_id,
                 sequence,
             ):
@@ -157,18 +168,21 @@ class BatchBuilder:
             {p.id: (p.batch_low, p.noted) for p in self._touched},
             tuple(self._definitions),
             frozenset(self._assigned),
-            tuple(self._marks),
         )
         for publisher in self._touched:
             publisher.batch_low = 0
         self._parts = []
         self._touched = []
         self._assigned = set()
-        self._marks = []
         self._definitions = []
         self._records = 0
         self._first_position = self.position
         return block
+
+    def _touch(self, publisher: Publisher, sequence: int) -> None:
+        """The batch has its first record of a publisher."""
+        publisher.batch_low, publisher.before_batch = sequence, publisher.noted
+        self._touched.append(publisher)
 
     def _define(self, route: Route) -> None:
         route.topic_id = self._next_topic_id

@@ -226,7 +226,7 @@ class BookmarkSubscription(Subscription):
         cursor: Where replay reads next, `None` to seek `position`.
         position: The first position that it has not passed.
         start: The position at which it began: no earlier one is acknowledged to it.
-        target: The last position of the log when it began: `completed` follows it.
+        target: The position of the last message when it began: `completed` follows it.
         last_position: The position after which its range ends, if it has an end.
         last_us: The time after which its range ends, if it has an end.
         remaining: How many more messages it may receive, `None` for no limit.

@@ -29,6 +29,7 @@ from haclient_fake_server.journal.format import (
     LogStart,
     Manifest,
     Record,
+    RecordCommand,
     RecordFlag,
     Stride,
     encode_block,
@@ -43,14 +44,14 @@ class Block:
     Attributes:
         records: Its records, encoded one after the other.
         count: The number of records.
-        first_position: Position of its first data record, or of the next one when it has none.
+        first_position: Position of its first record with one, or of the next when it has none.
         next_position: The position that follows it.
         first_us: Time of its first record.
         last_us: Time of its last record.
-        publishers: By publisher id, the lowest and highest sequence of its data records.
+        publishers: By publisher id, the lowest and highest sequence of its records with a position.
         definitions: Its topic definitions, `(topic id, message type, topic)`.
         assigned: Those of its publishers whose sequences this instance assigns.
-        marks: Its marks, `(publisher id, sequence, flags)`.
+        marks: If it begins a segment, the marks that it repeats: `(publisher id, sequence, flags)`.
     """
 
     records: bytes
@@ -156,7 +157,7 @@ def find_in_chunk(data: bytes, publisher_id: int, sequence: int) -> int | None:
         if at >= end:
             continue
         for record in read_records(data, start, end):
-            if record.position and (record.publisher_id, record.sequence) == (
+            if record.is_data and (record.publisher_id, record.sequence) == (
                 publisher_id,
                 sequence,
             ):
@@ -301,6 +302,39 @@ class JournalReader(ABC):
                     return found
         return None
 
+    def last_before(self, position: int) -> Record | None:
+        """The last message or delete before a position, `None` when there is none."""
+        for number in sorted(self.segments, reverse=True):
+            segment = self.segments[number]
+            for at in reversed(range(len(segment.index.strides))):
+                if segment.index.strides[at].position >= position:
+                    continue
+                records = records_of(self._read_stride(segment, at))
+                found = [each for each in records if each.is_data and each.position < position]
+                if found:
+                    return found[-1]
+        return None
+
+    def highest_before(self, position: int) -> dict[int, int]:
+        """By publisher id, the highest sequence of its messages and marks before a position."""
+        number = max(
+            n for n, each in self.segments.items() if each.manifest.first_position <= position
+        )
+        segment = self.segments[number]
+        first_block, _ = self.read(Cursor(number, SEGMENT_HEADER_BYTES), 0)
+        highest = {
+            each.publisher_id: each.sequence
+            for each in records_of(first_block)
+            if each.command == RecordCommand.MARK and not each.position
+        }
+        at = segment.index.stride_of_position(position - 1)
+        for stride in segment.index.strides[:at] if at is not None else ():
+            highest.update({number: high for number, (_, high) in stride.publishers.items()})
+        for record in records_of(self._read_stride(segment, at)) if at is not None else ():
+            if 0 < record.position < position:
+                highest[record.publisher_id] = record.sequence
+        return highest
+
     def at_time(self, timestamp_us: int) -> int:
         """The position of the first record at or after a time in microseconds since 1970."""
         for segment in self.segments.values():
@@ -387,12 +421,12 @@ class Scan:
     """The summary of some records.
 
     Attributes:
-        publishers: By publisher id, the lowest and highest sequence of its data records.
+        publishers: By publisher id, the lowest and highest sequence of its records with a position.
         assigned: Those of them whose sequences an instance assigned.
-        confirmed: Whether every synchronous destination had the data records before this instance.
-        special: The records without a position (definitions, marks, starts), whole.
+        confirmed: Whether every synchronous destination had these records before this instance.
+        special: The records without a position (definitions, starts, repeated marks), whole.
         last_position: The highest position, 0 when there is none.
-        last: Publisher and sequence of the record there.
+        last: Publisher and sequence of the last message or delete.
         first_us: Time of the first record.
         last_us: Time of the last record.
     """
@@ -417,7 +451,7 @@ def scan(data: bytes, start: int, end: int) -> Scan:
         JournalFormatError: A definition or mark is malformed.
     """
     result = Scan()
-    unpack, publishers = RECORD_HEADER.unpack_from, result.publishers
+    unpack, publishers, mark = RECORD_HEADER.unpack_from, result.publishers, int(RecordCommand.MARK)
     offset = start
     fields: tuple[int, ...] = unpack(data, start)
     result.first_us = fields[7]
@@ -434,7 +468,8 @@ def scan(data: bytes, start: int, end: int) -> Scan:
                 result.assigned.add(publisher)
             result.confirmed = bool(fields[1] & RecordFlag.CONFIRMED)  # one source for each block
             result.last_position = fields[4]
-            result.last = (publisher, sequence)
+            if fields[2] != mark:
+                result.last = (publisher, sequence)
         offset = after
     result.last_us = fields[7]
     return result

@@ -36,12 +36,14 @@ class Publisher:
         logged: The highest sequence that a record of this run of the broker carries, -1 when there
             is none.
         batch_low: The first sequence of it in the batch being built, 0 when there is none.
+        before_batch: What `noted` was before the last batch that has a record of it.
     """
 
     __slots__ = (
         "_run_ends",
         "_run_starts",
         "batch_low",
+        "before_batch",
         "id",
         "logged",
         "noted",
@@ -56,6 +58,7 @@ class Publisher:
         self.noted = 0
         self.logged = -1
         self.batch_low = 0
+        self.before_batch = 0
         self._run_starts: list[int] = []
         self._run_ends: list[int] = []
 

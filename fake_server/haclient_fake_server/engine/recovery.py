@@ -43,7 +43,11 @@ def recover(state: State, progress: ReplicationProgress | None = None) -> None:
     if state.settings.sow_topics:
         _rebuild(state)
     end = state.journal.next_position
-    state.last = _record_at(state, end - 1)
+    last = state.journal.last_before(end)
+    state.last = _message(last)
+    state.batch.restore_messages_end(
+        state.journal.first_position if last is None else last.position + 1
+    )
     if state.destinations:
         _restore_durability(state, end - 1 if confirmed is None else min(confirmed, end - 1))
     if progress is not None:
@@ -86,23 +90,17 @@ def _define(state: State, record: Record) -> None:
         state.batch.topic_known(record.topic_id)
 
 
-def _record_at(state: State, position: int) -> tuple[int, int] | None:
-    """Publisher and sequence of a record, `None` when it is not there."""
-    journal = state.journal
-    if not journal.first_position <= position < journal.next_position:
-        return None
-    cursor = journal.seek(position)
-    while True:
-        chunk, cursor = journal.read(cursor, _CHUNK_BYTES)
-        for record in records_of(chunk):
-            if record.position == position:
-                return record.publisher_id, record.sequence
+def _message(record: Record | None) -> tuple[int, int] | None:
+    """Publisher and sequence of a record."""
+    return (record.publisher_id, record.sequence) if record is not None else None
 
 
 def _restore_durability(state: State, confirmed: int) -> None:
     """Make the records after the confirmed position wait for the destinations again."""
     journal = state.journal
     confirmed = max(confirmed, journal.first_position - 1)
+    passed = last = _message(journal.last_before(confirmed + 1))
+    highest = journal.highest_before(confirmed + 1)
     ranges: list[UnconfirmedRange] = []
     cursor = journal.seek(confirmed + 1)
     chunk = b"at least once"
@@ -112,10 +110,11 @@ def _restore_durability(state: State, confirmed: int) -> None:
             found = scan(chunk, start, end)
             if found.last_position > confirmed:
                 first = ranges[-1].after if ranges else confirmed + 1
-                waiting = {} if found.confirmed else found.publishers
-                lowest = {number: low for number, (low, _) in waiting.items()}
+                waiting = () if found.confirmed else found.publishers
+                before = {number: highest.get(number, 0) for number in waiting}
+                highest.update({number: high for number, (_, high) in found.publishers.items()})
+                last = found.last or last
                 ranges.append(
-                    UnconfirmedRange(first, found.last_position + 1, lowest, found.last, state.now)
+                    UnconfirmedRange(first, found.last_position + 1, before, last, state.now)
                 )
-    passed = _record_at(state, confirmed)
     state.durability.restore(ranges, limit=confirmed + 1, passed=passed)

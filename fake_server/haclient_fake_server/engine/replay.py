@@ -141,7 +141,7 @@ def _position(
         case Epoch():
             return state.journal.first_position
         case Now():
-            return state.batch.position - (1 if inclusive else 0)
+            return state.batch.messages_end - 1 if inclusive else state.batch.position
         case Timestamp(microseconds=moment):
             return state.journal.at_time(moment)
         case Bookmark(publisher_id=publisher_id, sequence=sequence):
@@ -197,7 +197,7 @@ class Replay:
         state = self._state
         item.position = span.start
         item.last_position, item.last_us = span.last_position, span.last_us
-        item.target = state.batch.position - 1
+        item.target = state.batch.messages_end - 1
         item.start = span.start
         item.passed = state.last_bookmark if span.start > item.target else ""
         if item.wants_persisted:
@@ -393,7 +393,7 @@ class Replay:
                         frames.append(_frame(item, head, record))
                 at += size
         if last >= 0:
-            _pass(item, next(read_records(chunk, last, len(chunk))))
+            _pass_chunk(item, chunk, next(read_records(chunk, last, len(chunk))))
 
     def _scan_with_care(
         self, item: BookmarkSubscription, chunk: bytes, frames: list[bytes]
@@ -513,7 +513,17 @@ def _highest_position(chunk: bytes) -> int:
 
 def _pass(item: BookmarkSubscription, record: Record) -> None:
     item.position = record.position + 1
-    item.passed = record.bookmark
+    if record.is_data:
+        item.passed = record.bookmark
+
+
+def _pass_chunk(item: BookmarkSubscription, chunk: bytes, last: Record) -> None:
+    """Pass the records of a chunk; `last` is the last of them."""
+    if not last.is_data:  # a mark, which has no bookmark: look for that of the last message
+        for record in records_of(chunk):
+            if record.position >= item.position:
+                _pass(item, record)
+    _pass(item, last)
 
 
 def _is_past(item: BookmarkSubscription, record: Record) -> bool:

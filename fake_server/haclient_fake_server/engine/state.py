@@ -20,6 +20,7 @@ from haclient_fake_server.engine.replication.durability import Durability, Repli
 from haclient_fake_server.engine.routes import Route, RouteTables
 from haclient_fake_server.engine.sow.table import SowTopic
 from haclient_fake_server.engine.timers import Timers
+from haclient_fake_server.journal.format import RecordFlag
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,10 +160,8 @@ class State:
         Returns:
             The connections whose held acks have become true and are sent, once for each ack.
         """
-        for publisher in self.unnoted.values():
-            if publisher.noted < publisher.seen and self.logging:
-                self.batch.mark(publisher)
-        self.unnoted.clear()
+        if self.unnoted:
+            self._add_marks()
         block = self._block = self.batch.build()
         for topic_id, message_type, topic in block.definitions if block else ():
             self.topics[topic_id] = self.tables[message_type].route(topic)
@@ -198,6 +197,13 @@ class State:
         self._block = self._new_progress = None
         return Effects(block, sends, closes, list(with_backlog), early, progress, events)
 
+    def _add_marks(self) -> None:
+        """Record what was seen and is in no record, for the next start and for the destinations."""
+        for publisher in self.unnoted.values():
+            if publisher.noted < publisher.seen and self.logging:
+                self.batch.mark(publisher, self.source_flags)
+        self.unnoted.clear()
+
     def _advance_confirmed(self, block: Block | None) -> None:
         """Note the batch where destinations have to confirm it, and how much is confirmed now."""
         durability, end = self.durability, self.batch.position
@@ -212,7 +218,9 @@ class State:
         durability.written(
             block.first_position if block is not None else end,
             end,
-            {} if block is None or self.source_is_confirmed else block.publishers,
+            ()
+            if block is None or self.source_is_confirmed
+            else map(self.publishers.of_id, block.publishers),
             last=self.last,
             now=self.now,
         )
@@ -244,6 +252,14 @@ class State:
         """Whether every synchronous destination had the records of this batch before this log."""
         waited_for = {each.instance for each in self.destinations if each.is_sync}
         return bool(self.source) and waited_for == {self.source}
+
+    @property
+    def source_flags(self) -> int:
+        """The flags that say where the records of this batch came from."""
+        if not self.source:
+            return 0
+        confirmed = RecordFlag.CONFIRMED if self.source_is_confirmed else 0
+        return RecordFlag.REPLICATED | confirmed
 
     def _watch_age(self) -> None:
         """The oldest record that is not confirmed may become too old for a destination."""
@@ -285,13 +301,11 @@ class State:
     def confirmed_of(self, publisher: Publisher) -> int:
         """The sequence up to which a publisher's messages are safe everywhere.
 
-        Always that of a message, or 0. Sequences have gaps: a publisher that got the number of no
-        message would find it missing on another server.
+        Always that of a record, or 0. Sequences have gaps: a publisher that got a number that no
+        message or mark has would find it missing on another server.
         """
-        lowest = self.durability.lowest(publisher.id)
-        if lowest is None:
-            return publisher.seen
-        return lowest - 1 if self.journal.find(publisher.id, lowest - 1) is not None else 0
+        confirmed = self.durability.confirmed_of(publisher.id)
+        return publisher.seen if confirmed is None else confirmed
 
     @property
     def last_bookmark(self) -> str:

@@ -11,8 +11,9 @@ little-endian; all times are microseconds since 1970, UTC.
 
 The rules that a reader may rely on:
 
-* Positions of data records rise by one, from 1, through all segments; a record without a position
-  of its own (a topic's definition, a publisher's mark, the start of a broker) carries 0.
+* Positions of messages, deletes and marks rise by one, from 1, through all segments; a record
+  without a position of its own (a topic's definition, the start of a broker, a mark that a prologue
+  repeats) carries 0.
 * The first block of a segment, its prologue, repeats all topic definitions and publisher marks
   known so far and the most recent starts, so that each segment reads alone and the oldest ones can
   be removed.
@@ -83,7 +84,7 @@ class RecordCommand(enum.IntEnum):
     SOW_DELETE = 2
     """Records were deleted: the payload is the comma-separated list of their keys."""
     MARK = 3
-    """The highest sequence seen of a publisher, where no message carries it. No position."""
+    """The highest sequence seen of a publisher, where no message carries it."""
     START = 4
     """A broker has opened the log: see `LogStart`. No position."""
 
@@ -153,7 +154,7 @@ class LogStart(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record, taken apart. `position` is 0 for definitions, marks and starts."""
+    """One record, taken apart. `position` is 0 for definitions, starts and repeated marks."""
 
     position: int
     publisher_id: int
@@ -166,6 +167,11 @@ class Record(NamedTuple):
     correlation_id: bytes = b""
     expiration_s: int | None = None
     payload: bytes = b""
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it is a message or a delete."""
+        return self.position > 0 and self.command != RecordCommand.MARK
 
     @property
     def bookmark(self) -> str:

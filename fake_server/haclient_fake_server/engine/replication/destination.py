@@ -57,6 +57,9 @@ CHUNK_BYTES: Final = 128 * 1024
 FRAME_BYTES: Final = 2**20
 """A frame ends with the record that exceeds this."""
 
+NO_TOPIC: Final = 0
+"""The topic id of a mark, which needs no definition."""
+
 CAUGHT_UP_S: Final = 1.0
 """A destination has caught up when it acknowledges within this time what was the end of the log."""
 
@@ -72,7 +75,7 @@ class DestinationStatus:
         is_sync: Whether persisted acks wait for it now.
         is_connected: Whether it has accepted the current connection.
         acknowledged: Position of this log up to which it has everything.
-        behind: How many records of this log it has not acknowledged.
+        behind: How many messages, deletes and marks of this log it has not acknowledged.
         links: How many connections it has accepted.
         missing: How many records of this log it lacks and can no longer accept, since it has later
             ones of a publisher that had lost them. They do not count as `behind`.
@@ -124,7 +127,7 @@ class Destination:
         self._cursor: Cursor | None = None
         self._known: dict[int, int] = {}
         self._in_flight: deque[tuple[int, int]] = deque()
-        self._defined_topics: set[int] = set()
+        self._defined_topics = {NO_TOPIC}
         self._catch_up_mark = (math.inf, math.inf)
 
     @property
@@ -183,7 +186,7 @@ class Destination:
         self.position = max(begin, journal.first_position)
         self.acked = self.position - 1
         self._cursor = None
-        self._defined_topics.clear()
+        self._defined_topics = {NO_TOPIC}
         self._in_flight.clear()
         self._catch_up_mark = (end - 1, now)
         self.is_ready = True

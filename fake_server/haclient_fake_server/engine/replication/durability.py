@@ -6,9 +6,10 @@ ack to which a publisher trims its store. Up to this position of the log every r
 is, the whole log is confirmed as soon as it is written.
 
 The unconfirmed part of the log is a queue of *ranges*, one for each batch (so that it ends where a
-block ends), each with the lowest sequence of every publisher in it. When a destination is down for
-long, adjacent ranges are merged: the queue stays short, and confirmation gets coarser. An ack that
-has to wait is held as an encoded frame, with the last position of its batch.
+block ends). For each publisher in it a range has the highest sequence before it, which a logon ack
+names while the range is the first that has the publisher. When a destination is down for long,
+adjacent ranges are merged: the queue stays short, and confirmation gets coarser. An ack that has to
+wait is held as an encoded frame, with the last position of its batch.
 
 The confirmed position never goes back, and the shell writes it to a file before the acks that
 depend on it go out, with what is known of each destination (`ReplicationProgress`). It survives a
@@ -19,12 +20,13 @@ reason the journal marks records that every synchronous destination had before t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from haclient_fake_server.engine.connections import Connection
+    from haclient_fake_server.engine.publishers import Publisher
 
 
 MAX_UNCONFIRMED_RANGES: Final = 1024
@@ -67,22 +69,23 @@ class UnconfirmedRange:
     Attributes:
         first: Position of the first one.
         after: Position that follows the last one.
-        lowest: By publisher id, the lowest sequence among them.
+        before: By id of each publisher with a record among them, the highest sequence that the log
+            has of it before them, 0 for none.
         last: Publisher and sequence of the last one.
         since: When the first was written, on the shell's clock.
     """
 
     first: int
     after: int
-    lowest: dict[int, int]
+    before: dict[int, int]
     last: tuple[int, int] | None
     since: float
 
     def merge(self, other: UnconfirmedRange) -> None:
         """Merge the range that follows into this one."""
         self.after, self.last = other.after, other.last
-        for publisher_id, sequence in other.lowest.items():
-            self.lowest.setdefault(publisher_id, sequence)
+        for publisher_id, sequence in other.before.items():
+            self.before.setdefault(publisher_id, sequence)
 
 
 class Durability:
@@ -121,10 +124,13 @@ class Durability:
         for unconfirmed in ranges:
             self._append(unconfirmed)
 
-    def lowest(self, publisher_id: int) -> int | None:
-        """The lowest sequence of a publisher that is not confirmed, `None` when all are."""
+    def confirmed_of(self, publisher_id: int) -> int | None:
+        """The highest sequence of a publisher below those that are not confirmed.
+
+        It is that of a message or a mark, 0 when there is none. `None` when all are confirmed.
+        """
         for unconfirmed in self._ranges:
-            found = unconfirmed.lowest.get(publisher_id)
+            found = unconfirmed.before.get(publisher_id)
             if found is not None:
                 return found
         return None
@@ -143,21 +149,27 @@ class Durability:
         self,
         first: int,
         after: int,
-        publishers: Mapping[int, tuple[int, int]],
+        publishers: Iterable[Publisher],
         *,
         last: tuple[int, int] | None,
         now: float,
     ) -> None:
         """The batch is over; its records are `first` up to but not including `after`.
 
-        `publishers` is empty where every destination had the records before this instance: they
-        may have to wait for those before them in the log, but a publisher may rely on them.
+        Args:
+            first: Their first position.
+            after: The position that follows them.
+            publishers: Those of the records. None where every destination had the records before
+                this instance: they may have to wait for those before them in the log, but a
+                publisher may rely on them.
+            last: Publisher and sequence of the last message in the log.
+            now: The time of the shell's clock in seconds.
         """
         self._held += ((after, connection, frame) for connection, frame in self._new)
         self._new.clear()
         if self.waits and after > first:
-            lowest = {number: low for number, (low, _) in publishers.items()}
-            self._append(UnconfirmedRange(first, after, lowest, last, now))
+            before = {each.id: each.before_batch for each in publishers}
+            self._append(UnconfirmedRange(first, after, before, last, now))
 
     def advance_confirmed(self, reached: int, *, end: int, last: tuple[int, int] | None) -> bool:
         """Every synchronous destination has everything up to a position.

@@ -14,8 +14,12 @@ subscribers would get an old message as a new one. It is dropped, and both sides
 logs differ permanently.
 
 Records of one sequence, which a delete over several topics makes, come in one frame and are
-appended or dropped together. Marks are not sent: each instance decides whether it refuses a message
-and which topics it logs, and tells a publisher that fails over to it.
+appended or dropped together.
+
+A mark says that its publisher has been told that a message is refused, or was published to a topic
+that is not logged. The mark is noted like such a message here: otherwise the publisher, when it
+fails over, would find that this instance lacks what was acknowledged. A mark that is not above the
+highest sequence says nothing new, and no log lacks it.
 
 A topic that is not logged here, or an instance of this one's name, ends the connection with a
 reason: to acknowledge such records would be wrong.
@@ -106,7 +110,7 @@ class Holdings:
         data, _ = journal.read(journal.seek(position), 2 * CHUNK_BYTES)
         chunk: dict[int, dict[int, None]] = {}
         for record in records_of(data):
-            if record.position:
+            if record.is_data:
                 chunk.setdefault(record.publisher_id, {})[record.sequence] = None
         self._chunks.appendleft(chunk)
 
@@ -237,7 +241,9 @@ class Replicas:
                 if record.command == RecordCommand.TOPIC:
                     self._define(source, record)
             for record in found:
-                if record.command != RecordCommand.TOPIC:
+                if record.command == RecordCommand.MARK:
+                    self._mark(record)
+                elif record.command != RecordCommand.TOPIC:
                     self._record(source, source.topics[record.topic_id], record)
         except (JournalFormatError, KeyError) as error:  # KeyError: a topic that was never defined
             self._refuse(connection, f"malformed records: {error}")
@@ -262,6 +268,14 @@ class Replicas:
             )
         source.topics[record.topic_id] = route
 
+    def _mark(self, record: Record) -> None:
+        """A publisher was seen with a sequence of which there is no message."""
+        state = self._state
+        publisher = state.publishers.of_id(record.publisher_id)
+        if record.sequence > publisher.seen:
+            publisher.seen = record.sequence
+            state.unnoted[publisher.id] = publisher
+
     def _record(self, source: _Source, route: Route, record: Record) -> None:
         """Apply one record, unless it is a duplicate or has to be dropped."""
         state = self._state
@@ -273,8 +287,6 @@ class Replicas:
                 source.drop(record)
             return
         self._unit = unit
-        flags = (record.flags & RecordFlag.USER_KEY) | RecordFlag.REPLICATED
-        if state.source_is_confirmed:
-            flags |= RecordFlag.CONFIRMED
+        flags = (record.flags & RecordFlag.USER_KEY) | state.source_flags
         own = record._replace(flags=flags, timestamp_us=state.now_us)
         self._applier.apply(route, publisher, own)

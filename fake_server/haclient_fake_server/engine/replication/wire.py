@@ -5,8 +5,8 @@
 `ack` of `replication`      the answer: its instance name, and as body its *vector*: 16 bytes per
                             publisher, id and highest sequence seen, little-endian
 `replicate`                 sender to receiver: `s` is the position of its last record in the
-                            sender's log; the body is records of the journal's format, a topic's
-                            definition before its first record on this connection
+                            sender's log; the body is data records and marks as in the journal,
+                            a topic's definition before its first record on this connection
 `ack` of `replicated`       receiver to sender: everything up to the position `s` is written here,
                             except for what the body names: 32 bytes per publisher, its id, the
                             lowest and the highest sequence and the number of the records that

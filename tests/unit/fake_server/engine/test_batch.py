@@ -79,17 +79,30 @@ def test_a_block_names_publishers_whose_sequences_are_assigned() -> None:
 
 
 @pytest.mark.row("ID2")
-def test_a_mark_has_no_position() -> None:
+def test_a_mark_has_its_place_in_the_log_and_is_no_message() -> None:
     batch, publisher = builder(), Publisher(4)
-    publisher.seen = 9
-    batch.mark(publisher)
-    assert not batch.has_data
+    publisher.noted, publisher.seen = 7, 9
+    batch.mark(publisher, RecordFlag.REPLICATED)
+    assert batch.find(4, 9) is None
     block = batch.build()
     assert block is not None
-    assert (block.first_position, block.next_position, block.marks) == (5, 5, ((4, 9, 0),))
+    assert (block.first_position, block.next_position, block.publishers) == (5, 6, {4: (9, 9)})
     (record,) = read_records(block.records, 0, len(block.records))
-    assert (record.command, record.sequence, record.position) == (RecordCommand.MARK, 9, 0)
-    assert publisher.noted == 9
+    assert (record.command, record.sequence, record.position) == (RecordCommand.MARK, 9, 5)
+    assert (record.flags, record.is_data) == (RecordFlag.REPLICATED, False)
+    assert (publisher.before_batch, publisher.noted, publisher.logged) == (7, 9, -1)
+
+
+@pytest.mark.row("ID2")
+def test_a_mark_after_a_message_of_its_publisher_widens_what_the_block_has_of_it() -> None:
+    batch, publisher = builder(), Publisher(4)
+    batch.append(route(), publisher, 8, body=b"", extras=NO_EXTRAS)
+    publisher.seen = 9
+    batch.mark(publisher)
+    block = batch.build()
+    assert block is not None
+    assert (block.next_position, block.publishers) == (7, {4: (8, 9)})
+    assert (publisher.before_batch, publisher.logged) == (0, 8)
 
 
 def test_a_message_of_this_very_batch_can_be_found() -> None:

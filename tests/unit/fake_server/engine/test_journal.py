@@ -154,9 +154,10 @@ def test_nothing_before_the_first_that_a_vector_lacks_is_lacking(
 def test_a_scan_knows_what_reading_each_record_would_tell(
     items: list[tuple[int, RecordCommand, int, bytes]],
 ) -> None:
+    positioned = {RecordCommand.PUBLISH, RecordCommand.SOW_DELETE, RecordCommand.MARK}
     records = [
         Record(
-            number if command in {RecordCommand.PUBLISH, RecordCommand.SOW_DELETE} else 0,
+            number if command in positioned else 0,
             publisher,
             10 * number,
             1000 * number,
@@ -177,6 +178,36 @@ def test_a_scan_knows_what_reading_each_record_would_tell(
         assert (low, high) == (sequences[0], sequences[-1])
     assert found.assigned == {r.publisher_id for r in messages if r.flags}
     assert found.last_position == (messages[-1].position if messages else 0)
+    messages = [record for record in messages if record.is_data]
     last = (messages[-1].publisher_id, messages[-1].sequence) if messages else None
     assert found.last == last
     assert (found.first_us, found.last_us) == (1000, 1000 * len(records))
+
+
+def marked(journal: MemoryJournal, publisher: int, sequence: int) -> None:
+    """Append a mark."""
+    position = journal.next_position
+    record = Record(position, publisher, sequence, 10**7, 0, RecordCommand.MARK)
+    ends = {publisher: (sequence, sequence)}
+    journal.append(Block(encode_record(record), 1, position, position + 1, 10**7, 10**7, ends))
+
+
+@pytest.mark.parametrize("position", [1, 2, 250, 261, 262, 1000, 1001])
+def test_the_highest_sequences_before_a_position_are_known(
+    journal: MemoryJournal, position: int
+) -> None:
+    marked(journal, 9, 4)
+    assert journal.highest_before(position) == ({7: 10 * (position - 1)} if position > 1 else {})
+    assert journal.highest_before(1002) == {7: 10_000, 9: 4}
+    assert MemoryJournal().highest_before(1) == {}
+
+
+def test_the_last_message_before_a_position_may_be_far_before_it(journal: MemoryJournal) -> None:
+    while journal.next_position < 6000:
+        marked(journal, 7, 10 * journal.next_position)
+    assert journal.find(7, 50_000) is None, "a mark is no message"
+    for position, wanted in ((6000, 1000), (1001, 1000), (501, 500), (2, 1)):
+        record = journal.last_before(position)
+        assert record is not None
+        assert record.position == wanted
+    assert journal.last_before(1) is MemoryJournal().last_before(1) is None

@@ -83,3 +83,29 @@ def test_a_deleted_key_with_blanks_stays_deleted() -> None:
         reader = group[name].client("reader")
         reader.send(c="sow", cid="1", t="named")
         assert [each.kind for each in reader.take()] == ["group_begin", "group_end"]
+
+
+@pytest.mark.row("TL1", "RB10")
+def test_a_log_that_ends_with_a_refusal_ends_with_the_message_before_it() -> None:
+    world = World()
+    peer = world.client("pubber")
+    peer.publish(3)
+    for sequence in (4, 5):
+        peer.publish(sequence, t="")
+    world.restart()
+    reader = world.client("reader")
+    reader.subscribe(bm="0|1|", a="completed")
+    (completed,) = reader.take()
+    assert completed.bookmark == "7094790850998930143|3|"
+
+
+def test_a_log_with_nothing_but_refusals_has_no_last_message() -> None:
+    world = World()
+    world.client("pubber").publish(1, t="")
+    world.restart()
+    reader = world.client("reader")
+    reader.subscribe(bm="0", a="completed")
+    (completed,) = reader.take()
+    assert completed.bookmark == "0"
+    world.client("pubber").publish(2, b"2")
+    assert reader.bodies() == [b"2"]

@@ -688,6 +688,45 @@ def test_an_inclusive_now_gives_the_last_message(world: World) -> None:
 
 
 @pytest.mark.row("RB8")
+def test_an_inclusive_now_gives_the_last_message_also_when_a_refusal_follows(world: World) -> None:
+    world.client("B").publish(100, t="")
+    assert replayed(world, "[0|1|:20990101T000000]") == ["B2"]
+    world.restart()
+    assert replayed(world, "[0|1|:20990101T000000]") == ["B2"]
+
+
+@pytest.mark.row("RB10", "RB16")
+@pytest.mark.parametrize("options", ["", "fully_durable"])
+@pytest.mark.parametrize("fields", [{}, {"filter": "/id IS NULL"}], ids=["all", "filtered"])
+def test_a_refusal_in_the_log_is_no_message_to_anybody(
+    options: str, fields: dict[str, str]
+) -> None:
+    world = World(ack_interval_s=0.0)
+    publisher = world.client("pubber")
+    for number in range(1, 7):
+        publisher.publish(number, b"%d" % number, t="" if number in {1, 3, 5, 6} else "orders")
+    reader = world.client("reader")
+    for sub_id, bookmark in (("epoch", "0"), ("4", f"{PUBBER}|4|"), ("now", "0|1|")):
+        reader.subscribe(sub_id, bm=bookmark, a="completed,persisted", opts=options, **fields)
+    world.advance(0.0)
+    taken = reader.take()
+    assert [each.data for each in taken if each.kind == "p"] == [b"2", b"4"]
+    acks = [(each.sub_id, each.ack_type, each.bookmark) for each in taken if each.kind == "ack"]
+    wanted = {(s, "completed", f"{PUBBER}|4|") for s in ("epoch", "4", "now")}
+    assert set(acks) == wanted | {(s, "persisted", bookmark) for s, _, bookmark in wanted}
+    assert len(acks) == 6
+    publisher.publish(7, t="")
+    publisher.publish(8, b"8")
+    delivered = [
+        (sub_id, each.data)
+        for each in reader.take()
+        if each.kind == "p"
+        for sub_id in each.sids.split(",")
+    ]
+    assert sorted(delivered) == [("4", b"8"), ("epoch", b"8"), ("now", b"8")]
+
+
+@pytest.mark.row("RB8")
 def test_a_range_that_ends_at_epoch_is_empty(world: World) -> None:
     assert replayed(world, "[0:0]") == []
 

@@ -665,3 +665,18 @@ def test_the_directory_of_a_publish_store_is_refused_and_left_alone(tmp_path: Pa
     with pytest.raises(StoreError, match="a client's publish store: give the broker a directory"):
         JournalFiles(tmp_path, RealDisk(), segment_bytes=SEGMENT_BYTES, instance_id=1)
     assert [file.name for file in tmp_path.iterdir()] == ["control"]
+
+
+def test_the_highest_sequences_before_a_position_are_known_in_any_segment(tmp_path: Path) -> None:
+    """A segment repeats at its beginning what those before it have."""
+    journal = filled(tmp_path)
+    for _ in range(2):
+        for position in (2, 11, 30, 31, 32, 33, 60, 101):
+            repeated = {9: 99} if journal.seek(position).segment > 1 else {}
+            assert journal.highest_before(position) == {7: 10 * (position - 1)} | repeated
+            record = journal.last_before(position)
+            assert record is not None
+            assert record.position == position - 1
+        journal.close()
+        journal = open_journal(tmp_path)
+    journal.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.replication.durability import (
     MAX_UNCONFIRMED_RANGES,
     Durability,
@@ -18,8 +19,10 @@ def waiting() -> Durability:
     return durability
 
 
-def write(durability: Durability, first: int, after: int, low: int = 1) -> None:
-    durability.written(first, after, {7: (low, low + 1)}, last=(7, after - 1), now=float(first))
+def write(durability: Durability, first: int, after: int, before: int = 0) -> None:
+    publisher = Publisher(7)
+    publisher.before_batch = before
+    durability.written(first, after, [publisher], last=(7, after - 1), now=float(first))
 
 
 def reach(durability: Durability, position: int, *, end: int) -> bool:
@@ -50,7 +53,7 @@ def test_an_ack_without_records_waits_for_those_before_it() -> None:
     connection = Connection(1, peer="test", now=0.0)
     write(durability, 1, 3)
     durability.hold(connection, b"flush")
-    durability.written(3, 3, {}, last=(7, 2), now=0.0)
+    durability.written(3, 3, (), last=(7, 2), now=0.0)
     reach(durability, 1, end=3)
     assert list(durability.released()) == []
     reach(durability, 2, end=3)
@@ -70,15 +73,15 @@ def test_nothing_waits_for_a_connection_that_has_gone() -> None:
 
 
 @pytest.mark.row("ID8")
-def test_the_lowest_sequence_that_is_not_confirmed_is_known() -> None:
+def test_the_highest_sequence_below_those_that_are_not_confirmed_is_known() -> None:
     durability = waiting()
-    write(durability, 1, 3, low=10)
-    write(durability, 3, 5, low=20)
-    assert [durability.lowest(7), durability.lowest(8)] == [10, None]
+    write(durability, 1, 3, before=10)
+    write(durability, 3, 5, before=20)
+    assert [durability.confirmed_of(7), durability.confirmed_of(8)] == [10, None]
     reach(durability, 2, end=5)
-    assert durability.lowest(7) == 20
+    assert durability.confirmed_of(7) == 20
     reach(durability, 4, end=5)
-    assert durability.lowest(7) is None
+    assert durability.confirmed_of(7) is None
 
 
 @pytest.mark.row("RE5")
@@ -95,15 +98,15 @@ def test_when_nothing_is_waited_for_everything_is_confirmed() -> None:
 def test_a_long_outage_makes_confirmation_coarser_and_not_the_queue_longer() -> None:
     durability = waiting()
     for number in range(1, 3 * MAX_UNCONFIRMED_RANGES):
-        write(durability, number, number + 1, low=number)
+        write(durability, number, number + 1, before=number)
     oldest = durability.oldest
     assert oldest is not None
-    assert (oldest.first, oldest.since, durability.lowest(7)) == (1, 1.0, 1)
+    assert (oldest.first, oldest.since, durability.confirmed_of(7)) == (1, 1.0, 1)
     assert oldest.after > 2
     assert not reach(durability, 1, end=3 * MAX_UNCONFIRMED_RANGES)
     assert reach(durability, oldest.after - 1, end=3 * MAX_UNCONFIRMED_RANGES)
     assert durability.passed == (7, oldest.after - 1)
-    assert durability.lowest(7) == oldest.after
+    assert durability.confirmed_of(7) == oldest.after
     assert reach(durability, 3 * MAX_UNCONFIRMED_RANGES - 1, end=3 * MAX_UNCONFIRMED_RANGES)
 
 
@@ -112,21 +115,22 @@ def test_a_publisher_is_not_forgotten_when_its_range_is_merged_into_another() ->
     """Each second batch is of another publisher; no order of merging leaves one out."""
     durability = waiting()
     for number in range(1, 3 * MAX_UNCONFIRMED_RANGES):
-        publisher = 7 + number % 2
+        publisher = Publisher(7 + number % 2)
+        publisher.before_batch = number
         durability.written(
             number,
             number + 1,
-            {publisher: (number, number)},
-            last=(publisher, number),
+            [publisher],
+            last=(publisher.id, number),
             now=float(number),
         )
-    assert [durability.lowest(publisher) for publisher in (7, 8, 9)] == [2, 1, None]
+    assert [durability.confirmed_of(publisher) for publisher in (7, 8, 9)] == [2, 1, None]
 
 
 @pytest.mark.row("RE11")
 def test_it_goes_on_where_it_was() -> None:
     durability = waiting()
     durability.restore([UnconfirmedRange(4, 6, {7: 40}, (7, 41), 0.0)], limit=4, passed=(7, 39))
-    assert (durability.limit, durability.passed, durability.lowest(7)) == (4, (7, 39), 40)
+    assert (durability.limit, durability.passed, durability.confirmed_of(7)) == (4, (7, 39), 40)
     assert not reach(durability, 3, end=6)
     assert reach(durability, 5, end=6)

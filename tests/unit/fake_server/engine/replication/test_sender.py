@@ -22,9 +22,20 @@ ASYNCHRONOUS: Mapping[str, tuple[str, ...]] = {"a": ("~b",), "b": ()}
 
 
 def linked(links: Mapping[str, tuple[str, ...]], downgrade_after_s: float | None = None) -> Group:
-    group = Group(links, downgrade_after_s=downgrade_after_s)
+    logged = (LogTopic("^orders"),)
+    group = Group(links, downgrade_after_s=downgrade_after_s, log_topics=logged)
     group.settle()
     return group
+
+
+def at_logon(world: World, name: str) -> tuple[int | None, int]:
+    """The sequences that a logon ack calls seen and persisted."""
+    peer = world.connect()
+    peer.send(c="logon", client_name=name, a="processed")
+    (answer,) = peer.take()
+    peer.close()
+    assert answer.position is not None
+    return answer.sequence, answer.position.sequence
 
 
 def sequences(peer: Peer) -> list[int | None]:
@@ -127,18 +138,151 @@ def test_a_logon_tells_what_was_seen_and_what_is_safe_everywhere() -> None:
 
 @pytest.mark.row("ID8", "PS9")
 @pytest.mark.parametrize("safe", [[], [7]])
-def test_a_logon_calls_no_number_safe_that_no_message_has(safe: list[int]) -> None:
+def test_a_logon_calls_safe_what_is_below_a_gap_of_numbers(safe: list[int]) -> None:
     group = linked(ONE_WAY)
     for sequence in safe:
         group["a"].client("p").publish(sequence)
     group.settle()
     group.cut("a", "b")
     group["a"].client("p").publish(1_700_000_000)
-    peer = group["a"].connect()
-    peer.send(c="logon", client_name="p", a="processed")
-    (answer,) = peer.take()
-    assert answer.position is not None
-    assert (answer.sequence, answer.position.sequence) == (1_700_000_000, 0)
+    for _ in range(2):
+        assert at_logon(group["a"], "p") == (1_700_000_000, sum(safe))
+        group.restart("a")
+
+
+@pytest.mark.row("ID8", "PS9")
+@pytest.mark.parametrize("restarted", ["", "a"])
+@pytest.mark.parametrize("topic", ["", "unlogged"], ids=["refused", "unlogged"])
+def test_a_logon_calls_safe_what_is_below_a_refusal(topic: str, restarted: str) -> None:
+    group = linked(ONE_WAY)
+    publisher = group["a"].client("p")
+    publisher.publish(1)
+    publisher.publish(2, t=topic)
+    group.settle()
+    assert sequences(publisher) == [1, 2]
+    group.cut("a", "b")
+    publisher.publish(3)
+    if restarted:
+        group.restart(restarted)
+    assert at_logon(group["a"], "p") == (3, 2)
+
+
+@pytest.mark.row("ID8", "RE4")
+def test_no_part_of_several_refusals_is_safe_while_a_destination_lacks_the_last() -> None:
+    group = linked(ONE_WAY)
+    publisher = group["a"].client("p")
+    publisher.publish(1)
+    group.settle()
+    group.cut("a", "b")
+    publisher.send_all(
+        [encode_frame({"c": "p", "t": "", "s": n, "a": "persisted"}) for n in (2, 3, 4)]
+    )
+    assert sequences(publisher) == [1]
+    for _ in range(2):
+        assert at_logon(group["a"], "p") == (4, 1), "b would lack 3"
+        group.restart("a")
+    group.heal()
+    assert at_logon(group["a"], "p") == at_logon(group["b"], "p") == (4, 4)
+
+
+@pytest.mark.row("ID8", "RE4", "AK3")
+@pytest.mark.parametrize("restarted", ["", "a", "b"])
+@pytest.mark.parametrize("topic", ["", "unlogged"], ids=["refused", "unlogged"])
+def test_a_refusal_is_told_once_every_synchronous_destination_knows_of_it(
+    topic: str, restarted: str
+) -> None:
+    group = linked(ONE_WAY)
+    publisher = group["a"].client("p")
+    publisher.publish(1)
+    group.settle()
+    group.cut("a", "b")
+    publisher.take()
+    publisher.publish(2, t=topic)
+    assert publisher.take() == []
+    assert at_logon(group["b"], "p") == (1, 1)
+    if restarted:
+        group.restart(restarted)
+    group.heal()
+    if restarted != "a":
+        assert sequences(publisher) == [2]
+    group.restart("b")
+    assert at_logon(group["b"], "p") == (2, 2)
+    assert group.messages("b") == group.messages("a")
+    group.heal()
+    status = group.status("a", "b")
+    assert (status.behind, status.missing) == (0, 0)
+
+
+@pytest.mark.row("RE5", "AK3")
+def test_a_refusal_does_not_wait_for_a_destination_that_was_downgraded() -> None:
+    group = linked(ONE_WAY, downgrade_after_s=5.0)
+    group.cut("a", "b")
+    publisher = group["a"].client("p")
+    publisher.publish(1, t="")
+    assert publisher.take() == []
+    group["a"].advance(5.1)
+    assert sequences(publisher) == [1]
+    publisher.publish(2, t="")
+    assert sequences(publisher) == [2]
+    assert at_logon(group["a"], "p") == (2, 2)
+    group.heal()
+    assert group.status("a", "b").is_sync
+    assert at_logon(group["b"], "p") == (2, 2)
+
+
+@pytest.mark.row("RE4", "RE1")
+@pytest.mark.parametrize(
+    "links",
+    [{"a": ("b",), "b": ("c",), "c": ()}, {"a": ("b",), "b": ("c",), "c": ("a",)}],
+    ids=["chain", "ring"],
+)
+def test_a_refusal_is_known_after_several_hops_and_goes_round_once(
+    links: Mapping[str, tuple[str, ...]],
+) -> None:
+    group = linked(links)
+    publisher = group["a"].client("p")
+    publisher.publish(1)
+    publisher.publish(2, t="")
+    group.settle()
+    ends = [group[name].engine.next_position for name in "abc"]
+    assert ends == [3, 3, 3]
+    assert [at_logon(group[name], "p") for name in "abc"] == [(2, 2)] * 3
+    for name in "abc":
+        group.restart(name)
+    group.settle()
+    assert [group[name].engine.next_position for name in "abc"] == ends
+
+
+@pytest.mark.row("RE4")
+def test_a_refusal_here_and_messages_there_are_no_difference_of_the_logs() -> None:
+    group = linked(PAIR)
+    group["a"].client("p").publish(1)
+    group.settle()
+    for link in group.links:
+        group.cut(*link)
+    group["a"].client("p").publish(2, t="")
+    there = group["b"].client("p")
+    there.publish(2, t="")
+    there.publish(3, b"taken")
+    group.heal()
+    assert errors(group["a"]) == errors(group["b"]) == []
+    assert [group.status(*link).behind for link in group.links] == [0, 0]
+    assert at_logon(group["a"], "p") == at_logon(group["b"], "p") == (3, 3)
+    assert group.sequences("a", "p") == group.sequences("b", "p") == {1, 3}
+
+
+@pytest.mark.row("RE4", "ID8")
+def test_a_refusal_that_came_from_an_instance_that_died_is_safe_on_both() -> None:
+    group = linked(PAIR)
+    publisher = group["a"].client("p")
+    publisher.publish(1, t="")
+    group.settle()
+    assert sequences(publisher) == [1]
+    group.cut("a", "b")
+    group.cut("b", "a")
+    for _ in range(2):
+        assert at_logon(group["b"], "p") == (1, 1)
+        group.restart("b")
 
 
 @pytest.mark.row("RE4", "ID8")
@@ -585,12 +729,7 @@ def test_what_a_publisher_sent_again_elsewhere_is_no_difference() -> None:
 
 def persisted_at_logon(world: World, name: str) -> int:
     """The sequence up to which a logon ack says that all is persisted."""
-    peer = world.connect()
-    peer.send(c="logon", client_name=name, a="processed")
-    (answer,) = peer.take()
-    peer.close()
-    assert answer.position is not None
-    return answer.position.sequence
+    return at_logon(world, name)[1]
 
 
 @pytest.mark.row("RE4", "RE11", "ID8")
