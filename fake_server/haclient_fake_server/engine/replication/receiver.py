@@ -27,16 +27,19 @@ reason: to acknowledge such records would be wrong.
 
 from __future__ import annotations
 
+import bisect
+from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from haclient_fake_server.engine.acks import Reason, Refused
-from haclient_fake_server.engine.journal import records_of
+from haclient_fake_server.engine.journal import blocks_of
 from haclient_fake_server.engine.logon import heartbeat
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.replication import wire
 from haclient_fake_server.engine.state import Severity
 from haclient_fake_server.journal.format import (
+    RECORD_HEADER,
     JournalFormatError,
     Record,
     RecordCommand,
@@ -56,8 +59,10 @@ if TYPE_CHECKING:
 
 
 CHUNK_BYTES: Final = 256 * 1024
-MAX_CHUNKS: Final = 4
-"""Parts of the log that are cached: one for each of several publishers that send at once."""
+MAX_PARTS: Final = 4
+"""Parts of the log of which the sequences of one publisher are cached."""
+MAX_CACHED: Final = 2**20
+"""Sequences that are cached, at eight bytes each; with one more part all are forgotten."""
 
 REPLACED: Final = "replaced by a newer replication connection"
 
@@ -66,8 +71,9 @@ class Holdings:
     """Tells whether the log already holds a message that a replica sends.
 
     Recent messages are looked up in the runs of consecutive sequences that each publisher has in
-    memory, older ones in the journal. The part of the journal that a look-up has read is cached,
-    since duplicates arrive in the order of the log.
+    memory, older ones in the journal. The sequences in the part of it that a look-up has read are
+    cached: the duplicates of each publisher arrive in the order of the log, but those of several
+    publishers may be far apart there.
 
     Args:
         journal: The log.
@@ -77,7 +83,8 @@ class Holdings:
     def __init__(self, journal: JournalReader, batch: BatchBuilder) -> None:
         self._journal = journal
         self._batch = batch
-        self._chunks: deque[dict[int, dict[int, None]]] = deque(maxlen=MAX_CHUNKS)
+        self._held: dict[int, deque[array[int]]] = {}
+        self._cached = 0
 
     def lacks(self, publisher: Publisher, sequence: int) -> bool:
         """Whether the log surely lacks a message, though it has a later one of its publisher.
@@ -90,13 +97,9 @@ class Holdings:
         return not held
 
     def _holds(self, publisher_id: int, sequence: int) -> bool:
-        for chunk in self._chunks:
-            known = chunk.get(publisher_id)
-            if known is None:
-                continue
-            first, last = next(iter(known)), next(reversed(known))
-            if first <= sequence <= last:  # in a log a publisher's sequences only rise
-                return sequence in known
+        for held in self._held.get(publisher_id, ()):
+            if held[0] <= sequence <= held[-1]:  # in a log a publisher's sequences only rise
+                return held[bisect.bisect_left(held, sequence)] == sequence
         position = self._journal.find(publisher_id, sequence)
         if position is None:
             return self._journal.first_position > 1 or (
@@ -106,13 +109,26 @@ class Holdings:
         return True
 
     def _cache(self, position: int) -> None:
-        journal = self._journal
+        """Read the part of the log around a position."""
+        journal, unpack, mark = self._journal, RECORD_HEADER.unpack_from, int(RecordCommand.MARK)
+        if self._cached > MAX_CACHED:
+            self._held.clear()
+            self._cached = 0
         data, _ = journal.read(journal.seek(position), 2 * CHUNK_BYTES)
-        chunk: dict[int, dict[int, None]] = {}
-        for record in records_of(data):
-            if record.is_data:
-                chunk.setdefault(record.publisher_id, {})[record.sequence] = None
-        self._chunks.appendleft(chunk)
+        found: dict[int, array[int]] = {}
+        for begin, end in blocks_of(data):
+            at = begin
+            while at < end:
+                fields: tuple[int, ...] = unpack(data, at)
+                at += fields[0]
+                if fields[4] and fields[2] != mark:  # a message or a delete
+                    held = found.get(fields[5])
+                    if held is None:
+                        held = found[fields[5]] = array("Q")
+                    held.append(fields[6])
+        for number, held in found.items():
+            self._held.setdefault(number, deque(maxlen=MAX_PARTS)).appendleft(held)
+            self._cached += len(held)
 
 
 class _Source:

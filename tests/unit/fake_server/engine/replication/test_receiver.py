@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from typing_extensions import override
 
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.identity import publisher_id
 from haclient_fake_server.engine import publishers
 from haclient_fake_server.engine.batch import NO_EXTRAS, BatchBuilder
-from haclient_fake_server.engine.journal import records_of
+from haclient_fake_server.engine.journal import MemoryJournal, records_of
 from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.replication import receiver, wire
 from haclient_fake_server.engine.replication.receiver import Holdings
@@ -290,11 +291,14 @@ def test_of_too_many_runs_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPat
     ]
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 256 * 1024])
+@pytest.mark.parametrize(
+    ("chunk_bytes", "max_cached"), [(1, 2**20), (256 * 1024, 2**20), (1, 0), (256 * 1024, 0)]
+)
 def test_after_a_restart_the_journal_is_looked_at(
-    chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+    chunk_bytes: int, max_cached: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(receiver, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(receiver, "MAX_CACHED", max_cached)
     world = World()
     peer, other = world.client("p"), world.client("q")
     for sequence in (3, 4, 7, 8, 9, 12):
@@ -303,3 +307,37 @@ def test_after_a_restart_the_journal_is_looked_at(
     publisher = Publisher(publisher_id("p"))
     publisher.seen = 12
     assert lacking(world, publisher, range(1, 13)) == [1, 2, 5, 6, 10, 11]
+
+
+class _CountingJournal(MemoryJournal):
+    """Counts how often it is read."""
+
+    reads = 0
+
+    @override
+    def read_bytes(self, number: int, count: int, offset: int) -> bytes:
+        self.reads += 1
+        return super().read_bytes(number, count, offset)
+
+
+def test_duplicates_of_publishers_who_are_far_apart_in_the_log_are_found_without_a_read_each() -> (
+    None
+):
+    journal = _CountingJournal()
+    batch = BatchBuilder(next_position=1, next_topic_id=1, now_us=0)
+    route = Route("orders", "json", logged=True, sow=None)
+    numbers, sequences = range(1, 21), range(2, 152, 2)
+    for number in numbers:
+        publisher = Publisher(number)
+        for sequence in sequences:
+            batch.append(route, publisher, sequence, body=bytes(5000), extras=NO_EXTRAS)
+            block = batch.build()
+            assert block is not None
+            journal.append(block)
+    holdings = Holdings(journal, batch)
+    restarted = [Publisher(number) for number in numbers]
+    for sequence in sequences:
+        for publisher in restarted:
+            assert not holdings.lacks(publisher, sequence)
+            assert sequence == 150 or holdings.lacks(publisher, sequence + 1)
+    assert journal.reads < 6 * len(numbers), "two for each stride of a log of 7.5 MB"
