@@ -38,9 +38,6 @@ MAX_FUNCTION_LINES = 60
 # Modules that hold no behaviour of their own, or are tested by name elsewhere.
 WITHOUT_MIRROR = {
     "haclient/_version.py": "one constant",
-    "fake_server/haclient_fake_server/engine/filters/nodes.py": (
-        "a tree without behaviour; the tests of parser and compiler build every node"
-    ),
     "haclient/ha.py": "tests/scenarios/test_ha_reconnecting.py runs it step by step",
     "haclient/transport/reconnector.py": "tests/scenarios/test_ha_reconnecting.py runs its steps",
     "haclient/stores.py": "re-exports; tests/packaging checks the names",

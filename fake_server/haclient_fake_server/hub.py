@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from haclient.protocol.messages import Message
     from haclient_fake_server.engine.replication.destination import DestinationStatus
     from haclient_fake_server.engine.replication.durability import ReplicationProgress
-    from haclient_fake_server.journal.progress_file import ProgressFile
+    from haclient_fake_server.journal.files import ProgressFile
 
 
 _log = logging.getLogger(__name__)

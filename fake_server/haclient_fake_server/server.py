@@ -26,8 +26,7 @@ from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.hub import Hub
-from haclient_fake_server.journal.files import JournalFiles, JournalStopped
-from haclient_fake_server.journal.progress_file import ProgressFile
+from haclient_fake_server.journal.files import JournalFiles, JournalStopped, ProgressFile
 from haclient_fake_server.kill_points import KillPoints
 from haclient_fake_server.listener import Listener, listen
 from haclient_fake_server.session import Dial, Session, dial_destination, keep_connected

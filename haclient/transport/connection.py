@@ -28,14 +28,13 @@ from haclient.errors import (
 from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
 from haclient.session.acks import PendingCommand, disconnect_error
-from haclient.session.heartbeat import Due, Heartbeat
+from haclient.session.connection_state import Due, Heartbeat
 from haclient.session.resume import CaughtUpClock
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Subscription
-from haclient.transport.link import Link
+from haclient.transport.link import Link, WireLog
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
-from haclient.transport.wire_log import WireLog
 from haclient.transport.writer import Writer
 
 _TINY_READ_BYTES: Final = 1024
@@ -288,7 +287,7 @@ class Connection:
     def _answer_heartbeat(self) -> None:
         """Answer a server that sends heartbeats without a request, but never in a storm.
 
-        With a heartbeat of our own the timer alone sends; see `haclient.session.heartbeat`.
+        With a heartbeat of our own the timer alone sends; see `haclient.session.connection_state`.
         """
         now = trio.current_time()
         if now >= self._answer_at:

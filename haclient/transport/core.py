@@ -34,8 +34,7 @@ from haclient.protocol.codec import Payload, encode_frame
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.session.acks import PendingCommand
-from haclient.session.connection_state import ConnectionState, ConnectionStatus
-from haclient.session.heartbeat import Heartbeat
+from haclient.session.connection_state import ConnectionState, ConnectionStatus, Heartbeat
 from haclient.session.logon import (
     MAX_ROUNDS,
     LoggedOn,
@@ -52,12 +51,12 @@ from haclient.transport.commands import Commander, Fields, delete_stored, drop_q
 from haclient.transport.connection import Connection
 from haclient.transport.dial import Dialler
 from haclient.transport.events import Events
+from haclient.transport.link import log_state
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
 from haclient.transport.publisher import Publisher, what_remains
 from haclient.transport.settings import TIMEOUT_S, Settings, seconds
 from haclient.transport.store_maintenance import StoreMaintenance, open_all
-from haclient.transport.wire_log import log_state
 from haclient.transport.writer import Writer
 
 _LAST_CALLS_S: Final = 5.0  # how long leaving the block waits for callbacks of what has happened

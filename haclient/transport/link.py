@@ -1,4 +1,4 @@
-"""The seam between this project and a byte stream.
+"""The seam between this project and a byte stream, and the log of what passes it.
 
 A `Link` is a connected, ordered, reliable stream of bytes with two non-blocking verbs and two
 waits. Client and reference broker use only this interface, so TCP, TLS, compression and the
@@ -11,18 +11,28 @@ The caller tries first, and waits only when the call returns `None`::
 
 On a broken link the verbs raise `OSError`; on a closed one the waits raise
 `trio.ClosedResourceError`. The verbs never block, and the waits never transfer bytes.
+
+`WireLog` writes the header of each frame to the logger `haclient.wire` at DEBUG, for bug reports:
+`> peer header` for each frame that was sent, `< peer header` for each that was received, `= client
+state` for each state. Bodies are left out and passwords are replaced. Only connections that were
+opened while the level was DEBUG are logged, because frame boundaries are known only from the first
+byte on. A connection that is not logged pays one comparison for each chunk.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
+import re
 import socket
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 
 import trio
 from typing_extensions import override
+
+from haclient.protocol.framing import MAX_FRAME_BYTES, FrameReader
 
 
 class Link(Protocol):
@@ -147,3 +157,43 @@ def _name(ask: Callable[[], tuple[str, int] | str]) -> str:
         return address
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+# -- the log of frames and states ----------------------------------------------------------------
+
+
+_logger = logging.getLogger("haclient.wire")
+# A header may be cut at a `}` within a value: then the password has no closing quote.
+_PASSWORD: Final = re.compile(r'("(?:pw|password)"\s*:\s*")(?:[^"\\]|\\.)*')
+
+
+class WireLog:
+    """The frames of one connection."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self._sent = FrameReader(MAX_FRAME_BYTES)
+
+    @classmethod
+    def if_enabled(cls, peer: str) -> WireLog | None:
+        """A log for a new connection, if frames are logged."""
+        return cls(peer) if _logger.isEnabledFor(logging.DEBUG) else None
+
+    def received(self, heads: Iterable[bytes]) -> None:
+        """Frames with these headers have arrived."""
+        for head in heads:
+            _logger.debug("< %s %s", self._peer, _shown(head))
+
+    def sent(self, data: memoryview | bytes) -> None:
+        """The next bytes have left, in pieces of any size."""
+        for head in self._sent.feed(data)[0]:
+            _logger.debug("> %s %s", self._peer, _shown(head))
+
+
+def log_state(client_name: str, state: str) -> None:
+    """A client has reached a state."""
+    _logger.debug("= %s %s", client_name, state)
+
+
+def _shown(head: bytes) -> str:
+    return _PASSWORD.sub(r"\1***", head.decode("utf-8", "backslashreplace"))

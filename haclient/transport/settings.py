@@ -22,8 +22,7 @@ from haclient.delay import DelayStrategy
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
-from haclient.session.connection_state import StateListener
-from haclient.session.heartbeat import Heartbeat
+from haclient.session.connection_state import Heartbeat, StateListener
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.message_queue import DEFAULT_CAP_BYTES, HandlerErrorPolicy, check_policy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES

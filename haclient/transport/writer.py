@@ -21,8 +21,7 @@ from typing import Final
 
 import trio
 
-from haclient.transport.link import Link
-from haclient.transport.wire_log import WireLog
+from haclient.transport.link import Link, WireLog
 from haclient_stores.interfaces import FrameLog
 
 FLUSH_BYTES: Final = 256 * 1024

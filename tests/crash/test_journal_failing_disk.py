@@ -14,9 +14,8 @@ import pytest
 
 from haclient_fake_server.engine.journal import Block
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
-from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.format import Record, encode_record
-from haclient_fake_server.journal.progress_file import ProgressFile
 from haclient_stores.disk.files import Disk
 from haclient_stores.errors import StoreError
 from simulation.disk import SimulatedDisk

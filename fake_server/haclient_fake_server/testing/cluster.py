@@ -46,9 +46,8 @@ from haclient_fake_server.testing.faults import (
     Slow,
     check_fault,
 )
-from haclient_fake_server.testing.memory_switch import MemorySwitch
 from haclient_fake_server.testing.processes import BrokerProcess
-from haclient_fake_server.testing.proxy import FaultProxy, Wire
+from haclient_fake_server.testing.proxy import FaultProxy, MemorySwitch, Wire
 
 if TYPE_CHECKING:
     from haclient_fake_server.engine.replication.destination import DestinationStatus

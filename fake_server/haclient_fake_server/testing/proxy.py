@@ -23,6 +23,11 @@ is the ack that the cut waits for.
 In the proxy each direction of a connection has two tasks: one reads and records the time, the other
 delays, splits, holds back or drops what was read, and sends the rest. So latency does not cost
 throughput. A partition holds what fits between the two tasks; then the sender has to wait.
+
+`MemorySwitch` applies the same faults to `mem://` connections, in virtual time::
+
+    switch = MemorySwitch(network())
+    switch.wire("client", "broker:1").apply(Cut(at_byte=100))
 """
 
 from __future__ import annotations
@@ -32,8 +37,9 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Protocol, Self
 from urllib.parse import urlsplit
 
 import trio
@@ -44,6 +50,7 @@ from haclient.protocol.framing import LENGTH, MAX_FRAME_BYTES, FrameReader
 from haclient.transport.nursery import open_nursery
 from haclient_fake_server.testing.faults import (
     BOTH,
+    CLIENT,
     LINK_FAULTS,
     Cut,
     Direction,
@@ -54,7 +61,11 @@ from haclient_fake_server.testing.faults import (
     check_fault,
 )
 
+if TYPE_CHECKING:
+    from haclient.transport.memory_network import MemoryConnection, MemoryNetwork, Pipe
+
 __all__ = ["CutTracker", "FaultProxy", "Wire", "WireConnection"]
+
 
 _DECODER: Final = MessageDecoder(expand_sow=False)
 
@@ -509,3 +520,115 @@ def _reset(stream: trio.SocketStream) -> None:
     with contextlib.suppress(OSError):  # the peer has closed it already
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
     stream.socket.close()
+
+
+# -- connections in memory -----------------------------------------------------------------------
+
+
+_UNLIMITED: Final = 2**62
+
+
+class MemorySwitch:
+    """Puts wires into the network of a `trio.run`; connections without a wire are not changed.
+
+    Args:
+        network: The network. The switch takes the place of its hooks `admit` and `connected`, and
+            calls the earlier ones after its own.
+    """
+
+    def __init__(self, network: MemoryNetwork) -> None:
+        self._wires: dict[tuple[str, str], Wire] = {}
+        self._network = network
+        self._next_admit, self._next_connected = network.admit, network.connected
+        network.admit = self._admit
+        network.connected = self._connected
+
+    def close(self) -> None:
+        """Restore the hooks of the network; the switch that was made last is closed first."""
+        self._network.admit, self._network.connected = self._next_admit, self._next_connected
+
+    def wire(self, source: str, address: str) -> Wire:
+        """The wire of the connections from one dialler to one listener.
+
+        Args:
+            source: The name under which the dialler is known; `CLIENT` for everyone without a wire
+                of their own.
+            address: `host:port` of the listener.
+        """
+        return self._wires.setdefault((source, address), Wire())
+
+    def _find(self, source: str, address: str) -> Wire | None:
+        return self._wires.get((source, address)) or self._wires.get((CLIENT, address))
+
+    def _admit(self, source: str, address: str) -> trio.Event | None:
+        wire = self._find(source, address)
+        if wire is not None and wire.refusing:
+            raise ConnectionRefusedError(111, "connections are refused")
+        if wire is not None and wire.barrier is not None:
+            return wire.barrier
+        return None if self._next_admit is None else self._next_admit(source, address)
+
+    def _connected(self, connection: MemoryConnection) -> None:
+        wire = self._find(connection.source, connection.target)
+        if wire is not None:
+            _MemoryWireConnection(wire, connection)
+        if self._next_connected is not None:
+            self._next_connected(connection)
+
+
+class _MemoryWireConnection:
+    """One connection, whose pipes carry out the faults of a wire."""
+
+    def __init__(self, wire: Wire, connection: MemoryConnection) -> None:
+        self._wire = wire
+        self._connection = connection
+        self._has_lost_bytes = self._silent = False
+        self._pipes: dict[Direction, Pipe] = {
+            "up": connection.client.sending,
+            "down": connection.client.receiving,
+        }
+        for direction, pipe in self._pipes.items():
+            pipe.tap = partial(self._tap, direction)
+        wire.join(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether at least one end is open."""
+        return self._connection.open
+
+    @property
+    def has_lost_bytes(self) -> bool:
+        """Whether it lost bytes, or one end has closed, of which the other may not know."""
+        return (
+            self._has_lost_bytes or self._connection.client.closed or self._connection.server.closed
+        )
+
+    def lose(self, how: How) -> None:
+        """Lose the connection now."""
+        match how:
+            case "reset":
+                self._silent = False
+                self.on_wire_changed()
+                self._connection.reset()
+            case "end":
+                self._connection.end()
+            case "silence":
+                self._silent = self._has_lost_bytes = True
+                self.on_wire_changed()
+
+    def on_wire_changed(self) -> None:
+        """Apply the state of the wire to both pipes."""
+        for direction, pipe in self._pipes.items():
+            dropped = self._wire.blocked.get(direction)
+            pipe.latency_s = self._wire.slow.latency_s
+            pipe.receive_bytes = self._wire.slow.piece_bytes or _UNLIMITED
+            pipe.held = dropped is False and not self._silent
+            pipe.silent = self._silent or dropped is True
+            pipe.changed()
+
+    def _tap(self, direction: Direction, data: bytes) -> tuple[bytes, Callable[[], None] | None]:
+        if self._silent or self._wire.blocked.get(direction):
+            self._has_lost_bytes = True
+            return b"", None
+        passed, how = self._wire.forward(self, direction, data)
+        return passed, None if how is None else partial(self.lose, how)

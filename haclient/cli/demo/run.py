@@ -34,8 +34,7 @@ from haclient.cli.demo.processes import (
     open_process_group,
     reserved_ports,
 )
-from haclient.cli.demo.trace import MAX_NUMBER, Mark, Step, TraceReader
-from haclient.cli.demo.verdict import Measures, Verdict, judge
+from haclient.cli.demo.trace import MAX_NUMBER, Mark, Measures, Step, TraceReader, Verdict, judge
 from haclient.cli.options import json_option, with_request
 from haclient.cli.output import Progress, both_on_terminal, print_report, print_result, progress_bar
 from haclient.cli.termination import ExitCode, run_until_signal

@@ -15,7 +15,7 @@ from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.engine.replication import wire
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.hub import Hub, SessionLike
-from haclient_fake_server.journal.progress_file import ProgressFile
+from haclient_fake_server.journal.files import ProgressFile
 from haclient_stores.disk.files import RealDisk
 from haclient_stores.errors import StoreFull
 from support.engine import decode

@@ -18,7 +18,7 @@ from haclient.errors import (
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient.session.acks import PendingCommand
-from haclient.session.heartbeat import Heartbeat
+from haclient.session.connection_state import Heartbeat
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Subscription
 from haclient.transport.connection import Connection

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 
@@ -7,7 +8,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient.transport.link import Link, TcpLink
+from haclient.protocol.codec import encode_frame
+from haclient.transport.link import Link, TcpLink, WireLog, log_state
 from haclient.transport.memory_network import link_pair
 
 Pair = tuple[Link, Link]
@@ -140,3 +142,37 @@ async def test_a_peer_that_has_already_gone_has_no_address() -> None:
     link = TcpLink(lone)
     assert link.peer == ""
     link.close()
+
+
+# -- the log of frames and states ----------------------------------------------------------------
+
+
+LOGON = {"c": "logon", "user_id": "me", "pw": 'se"cr\\et'}
+
+
+@pytest.mark.row("AT12")
+def test_headers_are_logged_in_both_directions_without_bodies_and_passwords(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "haclient.wire")
+    wire = WireLog.if_enabled("a:1")
+    assert wire is not None
+    wire.received([b'{"c":"ack","password" : "secret"}', b'{"c":"ack","pw":"secret}'])
+    frames = encode_frame(LOGON) + encode_frame({"c": "p", "t": "orders"}, b"payload")
+    for position in range(len(frames)):
+        wire.sent(frames[position : position + 1])
+    log_state("orders-7", "connected")
+    assert caplog.messages == [
+        '< a:1 {"c":"ack","password" : "***"}',
+        '< a:1 {"c":"ack","pw":"***',
+        '> a:1 {"c":"logon","user_id":"me","pw":"***"}',
+        '> a:1 {"c":"p","t":"orders"}',
+        "= orders-7 connected",
+    ]
+
+
+def test_nothing_is_looked_for_while_the_level_is_above_debug(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "haclient.wire")
+    assert WireLog.if_enabled("a:1") is None

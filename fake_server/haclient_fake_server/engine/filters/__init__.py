@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from haclient_fake_server.engine.filters.compiler import Filter, compile_filter
 from haclient_fake_server.engine.filters.document import Document, Path, Step
-from haclient_fake_server.engine.filters.lexer import FilterError, parse_path
 from haclient_fake_server.engine.filters.ordering import OrderBy, OrderByError, parse_order_by
+from haclient_fake_server.engine.filters.parser import FilterError, parse_path
 
 __all__ = [
     "Document",

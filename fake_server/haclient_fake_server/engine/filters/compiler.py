@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, assert_never
 
 from haclient_fake_server.engine.filters.document import Document
-from haclient_fake_server.engine.filters.lexer import FilterError
-from haclient_fake_server.engine.filters.nodes import (
+from haclient_fake_server.engine.filters.parser import (
     Affix,
     AllOf,
     AnyOf,
@@ -26,6 +25,7 @@ from haclient_fake_server.engine.filters.nodes import (
     Chain,
     Compare,
     Field,
+    FilterError,
     In,
     IsNan,
     IsNull,
@@ -34,8 +34,8 @@ from haclient_fake_server.engine.filters.nodes import (
     Negate,
     Node,
     Not,
+    parse_filter,
 )
-from haclient_fake_server.engine.filters.parser import parse_filter
 from haclient_fake_server.engine.filters.values import (
     COMPARISONS,
     Comparison,

@@ -12,7 +12,13 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from haclient.errors import HAClientError
 from haclient_fake_server.engine.filters.document import Document, Path
-from haclient_fake_server.engine.filters.lexer import FilterError, Kind, Token, parse_path, tokenize
+from haclient_fake_server.engine.filters.parser import (
+    FilterError,
+    Kind,
+    Token,
+    parse_path,
+    tokenize,
+)
 from haclient_fake_server.engine.filters.values import Number, Value
 
 T = TypeVar("T")

@@ -1,34 +1,359 @@
-"""From tokens to the syntax tree: recursive descent over the filter grammar.
+r"""From filter text to tokens and to the syntax tree: recursive descent over the filter grammar.
 
-One method per rule, weakest binding first: OR, AND, NOT, comparison, sum, product, sign, primary.
-The text has a length limit and the nesting a depth limit, so no text can exhaust the stack; every
-error in a text raises `FilterError`.
+**Tokens.** One pattern per kind of token, tried in turn at each position. Three things are worth
+knowing:
+
+* `/` begins a path when a name follows at once; a division has whitespace on both sides.
+* `-` and `.` may be part of a path's name, as in XML: `/trade-id`. Subtraction from a path needs
+  a space before it.
+* Escapes in strings make bytes (`\xHH` and three octal digits), so two of them may be one
+  character. Raw strings `r'...'` have no escapes at all.
+
+**The tree.** Chains of equal precedence are one node with many parts, not a tree as deep as the
+chain is long: `a AND b AND c` is one `AllOf`, and `1 + 2 - 3` one `Chain`. So the depth of a tree
+is that of the parentheses, NOTs and signs in the text, and those have a limit. The negated forms
+(`NOT IN`, `NOT LIKE` and so on) are `Not` around the positive one, which is how they are defined.
+
+**The parser.** One method per rule, weakest binding first: OR, AND, NOT, comparison, sum, product,
+sign, primary. The text has a length limit and the nesting a depth limit, so no text can exhaust the
+stack; every error in a text raises `FilterError`.
 """
 
 from __future__ import annotations
 
+import enum
+import re
 from collections.abc import Callable
-from typing import Final, assert_never
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias, assert_never
 
-from haclient_fake_server.engine.filters.lexer import FilterError, Kind, Token, parse_path, tokenize
-from haclient_fake_server.engine.filters.nodes import (
-    Affix,
-    AllOf,
-    AnyOf,
-    Between,
-    Chain,
-    Compare,
-    Field,
-    In,
-    IsNan,
-    IsNull,
-    Like,
-    Literal,
-    Negate,
-    Node,
-    Not,
+from typing_extensions import override
+
+from haclient.errors import HAClientError
+from haclient_fake_server.engine.filters.document import Path, Step
+from haclient_fake_server.engine.filters.values import (
+    COMPARISONS,
+    Value,
+    calculate,
+    normal,
+    number_from,
 )
-from haclient_fake_server.engine.filters.values import COMPARISONS, calculate, normal
+from haclient_fake_server.engine.patterns import to_bytes
+
+
+class FilterError(HAClientError):
+    """A filter, path or order cannot be parsed.
+
+    Attributes:
+        reason: The reason in a failure ack; for an order the broker sends `invalid orderby`.
+        position: Where in the text, in characters from 0.
+        expected: What was expected there.
+        found: What was found instead.
+    """
+
+    reason: Final = "bad filter"
+
+    def __init__(self, position: int, *, expected: str, found: str) -> None:
+        super().__init__(f"bad filter at character {position}: expected {expected}, found {found}")
+        self.position = position
+        self.expected = expected
+        self.found = found
+
+
+class Kind(enum.Enum):
+    """The kinds of tokens; the values are their names in error messages."""
+
+    NUMBER = "number"
+    STRING = "string"
+    RAW_STRING = "raw string"
+    PATH = "path"
+    WORD = "word"
+    SYMBOL = "symbol"
+    END = "the end"
+
+
+class Token(NamedTuple):
+    """One token.
+
+    Attributes:
+        kind: Its kind.
+        text: The text as written.
+        position: Where it begins, in characters from 0.
+        value: The number or string that it stands for.
+        word: Its name in the grammar: a word in upper case, or a symbol; else empty.
+    """
+
+    kind: Kind
+    text: str
+    position: int
+    value: Value = None
+    word: str = ""
+
+    @override
+    def __str__(self) -> str:
+        return self.kind.value if self.kind is Kind.END else repr(_short(self.text))
+
+
+_SPACES: Final = " \t\r\n\f\v"
+_TOKEN: Final = re.compile(
+    r"""[ \t\r\n\f\v]*(?:
+      (?P<RAW_STRING> [rR] (?: '[^']*' | "[^"]*" ) )
+    | (?P<STRING>     '(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*" )
+    | (?P<NUMBER>     (?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)? )
+    | (?P<PATH>       (?: / [^\s/()\[\],=<>!+*%'"|&^~;?{}\\]+ (?: \[[0-9]+\] )? )+
+                    | \[/ (?: [^\[\]] | \[[0-9]+\] )* \] )
+    | (?P<WORD>       [A-Za-z_][A-Za-z0-9_]* )
+    | (?P<SYMBOL>     == | != | <> | <= | >= | [=<>+*%(),-] | (?<!\S)/(?!\S) )
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_STEP: Final = re.compile(r"/([^/\[\]]+)(?:\[([0-9]{1,9})\])?")
+_ESCAPE: Final = re.compile(rb"\\(?:x([0-9A-Fa-f]{2})|([0-7]{3})|(.))", re.DOTALL)
+_NAMED_ESCAPES: Final = {
+    b"a": b"\a",
+    b"b": b"\b",
+    b"t": b"\t",
+    b"n": b"\n",
+    b"f": b"\f",
+    b"r": b"\r",
+}
+_SHOWN_CHARACTERS: Final = 40
+
+
+def tokenize(text: str) -> list[Token]:
+    """All tokens of `text`; the last is always `Kind.END`.
+
+    Raises:
+        FilterError: Something in the text is no token.
+    """
+    tokens: list[Token] = []
+    text = text.rstrip(_SPACES)
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise _unreadable(text, position)
+        name = str(match.lastgroup)
+        tokens.append(_token(Kind[name], match[name], match.start(name)))
+        position = match.end()
+    tokens.append(Token(Kind.END, "", len(text)))
+    return tokens
+
+
+def parse_path(text: str, position: int = 0) -> Path:
+    """The path that `text` spells, plain (`/a/b[0]`) or in brackets (`[/a b]`).
+
+    Args:
+        text: The path and nothing else.
+        position: Where it stands in a longer text, for the error.
+
+    Raises:
+        FilterError: It is no absolute path.
+    """
+    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    steps: list[Step] = []
+    end = 0
+    while match := _STEP.match(inner, end):
+        steps.append(Step(match[1], None if match[2] is None else int(match[2])))
+        end = match.end()
+    if end != len(inner) or not steps:
+        raise FilterError(position, expected="an absolute path such as /a/b", found=_quoted(text))
+    return Path(_canonical(steps), tuple(steps))
+
+
+def _canonical(steps: list[Step]) -> str:
+    return "".join(f"/{name}" if index is None else f"/{name}[{index}]" for name, index in steps)
+
+
+def _token(kind: Kind, text: str, position: int) -> Token:
+    match kind:
+        case Kind.NUMBER:
+            return Token(kind, text, position, number_from(text))
+        case Kind.STRING:
+            return Token(kind, text, position, _unescape(text[1:-1]))
+        case Kind.RAW_STRING:
+            return Token(kind, text, position, text[2:-1])
+        case Kind.WORD:
+            return Token(kind, text, position, word=text.upper())
+        case Kind.SYMBOL:
+            return Token(kind, text, position, word=text)
+        case Kind.PATH | Kind.END:
+            return Token(kind, text, position)
+        case _:
+            assert_never(kind)
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(_escaped, to_bytes(text)).decode("utf-8", "surrogateescape")
+
+
+def _escaped(match: re.Match[bytes]) -> bytes:
+    hexadecimal, octal, other = match.groups()
+    if hexadecimal is not None:
+        return bytes([int(hexadecimal, 16)])
+    if octal is not None:
+        return bytes([int(octal, 8) & 0xFF])
+    return _NAMED_ESCAPES.get(other, other)
+
+
+def _unreadable(text: str, position: int) -> FilterError:
+    """The error for unreadable text at `position`, with the likely intention."""
+    rest = text[position:].lstrip(_SPACES)
+    position = len(text) - len(rest)
+    match rest[0]:
+        case "'" | '"' as quote:
+            expected = f"a closing {quote} for the string"
+        case "/":
+            expected = "a path such as /a/b, or a division with a space on both sides"
+        case "[":
+            expected = "a path in brackets such as [/name with space]"
+        case _:
+            expected = "a path, a value or an operator"
+    return FilterError(position, expected=expected, found=_quoted(rest))
+
+
+def _quoted(text: str) -> str:
+    return repr(_short(text))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+# -- tokens --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant."""
+
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The value of a message at a path."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Negate:
+    """A minus sign."""
+
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Left-to-right arithmetic of one precedence: an operand, then (operator, operand) pairs."""
+
+    first: Node
+    rest: tuple[tuple[str, Node], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """One of the eight comparison operators."""
+
+    symbol: str
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Whether an element lies within both limits, limits included."""
+
+    operand: Node
+    low: Node
+    high: Node
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """Whether an element equals one of a set."""
+
+    operand: Node
+    choices: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """Whether a pattern is found in an element; a raw pattern is plain text."""
+
+    operand: Node
+    pattern: str
+    raw: bool
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Affix:
+    """Whether an element begins (or ends) with one of a set of texts."""
+
+    operand: Node
+    choices: tuple[Node, ...]
+    ends: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """Whether there is no value."""
+
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class IsNan:
+    """Whether the value is the float that is not a number."""
+
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Logical negation; of NULL it is NULL."""
+
+    operand: Node
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """AND: the first part that is not true decides."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """OR: the first part that is not false decides, and NULL is not false."""
+
+    parts: tuple[Node, ...]
+
+
+Node: TypeAlias = (
+    Literal
+    | Field
+    | Negate
+    | Chain
+    | Compare
+    | Between
+    | In
+    | Like
+    | Affix
+    | IsNull
+    | IsNan
+    | Not
+    | AllOf
+    | AnyOf
+)
+
+
+# -- the syntax tree -----------------------------------------------------------------------------
+
 
 MAX_FILTER_CHARACTERS: Final = 65_536
 """Longer filters are refused: each message is tested against each filter."""

@@ -25,8 +25,8 @@ from haclient.errors import HAClientError
 from haclient.protocol.identity import crc64
 from haclient_fake_server.engine.filters.compiler import Filter
 from haclient_fake_server.engine.filters.document import Document, Path
-from haclient_fake_server.engine.filters.lexer import parse_path
 from haclient_fake_server.engine.filters.ordering import OrderBy
+from haclient_fake_server.engine.filters.parser import parse_path
 from haclient_fake_server.engine.filters.values import Value
 from haclient_fake_server.engine.patterns import to_bytes
 

@@ -12,8 +12,7 @@ import pytest
 from haclient.cli.app import run
 from haclient.cli.demo.processes import DemoFailed
 from haclient.cli.demo.run import KILLS, MIN_MESSAGES, Kill, Pace, due_at, run_demo
-from haclient.cli.demo.trace import Mark, Step
-from haclient.cli.demo.verdict import Measures, Verdict, judge
+from haclient.cli.demo.trace import Mark, Measures, Step, Verdict, judge
 from haclient.cli.output import Progress
 
 TICK_S = 0.02
