@@ -283,3 +283,44 @@ def test_all_bookmark_stores_agree_with_the_model(
         ),
     )
     assert AllStores.steps >= max(steps, SHORT * STEPS // 2)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_killed_store_goes_on_where_adapters_were_told(seed: int) -> None:
+    """After each move of several publishers with acks: the bytes on disk give the same point."""
+    rng = random.Random(seed)
+    kept = Kept("logged", acked=True)
+    for _ in range(60):
+        mixed_move(rng, kept)
+        told = kept.world.subscription.recovery_point()
+        kept.world.check(told)
+        next_process = LoggedBookmarkStore(PATH, disk=kept.disk.after_kill())
+        assert positions(next_process.most_recent("s")) == positions(told)
+        if rng.random() < 0.03:
+            kept.crash()
+
+
+def mixed_move(rng: random.Random, kept: Kept) -> None:
+    """Batches of several publishers, discards mostly in order, lost links, acks, prunes."""
+    world = kept.world
+    match rng.choice(["arrive"] * 6 + ["discard"] * 6 + ["lose"] * 2 + ["ack"] * 3 + ["", "prune"]):
+        case "arrive":
+            for _ in range(rng.randint(1, 4)):
+                publisher = rng.randint(1, 3)
+                for _ in range(rng.randint(1, 3)):
+                    world.publish(publisher, rng.randint(1, 2))
+            world.deliver(rng.randint(1, 12))
+            world.hand_out(rng.randint(0, 12))
+        case "discard":
+            for _ in range(rng.randint(1, 8)):
+                world.discard(rng.choice([0, 0, 0, rng.randrange(20)]))
+        case "lose":
+            world.lose_link()
+        case "ack":
+            world.synced = min(len(world.log), world.synced + rng.randint(1, 6))
+            world.ack(rng.randrange(60))
+        case "prune":
+            kept.store.prune()
+        case _:
+            world.discard_up_to(rng.randrange(20))
+            world.complete()

@@ -242,6 +242,9 @@ def _entry_records(
         if discarded:
             yield word(Kind.DISCARDED, subscription), number
         following = number + 1
+    if following <= link_first:  # nothing of this link is left, or has come
+        yield next_word, link_first
+        yield begun
     if covered is not None:  # an ack that names this entry itself covers the same ones
         yield word(Kind.PERSISTED, subscription, covered[0]), covered[1]
 
@@ -546,7 +549,7 @@ def _pending_ack(
     reader: LogReader, tracker: SubscriptionTracker, publisher: int, sequence: int
 ) -> None:
     tracker.finished.set_pending_ack(publisher, sequence, before=reader.pending_before)
-    tracker.finished.apply_pending_ack(tracker.low_watermark)
+    tracker.apply_pending_ack()
 
 
 def _alias_of(reader: LogReader, tracker: SubscriptionTracker, _: int, old: int) -> None:

@@ -304,7 +304,7 @@ class RingJournal(Journal):
         Raises:
             StoreFull: There are too many publishers for one slot.
         """
-        self.tracker.finished.apply_pending_ack(self.tracker.low_watermark)
+        self.tracker.apply_pending_ack()
         self._advance()
         applied, resume, ids = self._applied, self._resume(), self._publishers.ids
         tracker = self.tracker
@@ -326,7 +326,7 @@ class RingJournal(Journal):
     def _save_moved(self) -> None:
         """The same where only vectors have moved: change the image of the last slot."""
         tracker, finished = self.tracker, self.tracker.finished
-        if finished.pending_ack and finished.apply_pending_ack(tracker.low_watermark):
+        if finished.pending_ack and tracker.apply_pending_ack():
             self._chunk = None  # its position may be of any publisher: start from scratch
             self.save()
             return

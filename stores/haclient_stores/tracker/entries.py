@@ -272,6 +272,21 @@ class Chunk:
                     found = number
         return found
 
+    def count_up_to(self, publisher: int, sequence: int) -> int:
+        """How many entries come before the first one of a publisher above a sequence.
+
+        Args:
+            publisher: The index of the publisher.
+            sequence: The highest sequence.
+        """
+        if self.publisher == publisher:
+            return bisect_right(self.sequences, sequence)
+        pairs = zip(self.publishers, self.sequences, strict=True) if self.publishers else ()
+        above = (
+            at for at, (each, value) in enumerate(pairs) if each == publisher and value > sequence
+        )
+        return next(above, len(self.numbers))
+
     @staticmethod
     def condensed(chunks: Iterable[Chunk]) -> Chunk:
         """Only the last entry of each publisher.

@@ -17,7 +17,7 @@ until everything that arrived before it is discarded. Pure.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from copy import copy
 from itertools import chain
@@ -219,43 +219,44 @@ class Finished:
         """The highest number of this link that an ack covers by place; 0 when there is none."""
         return self._covered_to
 
-    def apply_pending_ack(self, low_watermark: int) -> bool:
-        """Make the pending ack a recovery point if all that came before it is discarded.
+    def reach(self, publisher: int, sequence: int, before: int) -> None:
+        """Make a pending ack a recovery point.
 
         Args:
-            low_watermark: The lowest number that is not discarded.
-
-        Returns:
-            Whether it is one now.
+            publisher: The index of its publisher.
+            sequence: Its sequence.
+            before: All entries with a lower number were discarded, and taken.
         """
-        if self.pending_ack is None or low_watermark < self.pending_ack[2]:
-            return False
-        publisher, sequence, _ = self.pending_ack
         self.pending_ack = None
         self.recover({publisher: sequence})
         # The list now holds a position that is persisted everywhere and has nothing open before it,
-        # so entries of earlier links need no ack of their own any more. Those of the same publisher
-        # above the ack do: they would take its place in the list.
-        while self.waiting and self.waiting[0].numbers[0] < self.link_first:
-            newest = self.waiting[0].newest()
-            if newest.get(publisher, 0) > sequence:
+        # so entries of earlier links before it need no ack of their own any more. Those of the same
+        # publisher above the ack do: they would take its place in the list. How entries are cut
+        # into chunks must not matter: the next process reads them in other chunks.
+        before = min(before, self.link_first)
+        while self.waiting:
+            chunk = self.waiting[0]
+            count = min(chunk.count_up_to(publisher, sequence), bisect_left(chunk.numbers, before))
+            if not self._finish(count):
                 break
-            self.recover(newest)
-            self.waiting.popleft()
         self._release()
-        return True
 
     def _release(self) -> None:
         while self.waiting:
-            chunk = self.waiting[0]
-            count = self._covered_count(chunk)
-            if count:
-                self.recover(chunk.part(0, count).newest())
-            if count < len(chunk.numbers):
-                self.waiting[0] = chunk.part(count, len(chunk.numbers))
+            if not self._finish(self._covered_count(self.waiting[0])):
                 return
-            self._from = self.waiting.popleft().numbers[-1]
         self._grain = 1
+
+    def _finish(self, count: int) -> bool:
+        """Finish the first entries of the oldest waiting chunk; whether that is all of it."""
+        chunk = self.waiting[0]
+        if count:
+            self.recover(chunk.part(0, count).newest())
+        if count < len(chunk.numbers):
+            self.waiting[0] = chunk.part(count, len(chunk.numbers))
+            return False
+        self._from = self.waiting.popleft().numbers[-1]
+        return True
 
     def _covered_count(self, chunk: Chunk, begin: int = 0) -> int:
         """How many entries at the front of a discarded chunk are finished, at least `begin`."""

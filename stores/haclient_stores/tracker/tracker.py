@@ -123,7 +123,8 @@ class SubscriptionTracker(Resumption):
         self.at_end = False
         # By its place an ack covers entries of its own link only. What it has finished so far stays
         # finished: rows and records that the recovery point has passed are deleted already.
-        self.finished.recover(self.finished_sequences())
+        self.apply_pending_ack()
+        self._take_front()
         self.finished.begin(self.next_number, acked=acked)
 
     @override
@@ -390,13 +391,16 @@ class SubscriptionTracker(Resumption):
         else:  # a chunk of condensed entries spans numbers that stand for none
             self.slow_path_at = min(self.chunks[0].numbers[-1], self.unused.first - 1)
 
+    def _take_front(self) -> None:
+        chunk, count = self.front()
+        if chunk is not None and count:
+            self.finished.take(chunk.part(0, count))
+            self.chunks[0] = chunk.part(count, len(chunk.numbers))
+
     def condense(self) -> None:
         """Drop discarded entries that no answer depends on (see `entries`)."""
         if self.discarded_above.count:
-            chunk, count = self.front()
-            if chunk is not None and count:
-                self.finished.take(chunk.part(0, count))
-                self.chunks[0] = chunk.part(count, len(chunk.numbers))
+            self._take_front()
             self.chunks = condensed(
                 self.chunks, self.discarded_above.ranges(), self.finished.link_first
             )
@@ -431,11 +435,24 @@ class SubscriptionTracker(Resumption):
             publisher: The index of its publisher.
             sequence: Its sequence.
         """
-        self.finished.apply_pending_ack(self.low_watermark)
+        self.apply_pending_ack()
         if self.at_end and not self.conflated and not self.paused:
             self.finished.set_pending_ack(publisher, sequence, before=self.next_number)
         self.finished.covered(publisher, sequence, open_chunks=reversed(self.chunks))
-        self.finished.apply_pending_ack(self.low_watermark)
+        self.apply_pending_ack()
+
+    def apply_pending_ack(self) -> bool:
+        """Make the pending ack a recovery point if all that came before it is discarded.
+
+        Returns:
+            Whether it is one now.
+        """
+        pending = self.finished.pending_ack
+        if pending is None or self.low_watermark < pending[2]:
+            return False
+        self._take_front()
+        self.finished.reach(*pending)
+        return True
 
     @override
     def completed(self, bookmark: str) -> None:
@@ -459,7 +476,7 @@ class SubscriptionTracker(Resumption):
             self.start.items = (Bookmark(self.publishers.ids[publisher], sequence),)
         elif not finished.acked and not self.conflated:
             finished.set_pending_ack(publisher, sequence, before=self.next_number)
-            finished.apply_pending_ack(self.low_watermark)
+            self.apply_pending_ack()
 
     # -- asking -------------------------------------------------------------------------------
 
@@ -481,7 +498,7 @@ class SubscriptionTracker(Resumption):
 
     def finished_sequences(self) -> dict[int, int]:
         """The recovery point: the highest finished sequence of each publisher, by its index."""
-        self.finished.apply_pending_ack(self.low_watermark)
+        self.apply_pending_ack()
         return self.finished.with_part(*self.front())
 
     def front(self) -> tuple[Chunk | None, int]:

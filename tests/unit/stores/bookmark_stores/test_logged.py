@@ -588,6 +588,44 @@ def test_the_next_process_has_a_recovery_point_no_lower(path: Path, *, pruned: b
     store.close()
 
 
+def test_an_ack_after_a_prune_covers_by_place_nothing_of_an_earlier_link(path: Path) -> None:
+    store = LoggedBookmarkStore(path)
+    log = store.subscription("s")
+    log.begin(acked=True, start=None)
+    for number in log.log_batch(["1|1|", "2|1|"]):
+        log.discard(number)
+    log.link_lost(3)
+    log.begin(acked=True, start=None)
+    store.prune()  # nothing has come on the new link
+    log.persisted("2|1|")  # 1|1| came before it on the earlier link only
+    assert str(log.recovery_point()) == "0"
+    store.close()
+    store = LoggedBookmarkStore(path)
+    assert str(store.most_recent("s")) == "0"
+    store.close()
+
+
+def test_a_later_link_takes_no_recovery_point_back_however_entries_were_cut(path: Path) -> None:
+    store = LoggedBookmarkStore(path)
+    log = store.subscription("s")
+    log.begin(acked=True, start=None)
+    log.log_batch(["3|1|", "2|1|"])
+    log.log_batch(["2|5|", "2|6|"])  # the next process reads one chunk of four
+    log.discard(1)
+    log.persisted("2|1|")
+    log.link_lost(5)
+    log.begin(acked=True, start=None)
+    log.persisted("2|6|")
+    for number in (2, 3):
+        log.discard(number)
+    point = str(log.recovery_point())
+    assert point == "3|1|,2|5|"
+    store.close()
+    store = LoggedBookmarkStore(path)
+    assert str(store.most_recent("s")) == point
+    store.close()
+
+
 @pytest.mark.parametrize(
     "after",
     [

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from typing_extensions import override
@@ -99,13 +101,31 @@ def test_a_position_frees_what_waited_since_an_earlier_link() -> None:
     finished.take(Chunk([1], 0, [5]))
     finished.take(Chunk([2], 1, [9]))
     finished.begin(3, acked=True)
-    finished.set_pending_ack(1, 8, before=3)
-    finished.apply_pending_ack(2)
-    assert finished.recovered == {}
-    finished.apply_pending_ack(3)
+    finished.reach(1, 8, before=3)
     # B9 lies above the position of its publisher and has to wait for an ack of its own.
     assert finished.recovered == {1: 8, 0: 5}
     assert [list(chunk.numbers) for chunk in finished.waiting] == [[2]]
+
+
+def test_a_position_frees_the_same_however_entries_were_cut_into_chunks() -> None:
+    entries = [(1, 0, 5), (2, 1, 7), (3, 2, 1), (4, 1, 9), (5, 0, 6)]
+    for cuts in itertools.product((False, True), repeat=4):
+        finished = Finished(1, acked=True)
+        for begin, end in pairwise([0, *(at for at, cut in enumerate(cuts, 1) if cut), 5]):
+            numbers, publishers, sequences = zip(*entries[begin:end], strict=True)
+            finished.take(Chunk(numbers, MIXED, sequences, publishers))
+        finished.begin(6, acked=True)
+        finished.reach(1, 8, before=6)
+        assert finished.recovered == {1: 8, 0: 5, 2: 1}, cuts
+        assert [each for chunk in finished.waiting for each in chunk.numbers] == [4, 5]
+
+
+def test_a_position_frees_nothing_that_came_after_its_ack() -> None:
+    finished = Finished(1, acked=True)
+    finished.take(Chunk([1, 2, 3], 0, [5, 6, 7]))
+    finished.begin(4, acked=True)
+    finished.reach(1, 8, before=3)
+    assert finished.recovered == {1: 8, 0: 6}
 
 
 def test_the_front_of_an_open_chunk_counts_too() -> None:
@@ -126,6 +146,5 @@ def test_what_came_on_this_link_waits_for_its_own_ack_however_much_is_joined() -
     finished.begin(2, acked=True)
     for number in range(2, 200):
         finished.take(Chunk([number], 1, [number]))
-    finished.set_pending_ack(0, 5, before=200)
-    finished.apply_pending_ack(200)
+    finished.reach(0, 5, before=200)
     assert finished.recovered == {0: 5}  # publisher 1 was not acknowledged
