@@ -9,25 +9,20 @@ the log.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import trio
 
+from haclient.protocol.messages import Message
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy
 from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.engine.replication.destination import DestinationStatus
+from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.state import Effects
-from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.kill_points import KillPoint, KillPoints
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from haclient.protocol.messages import Message
-    from haclient_fake_server.engine.replication.destination import DestinationStatus
-    from haclient_fake_server.engine.replication.durability import ReplicationProgress
-    from haclient_fake_server.journal.files import ProgressFile
-
 
 _log = logging.getLogger(__name__)
 

@@ -7,18 +7,14 @@ import logging
 import resource
 import socket
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import trio
 
 from haclient.errors import UsageError
-from haclient.transport.link import TcpLink
+from haclient.transport.link import Link, TcpLink
 from haclient.transport.memory_network import network
-
-if TYPE_CHECKING:
-    from haclient.transport.link import Link
-
 
 BACKLOG: Final = 1024
 """Connections that may wait to be accepted: all clients of a failed server at once."""

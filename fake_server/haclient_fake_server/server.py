@@ -16,12 +16,13 @@ import secrets
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, cast
+from typing import Self, cast
 
 import trio
 
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
+from haclient.transport.link import Link
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.destination import DestinationStatus
@@ -31,9 +32,6 @@ from haclient_fake_server.kill_points import KillPoints
 from haclient_fake_server.listener import Listener, listen
 from haclient_fake_server.session import Dial, Session, dial_destination, keep_connected
 from haclient_stores.disk.files import Disk, RealDisk
-
-if TYPE_CHECKING:
-    from haclient.transport.link import Link
 
 __all__ = ["BrokerServer", "serve"]
 

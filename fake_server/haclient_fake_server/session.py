@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
@@ -22,13 +22,10 @@ from haclient.errors import HAClientError, ProtocolError
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import FrameReader
 from haclient.transport.dial import dial as dial_uri
+from haclient.transport.link import Link
+from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine.acks import SLOW_CLIENT_ACK
-
-if TYPE_CHECKING:
-    from haclient.transport.link import Link
-    from haclient_fake_server.config import BrokerConfig, ReplicateTo
-    from haclient_fake_server.hub import Hub
-
+from haclient_fake_server.hub import Hub
 
 SEND_BYTES: Final = 256 * 1024
 """How much is offered to the kernel at a time."""

@@ -37,17 +37,14 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
 
 import msgspec
 
 from haclient.errors import ProtocolError, UsageError
 from haclient.protocol.framing import LENGTH, MAX_FRAME_BYTES
 from haclient.protocol.messages import BY_SPELLING, Message, Unsigned
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
 
 HeaderFields: TypeAlias = "dict[str, str | int | None]"
 """Values by attribute of `Message`; `None` where a number could not be read."""

@@ -19,15 +19,13 @@ from __future__ import annotations
 import enum
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from typing_extensions import override
 
 from haclient.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = [
     "MAX_OPTIONS_LENGTH",

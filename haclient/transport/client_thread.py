@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import threading
 from threading import get_ident
-from typing import TYPE_CHECKING
 
 import trio
 from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.protocol.messages import MessageOwner
-
-if TYPE_CHECKING:
-    from haclient_stores.interfaces import SubscriptionLog
+from haclient_stores.interfaces import SubscriptionLog
 
 
 class ClientThread:

@@ -26,16 +26,14 @@ the second bar, a fraction in a timestamp).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from typing_extensions import override
 
 from haclient_stores.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = [
     "EPOCH",

@@ -7,12 +7,9 @@ per message.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from haclient_stores.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def check_bytes(name: str, value: object) -> int:

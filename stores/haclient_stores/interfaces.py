@@ -8,14 +8,12 @@ a thread while the others continue.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Iterator
+from typing import Protocol, runtime_checkable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from haclient_stores.bookmark import BookmarkList
-    from haclient_stores.errors import PublishGap
-    from haclient_stores.tracker.server_order import ServerOrder
+from haclient_stores.bookmark import BookmarkList
+from haclient_stores.errors import PublishGap
+from haclient_stores.tracker.server_order import ServerOrder
 
 __all__ = ["BookmarkStore", "FrameLog", "PublishStore", "SubscriptionLog"]
 

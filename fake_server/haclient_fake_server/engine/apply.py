@@ -14,7 +14,7 @@ views, conflation) consumes the same value.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
@@ -22,14 +22,12 @@ from haclient_fake_server.engine.batch import Extras
 from haclient_fake_server.engine.connections import Style
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_text
+from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.routes import FanoutGroup, Route
 from haclient_fake_server.engine.sow.table import SowError, SowRecord, recorded_keys
+from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import timestamp_text
 from haclient_fake_server.journal.format import EXPIRATION, Record, RecordCommand, RecordFlag
-
-if TYPE_CHECKING:
-    from haclient_fake_server.engine.publishers import Publisher
-    from haclient_fake_server.engine.routes import FanoutGroup, Route
-    from haclient_fake_server.engine.state import State
 
 
 class Changes(NamedTuple):

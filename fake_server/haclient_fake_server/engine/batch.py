@@ -5,10 +5,12 @@ Only two counters are kept between batches: the next position and the next topic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Block
 from haclient_fake_server.engine.patterns import to_bytes
+from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
@@ -18,10 +20,6 @@ from haclient_fake_server.journal.format import (
     encode_record,
     read_records,
 )
-
-if TYPE_CHECKING:
-    from haclient_fake_server.engine.publishers import Publisher
-    from haclient_fake_server.engine.routes import Route
 
 
 class Extras(NamedTuple):

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from typing_extensions import override
 
+from haclient.protocol.messages import Message
+from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.journal import Cursor
+from haclient_fake_server.engine.patterns import TopicMatcher
+from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.timers import NEVER
-
-if TYPE_CHECKING:
-    from haclient.protocol.messages import Message
-    from haclient_fake_server.engine.filters import Document
-    from haclient_fake_server.engine.journal import Cursor
-    from haclient_fake_server.engine.patterns import TopicMatcher
-    from haclient_fake_server.engine.publishers import Publisher
-
 
 SILENT_INTERVALS: Final = 2.5
 """A connection is closed when it was silent for so many heartbeat intervals."""

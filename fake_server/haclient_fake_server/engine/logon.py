@@ -14,8 +14,9 @@ intervals.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import (
     BEAT,
     Reason,
@@ -25,14 +26,10 @@ from haclient_fake_server.engine.acks import (
     name_in_use_ack,
     requested,
 )
+from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.requests import read_options
+from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import NEVER
-
-if TYPE_CHECKING:
-    from haclient.protocol.messages import Message
-    from haclient_fake_server.engine.connections import Connection
-    from haclient_fake_server.engine.state import State
-
 
 DEFAULT_MESSAGE_TYPE = "json"
 

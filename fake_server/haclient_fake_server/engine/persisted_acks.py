@@ -14,15 +14,12 @@ the broker.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from haclient_fake_server.engine.acks import ack
+from haclient_fake_server.engine.connections import BookmarkSubscription, Connection
 from haclient_fake_server.engine.replication.durability import MAX_HELD
-
-if TYPE_CHECKING:
-    from haclient_fake_server.engine.connections import BookmarkSubscription, Connection
-    from haclient_fake_server.engine.state import State
-
+from haclient_fake_server.engine.state import State
 
 MAX_ACKS_PER_TURN: Final = 1000
 """Subscriptions looked at before others get their turn: about a millisecond."""

@@ -11,26 +11,22 @@ is not logged, or that has no sequence, is acknowledged alone, since nothing lat
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
+from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, ack, requested
+from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS
+from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_bytes
+from haclient_fake_server.engine.persisted_acks import PersistedAcks
+from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.sow.table import SowError, merge_delta
+from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.format import Record, RecordFlag
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from haclient.protocol.messages import Message
-    from haclient_fake_server.engine.apply import Applier
-    from haclient_fake_server.engine.connections import Connection
-    from haclient_fake_server.engine.persisted_acks import PersistedAcks
-    from haclient_fake_server.engine.publishers import Publisher
-    from haclient_fake_server.engine.routes import Route
-    from haclient_fake_server.engine.state import State
-
 
 MAX_HEADER_BYTES: Final = 65_535
 """The longest SOW key or correlation id: a record has 16 bits for its length."""

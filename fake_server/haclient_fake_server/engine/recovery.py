@@ -6,7 +6,7 @@ is read only if there are SOW topics.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from haclient_fake_server.engine.apply import apply
 from haclient_fake_server.engine.journal import Scan, blocks_of, records_of, scan
@@ -15,15 +15,12 @@ from haclient_fake_server.engine.replication.durability import (
     ReplicationProgress,
     UnconfirmedRange,
 )
+from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.format import (
     Record,
     RecordCommand,
     RecordFlag,
 )
-
-if TYPE_CHECKING:
-    from haclient_fake_server.engine.state import State
-
 
 _CHUNK_BYTES: Final = 4 * 2**20
 

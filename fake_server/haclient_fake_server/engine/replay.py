@@ -31,18 +31,28 @@ follow the end without reading, so they cost a batch nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from haclient.errors import UsageError
 from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient_fake_server.engine.acks import Reason, Refused, ack
-from haclient_fake_server.engine.connections import LogEnd, Phase, Style
+from haclient_fake_server.engine.connections import (
+    BookmarkSubscription,
+    Connection,
+    LogEnd,
+    Phase,
+    Selection,
+    Style,
+)
 from haclient_fake_server.engine.filters import Document
-from haclient_fake_server.engine.journal import blocks_of, records_of
+from haclient_fake_server.engine.journal import Cursor, blocks_of, records_of
 from haclient_fake_server.engine.patterns import to_text
-from haclient_fake_server.engine.routes import frame_head
+from haclient_fake_server.engine.persisted_acks import PersistedAcks
+from haclient_fake_server.engine.routes import Route, frame_head
+from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import timestamp_text
 from haclient_fake_server.journal.format import (
     BLOCK_HEADER,
@@ -64,15 +74,6 @@ from haclient_stores.bookmark import (
     Timestamp,
     parse_bookmark,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from haclient_fake_server.engine.connections import BookmarkSubscription, Connection, Selection
-    from haclient_fake_server.engine.journal import Cursor
-    from haclient_fake_server.engine.persisted_acks import PersistedAcks
-    from haclient_fake_server.engine.routes import Route
-    from haclient_fake_server.engine.state import State
 
 
 class Span(NamedTuple):

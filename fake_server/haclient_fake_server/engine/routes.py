@@ -15,16 +15,12 @@ is rebuilt when the next message needs it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from haclient.protocol.codec import encode_string
-from haclient_fake_server.engine.connections import BookmarkSubscription
-
-if TYPE_CHECKING:
-    from haclient_fake_server.engine.connections import Connection, Subscription
-    from haclient_fake_server.engine.filters import Document
-    from haclient_fake_server.engine.sow.table import SowTopic
-
+from haclient_fake_server.engine.connections import BookmarkSubscription, Connection, Subscription
+from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.sow.table import SowTopic
 
 MAX_REMEMBERED_MASKS: Final = 256
 """Combinations of matching filters whose groups are kept; beyond it they are all rebuilt."""

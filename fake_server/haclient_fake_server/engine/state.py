@@ -8,28 +8,24 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import ack, requested
 from haclient_fake_server.engine.batch import BatchBuilder
+from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.journal import Block, JournalReader
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.publishers import Publisher, Publishers
 from haclient_fake_server.engine.replication.destination import Destination
 from haclient_fake_server.engine.replication.durability import Durability, ReplicationProgress
 from haclient_fake_server.engine.routes import Route, RouteTables
+from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.table import SowTopic
 from haclient_fake_server.engine.timers import Timers
 from haclient_fake_server.journal.format import RecordFlag
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from haclient.protocol.messages import Message
-    from haclient_fake_server.engine.connections import Connection
-    from haclient_fake_server.engine.journal import Block, JournalReader
-    from haclient_fake_server.engine.settings import EngineSettings
-
 
 MAX_REFUSALS_REPORTED: Final = 20
 """Refusals of one batch that the log describes: a client in a loop must not fill the disk."""

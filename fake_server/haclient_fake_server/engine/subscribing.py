@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
 from haclient_fake_server.engine.acks import Reason, Refused, requested
-from haclient_fake_server.engine.connections import BookmarkSubscription, Subscription
-from haclient_fake_server.engine.replay import span_of
+from haclient_fake_server.engine.connections import BookmarkSubscription, Connection, Subscription
+from haclient_fake_server.engine.persisted_acks import PersistedAcks
+from haclient_fake_server.engine.replay import Replay, Span, span_of
 from haclient_fake_server.engine.requests import Request, read_options, read_request
+from haclient_fake_server.engine.state import State
 from haclient_stores.bookmark import Now, parse_bookmark
-
-if TYPE_CHECKING:
-    from haclient.protocol.messages import Message
-    from haclient.protocol.options import Options
-    from haclient_fake_server.engine.connections import Connection
-    from haclient_fake_server.engine.persisted_acks import PersistedAcks
-    from haclient_fake_server.engine.replay import Replay, Span
-    from haclient_fake_server.engine.state import State
-
 
 MAX_SUBSCRIPTIONS = 100_000
 """Subscriptions of one connection: a client that leaks them is refused more."""

@@ -21,7 +21,7 @@ from contextlib import AsyncExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, get_args
+from typing import Final, Literal, Self, TypeAlias, get_args
 
 import trio
 
@@ -48,9 +48,6 @@ from haclient_fake_server.testing.faults import (
 )
 from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_fake_server.testing.proxy import FaultProxy, MemorySwitch, Wire
-
-if TYPE_CHECKING:
-    from haclient_fake_server.engine.replication.destination import DestinationStatus
 
 __all__ = ["Cluster", "LocalBroker", "On", "ProcessBroker", "arguments_of", "run_cluster"]
 

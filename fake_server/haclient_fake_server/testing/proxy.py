@@ -39,7 +39,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import Final, Protocol, Self
 from urllib.parse import urlsplit
 
 import trio
@@ -47,6 +47,7 @@ import trio
 from haclient.errors import HAClientError
 from haclient.protocol.codec import MessageDecoder
 from haclient.protocol.framing import LENGTH, MAX_FRAME_BYTES, FrameReader
+from haclient.transport.memory_network import MemoryConnection, MemoryNetwork, Pipe
 from haclient.transport.nursery import open_nursery
 from haclient_fake_server.testing.faults import (
     BOTH,
@@ -60,9 +61,6 @@ from haclient_fake_server.testing.faults import (
     Slow,
     check_fault,
 )
-
-if TYPE_CHECKING:
-    from haclient.transport.memory_network import MemoryConnection, MemoryNetwork, Pipe
 
 __all__ = ["CutTracker", "FaultProxy", "Wire", "WireConnection"]
 

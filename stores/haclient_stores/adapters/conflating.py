@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from typing_extensions import override
 
@@ -13,9 +13,6 @@ from haclient_stores.adapters.recovery_point import (
     TimedAdapter,
 )
 from haclient_stores.checks import check_adapter, check_count, check_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["ConflatingRecoveryPointAdapter"]
 

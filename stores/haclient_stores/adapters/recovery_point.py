@@ -21,13 +21,11 @@ points and calls `close`. `update`, `purge` and `poll` only enqueue.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from haclient_stores.bookmark import Bookmark, BookmarkList
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = [
     "CAUGHT_UP_EVERY_US",

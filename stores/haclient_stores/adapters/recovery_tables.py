@@ -12,16 +12,13 @@ Reads and writes run in the caller's transaction; only `transaction` commits.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from haclient_stores.adapters.recovery_point import RecoveryPoint, positions
 from haclient_stores.bookmark import BookmarkList
 from haclient_stores.checks import check_has, check_text
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
 
 _POINTS: Final = "haclient_recovery_points"
 _DONE: Final = "haclient_done"

@@ -39,8 +39,9 @@ thread while the client runs, if the driver allows that; `trim` and `purge` may 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from typing_extensions import override
 
@@ -50,13 +51,9 @@ from haclient_stores.bookmark import Bookmark
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.subscription import Discard, Journal, Subscription
 from haclient_stores.bookmark_stores.tracked_store import point_of, server_order_of
+from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 from haclient_stores.errors import UsageError
 from haclient_stores.tracker.tracker import DUPLICATE, SubscriptionTracker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 
 __all__ = ["Connection", "Delivered", "TransactionalRecoveryPoint"]
 

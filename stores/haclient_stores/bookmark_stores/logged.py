@@ -17,15 +17,19 @@ from __future__ import annotations
 import logging
 import threading
 from array import array
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, NoReturn, cast
+from typing import Final, NoReturn, cast
 
 from typing_extensions import override
 
 from haclient_stores import framing
+from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
 from haclient_stores.bookmark_stores import record_file
 from haclient_stores.bookmark_stores.prune_policy import LogUsage, PrunePolicy, PruneSchedule
-from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES
+from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES, RecordFile
 from haclient_stores.bookmark_stores.records import (
     BadRecord,
     Kind,
@@ -41,27 +45,15 @@ from haclient_stores.bookmark_stores.records import (
 )
 from haclient_stores.bookmark_stores.subscription import Discard, Journal, Subscription
 from haclient_stores.bookmark_stores.tracked_store import BookmarkFileStore
+from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 from haclient_stores.checks import check_callable, check_has
-from haclient_stores.disk.durable_file import DurableFile
-from haclient_stores.disk.files import PAGE_BYTES
-from haclient_stores.disk.threads import Gate
+from haclient_stores.disk.durable_file import Durability, DurableFile
+from haclient_stores.disk.files import PAGE_BYTES, Disk, File
+from haclient_stores.disk.threads import Gate, ThreadBinding
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.tools.explain import Survival
-from haclient_stores.tracker.entries import Alias, Chunk
+from haclient_stores.tracker.entries import Alias, Chunk, Publishers
 from haclient_stores.tracker.tracker import SubscriptionTracker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
-    from haclient_stores.bookmark_stores.record_file import RecordFile
-    from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
-    from haclient_stores.disk.durable_file import Durability
-    from haclient_stores.disk.files import Disk, File
-    from haclient_stores.disk.threads import ThreadBinding
-    from haclient_stores.tracker.entries import Publishers
 
 __all__ = ["LoggedBookmarkStore"]
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import zlib
 from array import array
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from haclient_stores import framing
 from haclient_stores.bookmark_stores.records import Kind
@@ -26,14 +27,8 @@ from haclient_stores.disk.checksummed_log import (
     clear_tail,
     read_blocks,
 )
-from haclient_stores.disk.files import PAGE_BYTES
+from haclient_stores.disk.files import PAGE_BYTES, File, Region
 from haclient_stores.errors import StoreCorrupt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from haclient_stores.disk.files import File, Region
-
 
 LOG_MAGIC: Final = b"HABMKLOG"
 BLOCK_BYTES: Final = 64 * 1024

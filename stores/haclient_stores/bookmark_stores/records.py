@@ -16,22 +16,19 @@ entries never change and only containers are copied. Pure.
 from __future__ import annotations
 
 import enum
+from array import array
 from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from itertools import compress, islice, pairwise
 from operator import ne
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from typing_extensions import override
 
 from haclient_stores.bookmark import LAST_MICROSECOND, Bookmark, Timestamp
 from haclient_stores.tracker.entries import MIXED, Publishers
 from haclient_stores.tracker.tracker import SubscriptionTracker
-
-if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Callable, Iterator, Sequence
-
 
 _KIND_SHIFT: Final = 56
 _SUBSCRIPTION_SHIFT: Final = 32

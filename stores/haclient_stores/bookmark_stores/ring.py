@@ -39,37 +39,31 @@ import contextlib
 import logging
 import struct
 import zlib
+from collections.abc import Generator, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from typing_extensions import override
 
 from haclient_stores import framing
+from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
 from haclient_stores.bookmark_stores.records import Kind
 from haclient_stores.bookmark_stores.subscription import Discard, Journal, Subscription
 from haclient_stores.bookmark_stores.tracked_store import BookmarkFileStore
+from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 from haclient_stores.checks import check_count
-from haclient_stores.disk.durable_file import DurableFile
-from haclient_stores.disk.files import PAGE_BYTES
+from haclient_stores.disk.durable_file import Durability, DurableFile
+from haclient_stores.disk.files import PAGE_BYTES, Disk
+from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
 from haclient_stores.tools.explain import Survival
-from haclient_stores.tracker.entries import MIXED, Chunk
+from haclient_stores.tracker.entries import MIXED, Chunk, Publishers
 from haclient_stores.tracker.server_order import ServerOrder
 from haclient_stores.tracker.tracker import SubscriptionTracker
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
-    from contextlib import AbstractContextManager
-    from pathlib import Path
-
-    from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
-    from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
-    from haclient_stores.disk.durable_file import Durability
-    from haclient_stores.disk.files import Disk
-    from haclient_stores.disk.threads import ThreadBinding
-    from haclient_stores.tracker.entries import Publishers
 
 __all__ = [
     "RING_MAGIC",

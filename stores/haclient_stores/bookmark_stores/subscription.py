@@ -11,25 +11,20 @@ gate while it copies (`Gate`).
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from threading import get_ident
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from typing_extensions import override
 
+from haclient_stores.bookmark import BookmarkList
 from haclient_stores.bookmark_stores.records import Kind, begun_flags
-from haclient_stores.disk.threads import Gate
+from haclient_stores.disk.threads import Gate, ThreadBinding
 from haclient_stores.interfaces import SubscriptionLog
-from haclient_stores.tracker.server_order import log_name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from contextlib import AbstractContextManager
-
-    from haclient_stores.bookmark import BookmarkList
-    from haclient_stores.disk.threads import ThreadBinding
-    from haclient_stores.tracker.entries import Alias, Chunk
-    from haclient_stores.tracker.server_order import ServerOrder
-    from haclient_stores.tracker.tracker import SubscriptionTracker
+from haclient_stores.tracker.entries import Alias, Chunk
+from haclient_stores.tracker.server_order import ServerOrder, log_name
+from haclient_stores.tracker.tracker import SubscriptionTracker
 
 
 class Discard(Protocol):

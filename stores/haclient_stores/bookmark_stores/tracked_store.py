@@ -7,15 +7,17 @@ with a file also inherit the lock and the ownership of the file.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from haclient_stores.adapters.recovery_point import RecoveryPoint, positions
+from haclient_stores.adapters.recovery_point import RecoveryPoint, RecoveryPointAdapter, positions
 from haclient_stores.bookmark import LAST_MICROSECOND, Bookmark, BookmarkList
+from haclient_stores.bookmark_stores.subscription import Subscription
+from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 from haclient_stores.checks import check_adapter, check_has, check_utf8
-from haclient_stores.disk.durable_file import check_durability
+from haclient_stores.disk.durable_file import Durability, check_durability
 from haclient_stores.disk.files import Disk, RealDisk
 from haclient_stores.disk.ownership import Ownership, check_path
 from haclient_stores.disk.threads import ThreadBinding
@@ -24,15 +26,7 @@ from haclient_stores.interfaces import BookmarkStore
 from haclient_stores.tools.explain import Explanation, Survival, explain
 from haclient_stores.tracker.entries import Publishers
 from haclient_stores.tracker.server_order import NOWHERE, ServerOrder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
-    from haclient_stores.bookmark_stores.subscription import Subscription
-    from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
-    from haclient_stores.disk.durable_file import Durability
-    from haclient_stores.tracker.tracker import SubscriptionTracker
+from haclient_stores.tracker.tracker import SubscriptionTracker
 
 __all__ = ["BookmarkFileStore", "TrackedBookmarkStore", "point_of", "server_order_of"]
 

@@ -8,15 +8,12 @@ and is replayed at each restart. The usual reason is a path through a handler th
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from haclient_stores.checks import check_callable, check_seconds
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["OldUndiscarded", "UndiscardedWatch"]
 

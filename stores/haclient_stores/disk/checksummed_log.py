@@ -27,17 +27,13 @@ import contextlib
 import logging
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
+from haclient_stores.disk.files import File
 from haclient_stores.errors import StoreCorrupt, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from haclient_stores.disk.files import File
-
 
 _CHUNK_BYTES: Final = 2**20
 _position = struct.Struct("<Q")

@@ -13,13 +13,10 @@ process too. So a successful `fsync` covers only pages that were written since t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from haclient_stores.checks import check_seconds, check_word
-
-if TYPE_CHECKING:
-    from haclient_stores.disk.files import File
-
+from haclient_stores.disk.files import File
 
 Durability = Literal["process", "group", "fsync"]
 _DURABILITIES: Final = ("process", "group", "fsync")

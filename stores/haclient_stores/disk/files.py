@@ -22,16 +22,13 @@ import mmap
 import os
 import weakref
 from abc import abstractmethod
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from typing_extensions import override
 
 from haclient_stores.errors import StoreError, StoreFull, StoreLocked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
 
 PAGE_BYTES: Final = 4096  # reaches the disk as a whole or not at all, except for torn sectors
 

@@ -8,15 +8,11 @@ bookmarks are in it, even while no process has it open. `threads` says which thr
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from haclient_stores import framing
 from haclient_stores.checks import check_text
-from haclient_stores.disk.files import PAGE_BYTES
+from haclient_stores.disk.files import PAGE_BYTES, Disk, File
 from haclient_stores.errors import StoreLocked, UsageError
-
-if TYPE_CHECKING:
-    from haclient_stores.disk.files import Disk, File
 
 
 def check_path(path: str | Path, what: str) -> Path:

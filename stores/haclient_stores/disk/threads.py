@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Generator
 from threading import get_ident
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from haclient_stores.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
 
 _LOOK_AGAIN_S: Final = 0.0001  # an operation takes microseconds
 

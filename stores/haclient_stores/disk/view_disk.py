@@ -11,17 +11,14 @@ in that case.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from typing_extensions import override
 
 from haclient_stores.disk.files import Disk, File, RealDisk, Region
 from haclient_stores.errors import StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 _T = TypeVar("_T")
 

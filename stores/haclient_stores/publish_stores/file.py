@@ -7,23 +7,20 @@ It is the segment log over mapped files. `publish_log` explains each durability,
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from typing_extensions import override
 
 from haclient_stores.disk.durable_file import Durability, DurabilityOptions
+from haclient_stores.disk.files import Disk
 from haclient_stores.errors import UsageError
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.segment import Limits
 from haclient_stores.publish_stores.segment_file import SEAL_BYTES
 from haclient_stores.publish_stores.store_directory import StoreDirectory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from haclient_stores.disk.files import Disk
 
 __all__ = [
     "DEFAULT_FILE_BYTES",

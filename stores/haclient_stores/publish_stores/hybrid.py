@@ -21,13 +21,15 @@ the sequences that the segments in memory can use: after a kill, the next proces
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 from typing_extensions import override
 
 from haclient_stores.checks import check_bytes
 from haclient_stores.disk.durable_file import Durability, DurabilityOptions
-from haclient_stores.disk.files import Region, Writable, anonymous_region
+from haclient_stores.disk.files import Disk, Region, Writable, anonymous_region
 from haclient_stores.errors import UsageError
 from haclient_stores.publish_stores.file import DEFAULT_FILE_BYTES
 from haclient_stores.publish_stores.publish_log import PublishLog
@@ -39,14 +41,7 @@ from haclient_stores.publish_stores.segment_file import (
     frames_below,
 )
 from haclient_stores.publish_stores.store_directory import StoreDirectory, highest_number
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from haclient_stores.disk.files import Disk
-    from haclient_stores.publish_stores.window import PublishWindow
-
+from haclient_stores.publish_stores.window import PublishWindow
 
 DEFAULT_HYBRID_MEMORY_BYTES: Final = 64 * 2**20
 DEFAULT_HYBRID_SEGMENT_BYTES: Final = 2**20

@@ -6,22 +6,19 @@ checksums. It survives lost links, not the process.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from typing_extensions import override
 
 from haclient_stores.checks import check_text
 from haclient_stores.disk.files import Region, Writable, anonymous_region
 from haclient_stores.disk.threads import ThreadBinding
+from haclient_stores.errors import PublishGap
 from haclient_stores.interfaces import PublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.segment import Limits, Segment, SegmentStorage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from haclient_stores.errors import PublishGap
-    from haclient_stores.publish_stores.window import PublishWindow
+from haclient_stores.publish_stores.window import PublishWindow
 
 __all__ = [
     "DEFAULT_MEMORY_BYTES",

@@ -16,25 +16,20 @@ The store itself never waits: the client asks `needs_sync` and `synced_sequence`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
 from typing_extensions import override
 
-from haclient_stores.disk.durable_file import DurabilityOptions
+from haclient_stores.disk.durable_file import Durability, DurabilityOptions
 from haclient_stores.disk.ownership import check_client_name
+from haclient_stores.errors import PublishGap
 from haclient_stores.interfaces import FrameLog
+from haclient_stores.publish_stores.segment import Limits, SegmentStorage
 from haclient_stores.publish_stores.segment_log import SegmentLog
+from haclient_stores.publish_stores.store_directory import StoreDirectory
 from haclient_stores.publish_stores.window import PublishWindow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from haclient_stores.disk.durable_file import Durability
-    from haclient_stores.errors import PublishGap
-    from haclient_stores.publish_stores.segment import Limits, SegmentStorage
-    from haclient_stores.publish_stores.store_directory import StoreDirectory
-
 
 _MEMORY: Final = "a publish store in memory"
 

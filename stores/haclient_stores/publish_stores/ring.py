@@ -7,11 +7,12 @@ full, `publish` waits for acks, or raises.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from haclient_stores.checks import check_bytes, check_word
 from haclient_stores.disk.durable_file import Durability, DurabilityOptions
-from haclient_stores.disk.files import PAGE_BYTES
+from haclient_stores.disk.files import PAGE_BYTES, Disk
 from haclient_stores.errors import UsageError
 from haclient_stores.publish_stores.memory import MemoryStorage
 from haclient_stores.publish_stores.publish_log import PublishLog
@@ -22,12 +23,6 @@ from haclient_stores.publish_stores.segment import (
     SegmentStorage,
 )
 from haclient_stores.publish_stores.store_directory import StoreDirectory
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from haclient_stores.disk.files import Disk
-
 
 WhenFull = Literal["wait", "raise"]
 _SEGMENTS: Final = 8  # room comes back in steps of an eighth

@@ -5,19 +5,14 @@ from __future__ import annotations
 import struct
 from abc import abstractmethod
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from haclient_stores.checks import check_bytes, check_callable
-from haclient_stores.disk.files import PAGE_BYTES
+from haclient_stores.disk.files import PAGE_BYTES, Writable
 from haclient_stores.errors import StoreFull, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from haclient_stores.disk.files import Writable
-    from haclient_stores.publish_stores.window import PublishWindow
-
+from haclient_stores.publish_stores.window import PublishWindow
 
 SLOT_BYTES: Final = 4  # the length in front of each frame, and the zero after the last
 MIN_SEGMENT_BYTES: Final = 8 * PAGE_BYTES

@@ -21,7 +21,8 @@ import logging
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from typing_extensions import override
 
@@ -33,16 +34,10 @@ from haclient_stores.disk.checksummed_log import (
     clear_tail,
     read_blocks,
 )
-from haclient_stores.disk.files import PAGE_BYTES
+from haclient_stores.disk.durable_file import DurableFile
+from haclient_stores.disk.files import PAGE_BYTES, Disk, File, Region, Writable
 from haclient_stores.errors import StoreCorrupt
 from haclient_stores.publish_stores.segment import SLOT_BYTES, Segment, frame_length
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from haclient_stores.disk.durable_file import DurableFile
-    from haclient_stores.disk.files import Disk, File, Region, Writable
-
 
 SEGMENT_MAGIC: Final = b"HAPUBSEG"
 SEGMENT_VERSION: Final = 1

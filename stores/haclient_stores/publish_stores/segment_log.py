@@ -34,19 +34,21 @@ import struct
 import threading
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
+from haclient_stores.disk.files import Writable
 from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.errors import UsageError
-from haclient_stores.publish_stores.segment import SLOT_BYTES, frame_length, walk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from haclient_stores.disk.files import Writable
-    from haclient_stores.publish_stores.segment import Limits, Segment, SegmentStorage
-    from haclient_stores.publish_stores.window import PublishWindow
-
+from haclient_stores.publish_stores.segment import (
+    SLOT_BYTES,
+    Limits,
+    Segment,
+    SegmentStorage,
+    frame_length,
+    walk,
+)
+from haclient_stores.publish_stores.window import PublishWindow
 
 MARK_BYTES: Final = 64 * 1024  # one checksum and one index entry per this many bytes
 MAX_FRAME_BYTES: Final = 256 * 2**20  # the largest frame that any peer accepts

@@ -18,16 +18,17 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from typing_extensions import override
 
 from haclient_stores import framing
 from haclient_stores.checks import check_has
-from haclient_stores.disk.durable_file import DurableFile
-from haclient_stores.disk.files import PAGE_BYTES, RealDisk
+from haclient_stores.disk.durable_file import DurabilityOptions, DurableFile
+from haclient_stores.disk.files import PAGE_BYTES, Disk, File, RealDisk
 from haclient_stores.disk.ownership import Ownership, check_path
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
 from haclient_stores.publish_stores.segment import SLOT_BYTES, Segment, SegmentStorage
@@ -42,13 +43,6 @@ from haclient_stores.publish_stores.segment_file import (
     seal_frames,
 )
 from haclient_stores.publish_stores.window import PublishWindow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from haclient_stores.disk.durable_file import DurabilityOptions
-    from haclient_stores.disk.files import Disk, File
-
 
 CONTROL_MAGIC: Final = b"HAPUBCTL"
 _CONTROL_VERSION: Final = 1

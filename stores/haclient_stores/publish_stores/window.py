@@ -16,13 +16,10 @@ Pure: no clock, no file.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 from haclient_stores.errors import PublishGap, StoreError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 MAX_PEER_SEQUENCE: Final = 2**63 - 1
 """The highest number that is taken from a server or a clock. Half of the 64-bit numbers stay free

@@ -8,19 +8,16 @@ discarded, and memory keeps nothing. Counts are of messages that this store has 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from typing_extensions import override
 
 from haclient_stores.bookmark import Bookmark, BookmarkList
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from haclient_stores.tracker.entries import Publishers
-    from haclient_stores.tracker.tracker import SubscriptionTracker
+from haclient_stores.tracker.entries import Publishers
+from haclient_stores.tracker.tracker import SubscriptionTracker
 
 __all__ = ["Explanation", "Survival", "explain"]
 

@@ -8,10 +8,10 @@ may have it in use.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.record_file import LOG_MAGIC
@@ -21,9 +21,6 @@ from haclient_stores.disk.ownership import check_path
 from haclient_stores.disk.view_disk import ViewDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
 from haclient_stores.publish_stores.file import FilePublishStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 __all__ = ["BookmarkFile", "Pruned", "StoreFile", "kind_of", "prune", "size_of", "viewed"]
 

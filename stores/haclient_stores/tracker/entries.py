@@ -32,16 +32,13 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
 from operator import le, lt
 from typing import TYPE_CHECKING, Final
 
 from haclient_stores.bookmark import Bookmark, BookmarkList
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
 
 LARGEST: Final = 2**64 - 1
 _DIGITS: Final = 64  # more than a sequence can have, zeros in front included

@@ -19,15 +19,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from copy import copy
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from haclient_stores.tracker.entries import Chunk
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 _NOTHING: Final[dict[int, int]] = {}
 _WAITING_CHUNKS: Final = 64  # up to this many are kept exactly

@@ -8,16 +8,11 @@ alias is *superseded*: a discard under it still counts. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from copy import copy
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
-from haclient_stores.tracker.entries import Alias
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from haclient_stores.tracker.entries import Chunk
+from haclient_stores.tracker.entries import Alias, Chunk
 
 
 class Redelivery:

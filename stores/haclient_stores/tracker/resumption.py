@@ -8,8 +8,9 @@ time (`server_order`).
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from typing_extensions import override
 
@@ -23,9 +24,6 @@ from haclient_stores.bookmark import (
 )
 from haclient_stores.interfaces import SubscriptionLog
 from haclient_stores.tracker.server_order import ServerOrder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 class Resumption(SubscriptionLog):

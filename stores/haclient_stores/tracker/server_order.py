@@ -7,12 +7,9 @@ a time. So a subscription records with its progress which server's order that is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+from typing import Final
 
 NOWHERE: Final = "?"
 """In place of a server's address: the order of the progress is unknown."""

@@ -36,8 +36,9 @@ import logging
 from array import array
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from typing_extensions import override
 
@@ -47,12 +48,7 @@ from haclient_stores.tracker.finished import Finished
 from haclient_stores.tracker.redelivery import Redelivery
 from haclient_stores.tracker.resumption import Resumption
 from haclient_stores.tracker.runs import Runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from haclient_stores.tracker.server_order import ServerOrder
-
+from haclient_stores.tracker.server_order import ServerOrder
 
 DUPLICATE: Final = 0
 UNTRACKED: Final = -1

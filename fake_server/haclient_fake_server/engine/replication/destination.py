@@ -25,31 +25,26 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from haclient.errors import ProtocolError
+from haclient.protocol.messages import Message
 from haclient_fake_server.engine.batch import topic_definition
-from haclient_fake_server.engine.journal import blocks_of
+from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.journal import Cursor, JournalReader, blocks_of
 from haclient_fake_server.engine.replication.durability import (
     DestinationProgress,
     ReplicationProgress,
 )
 from haclient_fake_server.engine.replication.wire import decode_vector, records
+from haclient_fake_server.engine.routes import Route
+from haclient_fake_server.engine.settings import ReplicateTo
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     RecordFlag,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from haclient.protocol.messages import Message
-    from haclient_fake_server.engine.connections import Connection
-    from haclient_fake_server.engine.journal import Cursor, JournalReader
-    from haclient_fake_server.engine.routes import Route
-    from haclient_fake_server.engine.settings import ReplicateTo
-
 
 CHUNK_BYTES: Final = 128 * 1024
 """How much of the log is read at a time."""

@@ -22,12 +22,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from haclient_fake_server.engine.connections import Connection
-    from haclient_fake_server.engine.publishers import Publisher
-
+from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.publishers import Publisher
 
 MAX_UNCONFIRMED_RANGES: Final = 1024
 """Above this number neighbours are merged."""

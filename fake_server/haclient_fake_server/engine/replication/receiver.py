@@ -30,14 +30,20 @@ from __future__ import annotations
 import bisect
 from array import array
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused
-from haclient_fake_server.engine.journal import blocks_of
+from haclient_fake_server.engine.apply import Applier
+from haclient_fake_server.engine.batch import BatchBuilder
+from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.journal import JournalReader, blocks_of
 from haclient_fake_server.engine.logon import heartbeat
 from haclient_fake_server.engine.patterns import to_text
+from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.replication import wire
-from haclient_fake_server.engine.state import Severity
+from haclient_fake_server.engine.routes import Route
+from haclient_fake_server.engine.state import Severity, State
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     JournalFormatError,
@@ -46,17 +52,6 @@ from haclient_fake_server.journal.format import (
     RecordFlag,
     read_records,
 )
-
-if TYPE_CHECKING:
-    from haclient.protocol.messages import Message
-    from haclient_fake_server.engine.apply import Applier
-    from haclient_fake_server.engine.batch import BatchBuilder
-    from haclient_fake_server.engine.connections import Connection
-    from haclient_fake_server.engine.journal import JournalReader
-    from haclient_fake_server.engine.publishers import Publisher
-    from haclient_fake_server.engine.routes import Route
-    from haclient_fake_server.engine.state import State
-
 
 CHUNK_BYTES: Final = 256 * 1024
 MAX_PARTS: Final = 4

@@ -8,18 +8,13 @@ failure.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from haclient.errors import ProtocolError, UsageError
+from haclient.protocol.messages import Message
+from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.logon import watch
 from haclient_fake_server.engine.replication import wire
-from haclient_fake_server.engine.state import Severity
-
-if TYPE_CHECKING:
-    from haclient.protocol.messages import Message
-    from haclient_fake_server.engine.connections import Connection
-    from haclient_fake_server.engine.replication.destination import Destination, DestinationStatus
-    from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.replication.destination import Destination, DestinationStatus
+from haclient_fake_server.engine.state import Severity, State
 
 
 class Replication:

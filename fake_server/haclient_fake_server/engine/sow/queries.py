@@ -8,13 +8,18 @@ the request.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from haclient.protocol.codec import encode_frame, sow_batch
+from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
-from haclient_fake_server.engine.connections import Style
+from haclient_fake_server.engine.apply import Applier
+from haclient_fake_server.engine.connections import Connection, Style
 from haclient_fake_server.engine.filters import Document, OrderByError, parse_order_by
 from haclient_fake_server.engine.patterns import to_bytes
+from haclient_fake_server.engine.persisted_acks import PersistedAcks
+from haclient_fake_server.engine.publishing import Publishing
 from haclient_fake_server.engine.requests import Request, read_options, read_request
 from haclient_fake_server.engine.sow.table import (
     Query,
@@ -24,20 +29,10 @@ from haclient_fake_server.engine.sow.table import (
     SowTopic,
     parse_sow_keys,
 )
+from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.subscribing import Subscribing
 from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
 from haclient_stores.bookmark import NOW
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from haclient.protocol.messages import Message
-    from haclient_fake_server.engine.apply import Applier
-    from haclient_fake_server.engine.connections import Connection
-    from haclient_fake_server.engine.persisted_acks import PersistedAcks
-    from haclient_fake_server.engine.publishing import Publishing
-    from haclient_fake_server.engine.state import State
-    from haclient_fake_server.engine.subscribing import Subscribing
-
 
 MAX_BATCH_SIZE: Final = 10_000
 """Records in one frame."""
