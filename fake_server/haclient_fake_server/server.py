@@ -16,18 +16,19 @@ import secrets
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 import trio
 
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.transport.link import Link
+from haclient.transport.nursery import open_nursery
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.hub import Hub
-from haclient_fake_server.journal.files import JournalFiles, JournalStopped, ProgressFile
+from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.kill_points import KillPoints
 from haclient_fake_server.listener import Listener, listen
 from haclient_fake_server.session import Dial, Session, dial_destination, keep_connected
@@ -65,7 +66,7 @@ class BrokerServer:
         self._config = config
         self._wall_clock_us = wall_clock_us
         self._disk = disk or RealDisk()
-        self._nurseries = trio.open_nursery()
+        self._nurseries = open_nursery()
         self._nursery: trio.Nursery | None = None
         self._listeners: list[Listener] = []
         self._journal: JournalFiles | MemoryJournal | None = None
@@ -125,13 +126,9 @@ class BrokerServer:
         if nursery is not None:
             nursery.cancel_scope.cancel()
         try:
+            # Of a failed journal, the other connections get `JournalStopped` from their next write.
+            # Its cause is the failure, which the nursery raises alone.
             await self._nurseries.__aexit__(kind, error, traceback)
-        except BaseExceptionGroup as group:  # only errors of tasks are in a group
-            alone = _only_error(group)
-            if alone is None:
-                raise
-            if alone is not error:
-                raise alone from None
         finally:
             self._close()
 
@@ -252,22 +249,3 @@ async def serve(
     async with BrokerServer(config) as server:
         task_status.started(server.uris)
         await trio.sleep_forever()
-
-
-def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException | None:
-    """The error in a group that holds a single one, since nurseries wrap errors in groups.
-
-    When the journal fails, other connections get `JournalStopped` from their next write. These
-    errors add nothing to the one that says why, and are left out.
-    """
-    causes = group.subgroup(_is_cause) or group
-    first, *others = causes.exceptions
-    if others:
-        return None
-    if not isinstance(first, BaseExceptionGroup):
-        return first
-    return _only_error(cast("BaseExceptionGroup[BaseException]", first))
-
-
-def _is_cause(error: BaseException) -> bool:
-    return not isinstance(error, JournalStopped | BaseExceptionGroup)

@@ -81,7 +81,6 @@ def logon_fields(  # noqa: PLR0913  # the parts of one wire frame
     password: str = "",
     options: str = "",
     correlation_id: str = "",
-    version: str = CLIENT_VERSION,
 ) -> dict[str, str | int]:
     """The header of a logon frame, by wire name and without empty fields."""
     fields: dict[str, str | int] = {
@@ -94,7 +93,7 @@ def logon_fields(  # noqa: PLR0913  # the parts of one wire frame
         "opts": options,
         "x": correlation_id,
         "a": "processed",
-        "version": version,
+        "version": CLIENT_VERSION,
     }
     return {name: value for name, value in fields.items() if value != ""}
 

@@ -487,22 +487,3 @@ class ResumeContext:
         if placed != server:
             log.entered(placed)
             position.is_ahead_of_note = has_moved
-
-
-class Refusals:
-    """The servers that have refused each subscription since the client was last live."""
-
-    __slots__ = ("_seen",)
-
-    def __init__(self) -> None:
-        self._seen: set[tuple[str, str]] = set()
-
-    def add(self, sub_id: str, uri: str) -> bool:
-        """Note a refusal; return whether the same server refused before, so all were asked."""
-        again = (sub_id, uri) in self._seen
-        self._seen.add((sub_id, uri))
-        return again
-
-    def clear(self) -> None:
-        """Forget all refusals, since the client is live."""
-        self._seen.clear()

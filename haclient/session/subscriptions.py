@@ -165,21 +165,15 @@ class SubscribeRequest:
             return frozenset()
         return self.user_acks or frozenset({"processed"})
 
-    def header(
-        self, command_id: str, *, bookmark: str | None = None, options: str | None = None
-    ) -> dict[str, str | int]:
+    def header(self, command_id: str, *, bookmark: str, options: str) -> dict[str, str | int]:
         """The header to be sent.
 
         Args:
             command_id: Names the command in its acks.
-            bookmark: The bookmark to send; empty for none, `None` for that of the request.
-            options: The option string to send; `None` for that of the request.
+            bookmark: The bookmark to send; empty for none.
+            options: The option string to send.
         """
-        header = {**self.fields, "cid": command_id}
-        if bookmark is not None:
-            header["bm"] = bookmark
-        if options is not None:
-            header["opts"] = options
+        header = {**self.fields, "cid": command_id, "bm": bookmark, "opts": options}
         return {name: value for name, value in header.items() if value != ""}
 
     def changed(self, fields: Mapping[str, str | int]) -> SubscribeRequest:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final, TypeAlias
 
+from haclient.testing.bookmark_stores import expect
 from haclient_stores.errors import PublishGap, StoreFull, StoreLocked
 from haclient_stores.interfaces import PublishStore
 
@@ -68,11 +69,6 @@ def _run(check: Check, make_store: MakeStore) -> None:
         check(made)
 
 
-def _expect(promise: str, found: object, wanted: object) -> None:
-    if found != wanted:
-        raise AssertionError(f"{promise}: {wanted!r} was expected, not {found!r}")
-
-
 def _frame(sequence: int, body: bytes) -> bytes:
     rest = b"%b%d%b%b" % (_HEAD, sequence, _TAIL, body)
     return len(rest).to_bytes(4, "big") + rest
@@ -96,9 +92,9 @@ def _publish(store: PublishStore, count: int) -> dict[int, bytes]:
 
 def _compare(promise: str, store: PublishStore, frames: dict[int, bytes]) -> None:
     """The store holds these frames."""
-    _expect(f"{promise}: replay gives every frame, ascending", [*store.replay()], [*frames.items()])
-    _expect(f"{promise}: unpersisted_count", store.unpersisted_count, len(frames))
-    _expect(f"{promise}: lowest_unpersisted", store.lowest_unpersisted, min(frames, default=0))
+    expect([*store.replay()], [*frames.items()], f"{promise}: replay gives every frame, ascending")
+    expect(store.unpersisted_count, len(frames), f"{promise}: unpersisted_count")
+    expect(store.lowest_unpersisted, min(frames, default=0), f"{promise}: lowest_unpersisted")
 
 
 # -- the checks -----------------------------------------------------------------------------------
@@ -108,14 +104,14 @@ def _a_new_store_is_empty(make: MakeStore) -> None:
     store = make()
     _compare("a new store is empty", store, {})
     numbers = (store.last_sequence, store.last_persisted, store.unpersisted_bytes)
-    _expect("a new store has no numbers and no bytes", numbers, (0, 0, 0))
-    _expect("a new store has no gap", store.gap, None)
+    expect(numbers, (0, 0, 0), "a new store has no numbers and no bytes")
+    expect(store.gap, None, "a new store has no gap")
 
 
 def _numbers_rise_by_one(make: MakeStore) -> None:
     store, frames = _filled(make, 5)
-    _expect("numbers rise by one", list(frames), list(range(_CLOCK_US + 1, _CLOCK_US + 6)))
-    _expect("last_sequence is the last number given", store.last_sequence, max(frames))
+    expect(list(frames), list(range(_CLOCK_US + 1, _CLOCK_US + 6)), "numbers rise by one")
+    expect(store.last_sequence, max(frames), "last_sequence is the last number given")
 
 
 def _frames_are_kept_byte_by_byte(make: MakeStore) -> None:
@@ -134,7 +130,7 @@ def _bytes_are_counted(make: MakeStore) -> None:
     if store.unpersisted_bytes < size:
         raise AssertionError(f"unpersisted_bytes: {store.unpersisted_bytes} for {size} bytes")
     store.discard_up_to(store.last_sequence)
-    _expect("unpersisted_bytes of an empty store", store.unpersisted_bytes, 0)
+    expect(store.unpersisted_bytes, 0, "unpersisted_bytes of an empty store")
 
 
 def _an_ack_covers_everything_up_to_it(make: MakeStore) -> None:
@@ -143,7 +139,7 @@ def _an_ack_covers_everything_up_to_it(make: MakeStore) -> None:
         store.discard_up_to(acked)
         left = {sequence: frame for sequence, frame in frames.items() if sequence > acked}
         _compare("an ack covers everything up to it", store, left)
-        _expect("last_persisted is the highest ack", store.last_persisted, acked)
+        expect(store.last_persisted, acked, "last_persisted is the highest ack")
     store.discard_up_to(store.last_sequence)
     _compare("the last ack empties the store", store, {})
 
@@ -153,7 +149,7 @@ def _an_old_ack_changes_nothing(make: MakeStore) -> None:
     store.discard_up_to(_CLOCK_US + 2)
     for old in (_CLOCK_US + 2, _CLOCK_US + 1, 0):
         store.discard_up_to(old)
-    _expect("last_persisted never falls", store.last_persisted, _CLOCK_US + 2)
+    expect(store.last_persisted, _CLOCK_US + 2, "last_persisted never falls")
     left = {sequence: frame for sequence, frame in frames.items() if sequence > _CLOCK_US + 2}
     _compare("an old ack changes nothing", store, left)
 
@@ -162,20 +158,20 @@ def _numbers_go_on_after_everything_is_acked(make: MakeStore) -> None:
     store, frames = _filled(make, 3)
     store.discard_up_to(max(frames))
     sequence = store.store(_HEAD, _TAIL, b"")
-    _expect("numbers go on in an empty store", sequence, max(frames) + 1)
+    expect(sequence, max(frames) + 1, "numbers go on in an empty store")
 
 
 def _an_ack_above_the_numbers_moves_them(make: MakeStore) -> None:
     store, _ = _filled(make, 1)
     store.discard_up_to(5_000)
-    _expect("an ack above the last number", store.store(_HEAD, _TAIL, b""), 5_001)
+    expect(store.store(_HEAD, _TAIL, b""), 5_001, "an ack above the last number")
 
 
 def _a_replay_starts_after_a_number(make: MakeStore) -> None:
     store, frames = _filled(make, 6)
     for after in (0, _CLOCK_US, _CLOCK_US + 4, max(frames), max(frames) + 1):
         wanted = [(sequence, frame) for sequence, frame in frames.items() if sequence > after]
-        _expect(f"a replay after {after}", list(store.replay(after)), wanted)
+        expect(list(store.replay(after)), wanted, f"a replay after {after}")
 
 
 def _a_replay_leaves_out_what_is_acked_meanwhile(make: MakeStore) -> None:
@@ -184,18 +180,18 @@ def _a_replay_leaves_out_what_is_acked_meanwhile(make: MakeStore) -> None:
     found = [next(replay)[0]]
     store.discard_up_to(_CLOCK_US + 4)
     found += [sequence for sequence, _ in replay]
-    _expect("a replay during acks", found, [min(frames), _CLOCK_US + 5, _CLOCK_US + 6])
+    expect(found, [min(frames), _CLOCK_US + 5, _CLOCK_US + 6], "a replay during acks")
 
 
 def _one_message_is_found(make: MakeStore) -> None:
     store, frames = _filled(make, 4)
     store.discard_up_to(min(frames))
     for sequence in list(frames)[1:]:
-        _expect(
-            "replay_single of a waiting message", store.replay_single(sequence), frames[sequence]
+        expect(
+            store.replay_single(sequence), frames[sequence], "replay_single of a waiting message"
         )
     for other in (0, min(frames), max(frames) + 1):
-        _expect(f"replay_single({other})", store.replay_single(other), None)
+        expect(store.replay_single(other), None, f"replay_single({other})")
 
 
 def _the_clock_is_for_a_store_without_history(make: MakeStore) -> None:
@@ -204,18 +200,18 @@ def _the_clock_is_for_a_store_without_history(make: MakeStore) -> None:
     first = store.store(_HEAD, _TAIL, b"")
     store.number_above(9_000)
     numbers = (first, store.store(_HEAD, _TAIL, b""))
-    _expect("number_above counts only before the first number", numbers, (701, 702))
+    expect(numbers, (701, 702), "number_above counts only before the first number")
 
 
 def _a_logon_numbers_above_what_the_server_has_seen(make: MakeStore) -> None:
     for seen, clock, wanted in ((50, 40, 51), (0, 40, 41)):
         store = make()
         store.reconcile(seen=seen, persisted=0, clock_us=clock)
-        _expect("the first number after a logon", store.store(_HEAD, _TAIL, b""), wanted)
+        expect(store.store(_HEAD, _TAIL, b""), wanted, "the first number after a logon")
     store, frames = _filled(make, 3)
     store.reconcile(seen=max(frames) + 10, persisted=0, clock_us=9_999)
     sequence = store.store(_HEAD, _TAIL, b"late")
-    _expect("a later logon numbers above what was seen", sequence, max(frames) + 11)
+    expect(sequence, max(frames) + 11, "a later logon numbers above what was seen")
     _compare("and loses nothing", store, {**frames, sequence: _frame(sequence, b"late")})
 
 
@@ -236,19 +232,19 @@ def _a_gap_is_noticed(make: MakeStore) -> None:
         gap = raised
     if gap is None:
         raise AssertionError("a server that lacks what was acknowledged: no gap was noticed")
-    _expect("the gap", (gap.acknowledged, gap.server), (max(frames), min(frames)))
-    _expect("last_persisted never falls at a logon", store.last_persisted, max(frames))
+    expect((gap.acknowledged, gap.server), (max(frames), min(frames)), "the gap")
+    expect(store.last_persisted, max(frames), "last_persisted never falls at a logon")
 
 
 def _a_store_belongs_to_one_client(make: MakeStore) -> None:
     store = make()
     for _ in range(2):
         store.open_for("orders-1")
-    _expect("client_name", store.client_name, "orders-1")
+    expect(store.client_name, "orders-1", "client_name")
     try:
         store.open_for("orders-2")
     except StoreLocked as error:
-        _expect("StoreLocked.owner", error.owner, "orders-1")
+        expect(error.owner, "orders-1", "StoreLocked.owner")
     else:
         raise AssertionError("a client of another name was not refused with StoreLocked")
 
@@ -286,7 +282,7 @@ def _a_full_store_stores_nothing(limit_bytes: int, make: MakeStore) -> None:
     store, frames = _filled(make, 0)
     for sequence in _until_full(store, limit_bytes):
         frames[sequence] = _frame(sequence, _FULL_BODY)
-    _expect("a full store has used no number", store.last_sequence, max(frames))
+    expect(store.last_sequence, max(frames), "a full store has used no number")
     _compare("a full store keeps what it has", store, frames)
     store.discard_up_to(store.last_sequence)
     try:
@@ -314,7 +310,7 @@ def _what_is_stored_outlives_the_store(reopen: Reopen, make: MakeStore) -> None:
         left = {sequence: frame for sequence, frame in frames.items() if sequence > _CLOCK_US + 3}
         _compare("what is stored outlives the store", again, left)
         known = (again.client_name, again.last_persisted)
-        _expect("owner and acks outlive the store", known, ("orders-1", _CLOCK_US + 3))
+        expect(known, ("orders-1", _CLOCK_US + 3), "owner and acks outlive the store")
         if again.store(_HEAD, _TAIL, b"") <= max(frames):
             raise AssertionError("a number was used twice after the store was opened again")
     finally:

@@ -26,7 +26,7 @@ import logging
 import re
 import socket
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 import trio
@@ -79,11 +79,6 @@ class Link(Protocol):
     def peer(self) -> str:
         """The other end's address, for people to read."""
 
-    @property
-    @abstractmethod
-    def local(self) -> str:
-        """This end's address, for people to read."""
-
 
 class TcpLink(Link):
     """A connected TCP or Unix domain socket.
@@ -95,8 +90,7 @@ class TcpLink(Link):
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._socket = sock
-        self._peer = _name(sock.getpeername)
-        self._local = _name(sock.getsockname)
+        self._peer = _peer_of(sock)
 
     @override
     def try_send(self, data: memoryview | bytes) -> int | None:
@@ -137,20 +131,15 @@ class TcpLink(Link):
     def peer(self) -> str:
         return self._peer
 
-    @property
-    @override
-    def local(self) -> str:
-        return self._local
-
     def _refuse_closed(self) -> None:
         if self._socket.fileno() == -1:
             raise trio.ClosedResourceError("the link is closed")
 
 
-def _name(ask: Callable[[], tuple[str, int] | str]) -> str:
-    """An address as text; empty when the peer has already gone."""
+def _peer_of(sock: socket.socket) -> str:
+    """The peer's address as text; empty when the peer has already gone."""
     try:
-        address = ask()
+        address: tuple[str, int] | str = sock.getpeername()
     except OSError:  # the peer has closed it
         return ""
     if isinstance(address, str):  # a Unix socket's path

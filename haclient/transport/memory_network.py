@@ -156,11 +156,10 @@ class Pipe:
 class MemoryLink(Link):
     """One end of a connection."""
 
-    def __init__(self, name: str, peer: str, *, sending: Pipe, receiving: Pipe) -> None:
+    def __init__(self, peer: str, *, sending: Pipe, receiving: Pipe) -> None:
         self.sending = sending
         self.receiving = receiving
         self.closed = False
-        self._name = name
         self._peer = peer
 
     @override
@@ -211,11 +210,6 @@ class MemoryLink(Link):
     def peer(self) -> str:
         return self._peer
 
-    @property
-    @override
-    def local(self) -> str:
-        return self._name
-
 
 def link_pair(
     client: str = "client", server: str = "server", *, capacity_bytes: int = _UNLIMITED
@@ -223,8 +217,8 @@ def link_pair(
     """Two ends of one connection: the client's, then the server's."""
     up, down = Pipe(capacity_bytes), Pipe(capacity_bytes)
     return (
-        MemoryLink(client, server, sending=up, receiving=down),
-        MemoryLink(server, client, sending=down, receiving=up),
+        MemoryLink(server, sending=up, receiving=down),
+        MemoryLink(client, sending=down, receiving=up),
     )
 
 

@@ -31,7 +31,6 @@ from haclient.errors import (
 from haclient.protocol.uri import Uri
 from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import STABLE_AFTER_S, FailureLog, Recovery, RecoveryPlan
-from haclient.session.resume import Refusals
 from haclient.session.subscriptions import Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
 from haclient.transport.core import ClosedByOwnError, Core, fail
@@ -58,7 +57,7 @@ class Reconnector:
         self._manager = manager
         self._plan = RecoveryPlan()
         self._failures = FailureLog()
-        self._refusals = Refusals()
+        self._refused_by: set[tuple[str, str]] = set()  # (sub id, server), since the last LIVE
         self._fatal: HAClientError | None = None  # the error to raise from the block
         self._uri = ""  # of this attempt
         self._authenticator: Authenticator = DefaultAuthenticator()
@@ -287,7 +286,7 @@ class Reconnector:
         """Stay until the connection is lost; one that lasts counts as a success."""
         core = self._core
         core.check_connected()
-        self._refusals.clear()
+        self._refused_by.clear()
         core.live()
         with trio.move_on_after(STABLE_AFTER_S) as young:
             await core.wait_lost()
@@ -323,7 +322,8 @@ class Reconnector:
         sub_id, core = subscription.sub_id, self._core
         if core.resumable.get(sub_id) is not subscription:  # ended on purpose meanwhile
             return
-        if not self._refusals.add(sub_id, self._uri):
+        if (sub_id, self._uri) not in self._refused_by:  # else every server was asked
+            self._refused_by.add((sub_id, self._uri))
             raise error
         match word := self._decide(sub_id, error):
             case "drop":

@@ -111,7 +111,7 @@ class JournalFiles(JournalReader):
         self._unsynced_names = False
         self._dirty = False
         self._syncing = threading.Lock()  # the kernel reports an error to one of two syncs only
-        self._disk_failed = False
+        self._failure: BaseException | None = None  # of a write or a sync: nothing may follow it
         disk.make_directory(directory)
         if disk.exists(directory / _OF_A_STORE):
             raise StoreError(
@@ -202,7 +202,7 @@ class JournalFiles(JournalReader):
             StoreError: The disk failed.
         """
         try:
-            while self._unsealed and not self._disk_failed:
+            while self._unsealed and self._failure is None:
                 self.seal()
             self._live.manifest.topics.update(self._prologue.topics)
             self._write_manifest(self._live)
@@ -210,14 +210,13 @@ class JournalFiles(JournalReader):
             self._close_files()
 
     def _write(self, records: bytes, count: int, *, first_position: int, now_us: int) -> None:
-        if self._disk_failed:
-            raise self._failed()
+        self._check_not_failed()
         try:
             self._write_block(records, count, first_position=first_position, now_us=now_us)
-        except BaseException:
+        except BaseException as error:
             # The engine counts these records as written. A later block, as of a task that does not
             # know of the failure yet, would take their place in the file with later positions.
-            self._disk_failed = True
+            self._failure = error
             raise
 
     def _write_block(self, records: bytes, count: int, *, first_position: int, now_us: int) -> None:
@@ -255,8 +254,7 @@ class JournalFiles(JournalReader):
         A segment that was sealed meanwhile was synced under the same lock. Its file is not touched,
         since the event loop may have closed it.
         """
-        if self._disk_failed:
-            raise self._failed()
+        self._check_not_failed()
         if segment.file is not None and self._durable < Durable(segment.number, segment.end):
             self._try(segment.file.fsync)
 
@@ -268,14 +266,15 @@ class JournalFiles(JournalReader):
     def _try(self, sync: Callable[[], None]) -> None:
         try:
             sync()
-        except BaseException:  # even the kill of a test: nothing later may count as synced
-            self._disk_failed = True
+        except BaseException as error:  # even the kill of a test: nothing later may count as synced
+            self._failure = error
             raise
 
-    def _failed(self) -> JournalStopped:
-        return JournalStopped(
-            f"{self._directory}: a write or a sync has failed: start the broker again"
-        )
+    def _check_not_failed(self) -> None:
+        if self._failure is not None:
+            raise JournalStopped(
+                f"{self._directory}: a write or a sync has failed: start the broker again"
+            ) from self._failure
 
     def _roll(self, position: int, now_us: int, *, room: int) -> FileSegment:
         self._points.reach(KillPoint.BEFORE_ROLL)

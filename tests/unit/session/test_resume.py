@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from haclient.session.logon import LoggedOn, LogStart
 from haclient.session.resume import (
     CaughtUpClock,
-    Refusals,
     ResumeContext,
     ResumePosition,
     ServerLogs,
@@ -41,15 +40,6 @@ def test_an_unknown_bookmark_is_no_silent_gap(
 
 def test_the_first_entry_keeps_its_replace() -> None:
     assert resume_options("replace", bookmark="", version="", again=False) == "replace"
-
-
-@pytest.mark.row("SM8")
-def test_the_second_refusal_of_one_server_is_told_from_the_first() -> None:
-    refusals = Refusals()
-    said = [refusals.add(*each) for each in [("s", "a"), ("s", "b"), ("t", "a"), ("s", "a")]]
-    assert said == [False, False, False, True]
-    refusals.clear()
-    assert not refusals.add("s", "a")
 
 
 OVERLAP_US = 2_000_000
