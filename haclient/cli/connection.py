@@ -54,8 +54,8 @@ class Connection:
         name: The client name; by default host and process id, unique while this process lives.
         timeout_s: Limit for connecting and logging on, for each server, in seconds.
         give_up_after_s: How long the client tries to reconnect, in seconds.
-        publish_store: Owned by the client from now on, which closes it.
-        bookmark_store: Likewise.
+        publish_store: The client takes ownership and closes it.
+        bookmark_store: The same.
         on_publish_gap: What to do with a server that has lost acknowledged messages.
         on_failed_write: Called with each publish that the server refused, and its reason.
     """
@@ -119,14 +119,14 @@ class _Sweep(ServerChooser):
         )
 
     def _with_server(self, error: Exception) -> Exception:
-        """The error, with a note that says which server answered so."""
+        """The error, with a note that names the server."""
         uri = next((uri for uri, failure in self._failures if failure is error), "")
         if uri and uri not in str(error):
             error.add_note(f"server {uri}")
         return error
 
     def verdict(self, error: ReconnectGaveUp) -> Exception:
-        """The error to print: that of the only server as it is; of several servers, all errors."""
+        """The error to print: that of the only server, or one that names the errors of all."""
         if self.refused is not None:
             return self._with_server(self.refused)
         if not self.is_connected and len(self._failures) == 1:
@@ -159,9 +159,9 @@ async def open_client(connection: Connection) -> AsyncGenerator[HAClient]:
     Raises:
         AuthenticationError: The only server, or each one, refused user or password.
         NameInUse: The client name belongs to the connection of another client.
-        DisconnectedError: No server could be reached; or none any more, for too long.
+        DisconnectedError: No server could be reached, or none could be reached again in time.
         TimedOut: The only server did not answer in time.
-        PublishGap: The only server has lost what it once acknowledged.
+        PublishGap: The only server has lost messages that it had acknowledged.
     """
     sweep = _Sweep(connection.servers)
     client = HAClient(

@@ -81,7 +81,7 @@ class LineSplitter:
 
     @property
     def is_open(self) -> bool:
-        """Bytes of an unfinished message are kept."""
+        """Whether there is an unfinished message."""
         return bool(self._rest)
 
     def finish(self) -> list[bytes]:

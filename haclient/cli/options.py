@@ -58,7 +58,7 @@ def _parse_servers(
 
 
 def not_empty(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    """Refuse an empty name: mostly a shell variable that is not set."""
+    """Check that a name is not empty: the usual cause is an unset shell variable."""
     if value is not None and not value.strip():
         raise click.BadParameter("it is empty")
     return value

@@ -45,7 +45,7 @@ class OutputWriter:
         """Take a descriptor to write to.
 
         Raises:
-            OSError: It is closed. The reader would wait for what can never be written.
+            OSError: It is closed.
         """
         check_open(fd, "standard output")
         self._fd = fd
@@ -54,14 +54,14 @@ class OutputWriter:
         self._poll.register(fd, select.POLLOUT)
 
     async def write(self, record: bytes) -> None:
-        """Give one record to the kernel, whole.
+        """Write one whole record.
 
         A cancellation is only seen before its first byte: a record that was begun is finished, so
         that the reader never sees half of one followed by the whole.
 
         Raises:
             OutputClosed: The reader of the pipe has closed it.
-            OSError: The output cannot be written (the disk is full, say).
+            OSError: The output cannot be written, for example because the disk is full.
         """
         if self._is_ready() and (len(record) <= _READY_PIPE_BYTES or not self._waits):
             self._write_now(record)
@@ -96,7 +96,7 @@ class OutputWriter:
 
 
 def check_open(fd: int, name: str) -> None:
-    """Check that a standard stream can be used; `entry` opens a missing one the wrong way round.
+    """Check that a standard stream is open: `entry` opens a missing one in the wrong direction.
 
     Raises:
         OSError: The process was started without it (`<&-`, `>&-`).
@@ -111,7 +111,8 @@ def print_result(text: str, *, aside: bool = False) -> None:
 
     Args:
         text: The result.
-        aside: The command does its work also without a standard output (`>&-`).
+        aside: The result is not the purpose of the command: without a standard output (`>&-`) it is
+            left out.
 
     Raises:
         OSError: There is no standard output, and the result is what the command is for; or it
@@ -147,7 +148,7 @@ def as_line(message: Message) -> bytes:
 
 
 def as_json_line(message: Message) -> bytes:
-    """A message as one JSON object and a line end; data that is not UTF-8 goes as `data_base64`."""
+    """A message as one JSON object and a line end; see `payload_field`."""
     fields: dict[str, str | int] = {"topic": message.topic}
     for name in ("bookmark", "sow_key", "timestamp", "correlation_id"):
         if value := getattr(message, name):
@@ -173,7 +174,7 @@ class Progress:
 
 
 def both_on_terminal() -> bool:
-    """Whether results and progress appear on a terminal: then on the same one, mostly."""
+    """Whether stdout and stderr are terminals, usually the same one."""
     return sys.stdout is not None and sys.stdout.isatty() and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison]  # see entry
 
 

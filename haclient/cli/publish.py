@@ -76,7 +76,7 @@ class PublishRequest:
 
     @property
     def is_regular_file(self) -> bool:
-        """Whether the input can be read again: a pipe with a name is read like stdin."""
+        """Whether the input can be read again: a named pipe is read like stdin."""
         return self.path is not None and self.path.is_file()
 
 
@@ -92,7 +92,7 @@ class Summary(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
     def as_text(self) -> str:
-        """The same for people."""
+        """The summary as a sentence."""
         told = f"published {self.published} messages to {self.topic} in {self.seconds:.2f} s"
         extras = (
             (self.skipped, "already published"),
@@ -142,14 +142,14 @@ class PublishRun:
         return PublishFailed(f"the server refused {count}: {what}{more}")
 
     def note(self, ledger: PublishLedger) -> None:
-        """Remember the ledger; it is on disk before anything relies on it."""
+        """Store the ledger; it is on disk before anything relies on it."""
         self.ledger = ledger
         if isinstance(self.store, FilePublishStore):
             self.store.set_note(NOTE, ledger.note())
 
 
 def read_ledger(run: PublishRun) -> None:
-    """Read the store's ledger and scan the file; nothing is changed yet."""
+    """Read the store's ledger and scan the file, without changing anything."""
     if isinstance(run.store, FilePublishStore):
         run.ledger = PublishLedger.parse(run.store.notes.get(NOTE, ""))
     source, path = run.source, run.request.path
@@ -181,7 +181,7 @@ class Pace:
         self._due = trio.current_time()
 
     async def wait(self) -> None:
-        """Until the next message is due; the first is at once."""
+        """Wait until the next message is due; the first one is due at once."""
         if self._interval_s:
             await trio.sleep_until(self._due)
             self._due += self._interval_s
@@ -190,11 +190,11 @@ class Pace:
 async def publish_lines(
     run: PublishRun, client: Client, plan: Plan, update: Callable[[int], None]
 ) -> None:
-    """Publish what the plan does not skip, whether there is a connection at the moment or not.
+    """Publish the lines that the plan does not skip; works without a connection, too.
 
     Raises:
-        StoreError: Something else takes numbers of this store.
-        StoreFull: There is no room for one more; what was stored stays stored.
+        StoreError: Something else publishes with this store.
+        StoreFull: The store is full; stored messages stay stored.
     """
     request, pace, number = run.request, Pace(run.request.rate), 0
     size = run.scan.size if request.is_regular_file else None
@@ -287,7 +287,7 @@ async def _work(run: PublishRun) -> int:
 
 
 def interrupted(run: PublishRun) -> str:
-    """A signal ended the work; what was stored goes out with the next run."""
+    """The error message of a run that a signal ended; the next run publishes what is stored."""
     told = f"interrupted after {run.summary.published} messages"
     if run.source is not None:
         told += "; run it again to publish the rest"

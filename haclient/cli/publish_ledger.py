@@ -63,7 +63,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run has to do.
+    """The starting point of a run.
 
     Attributes:
         skip: How many lines were stored before.
@@ -77,7 +77,7 @@ class Plan:
 
 
 class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
-    """The ledger of one store. Each change is a new value, to be stored before it takes effect."""
+    """The ledger of one store: immutable; a new value is stored before it takes effect."""
 
     open: str = ""
     base: int = 0
@@ -88,7 +88,7 @@ class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
         """The ledger in a store's note; an empty note is an empty ledger.
 
         Raises:
-            StoreError: The note is not ours.
+            StoreError: The note was not written by this command.
         """
         if not note:
             return cls()
@@ -120,10 +120,10 @@ class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
         """Close the open file: the numbers up to `last` are its lines.
 
         Args:
-            last: The highest sequence that the store or the server has taken of this publisher.
+            last: The highest sequence of this publisher that the store or the server knows.
 
         Raises:
-            StoreError: More numbers were taken than the file has lines: somebody else published.
+            StoreError: More sequences were used than the file has lines: something else published.
         """
         if not self.open:
             return self
@@ -146,10 +146,10 @@ class PublishLedger(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             source: What is published.
             scan: The file as it is now, scanned with `noted_size` as its prefix.
-            last: The highest sequence taken so far: the next one is one more.
+            last: The highest sequence used so far.
 
         Raises:
-            UsageError: The file changed in the middle, or the ledger is full.
+            UsageError: The file changed while it was being published, or the ledger is full.
         """
         entry = self.files.get(source.key)
         if entry is None and len(self.files) >= MAX_FILES:

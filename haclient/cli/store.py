@@ -34,7 +34,7 @@ def subscriptions_of(store: BookmarkFile) -> Iterator[dict[str, Any]]:
 
 
 def entries_of(store: StoreFile) -> Iterator[dict[str, Any]]:
-    """One row for each message that is not finished, or not persisted."""
+    """One row for each message that is undiscarded, or unpersisted."""
     if isinstance(store, FilePublishStore):
         yield from _messages(store)
     else:
@@ -101,7 +101,7 @@ _BIG_BYTES: Final = 16 * 1024 * 1024  # smaller files take no time
 
 @click.group()
 def store() -> None:
-    """Look at store files, check, prune and export them."""
+    """Show, check, prune and export store files."""
 
 
 # Each file is checked when it is opened: one that cannot be read must not stop the others.
@@ -148,7 +148,7 @@ def _each(request: _Files, report: Callable[[Path, Callable[[int], None]], _Repo
 @json_option
 @with_request(_Files)
 def show(request: _Files) -> int:
-    """Say what each file is, whose, and what it holds."""
+    """Show the type, owner and contents of each file."""
 
     def show_one(path: Path, progress: Callable[[int], None]) -> _Report:
         with viewed(path, progress) as found:
@@ -217,7 +217,7 @@ def explain(request: _Explained) -> None:
 )
 @with_request(_Exported)
 def export(request: _Exported) -> None:
-    """Take out what a store holds: subscriptions and entries, or unpersisted messages."""
+    """Export the contents of a store: subscriptions and entries, or unpersisted messages."""
     with viewed(request.file) as found:
         if request.sqlite is None:
             for kind, rows in _tables(found):

@@ -77,7 +77,7 @@ class SubscribeRequest:
         """Where to begin; `None` for a plain subscription without replay.
 
         Raises:
-            UsageError: The bookmark is malformed, or "recent" has no store to ask.
+            UsageError: The bookmark is malformed, or it is "recent" without a store.
         """
         if self.bookmark is None:
             return MOST_RECENT if self.store is not None else None
@@ -117,9 +117,9 @@ class SubscribeRun:
         return self.request.count is not None and self.printed >= self.request.count
 
     def idle_since(self, messages: MessageStream) -> float | None:
-        """Since when no live message has arrived; `None` while none can arrive.
+        """The time since which no live message has arrived; `None` while none can arrive.
 
-        None can arrive without a connection or during a replay. If the connection cannot be
+        No message can arrive without a connection or during a replay. If the connection cannot be
         restored, the client itself gives up.
         """
         if self.connected_at is None or self.caught_up_at is None or self._is_behind(messages):
@@ -131,7 +131,7 @@ class SubscribeRun:
         return self.start is not None and not messages.caught_up
 
     def on_state(self, state: ConnectionState) -> None:
-        """Note since when there is a connection that messages can arrive on."""
+        """Record when a connection was established on which messages can arrive."""
         if state is ConnectionState.RESUBSCRIBED:
             self.connected_at = trio.current_time()
             self.resubscribed.set()
@@ -139,7 +139,7 @@ class SubscribeRun:
             self.connected_at = None
 
     async def note_caught_up(self, messages: MessageStream) -> None:
-        """Note when a replay is complete: the first one, and that of each later connection."""
+        """Record when each replay is complete: the first one, and one per later connection."""
         while True:
             if self.start is not None:
                 await messages.wait_caught_up()
@@ -166,7 +166,7 @@ def _messages(client: HAClient, run: SubscribeRun) -> MessageStream:
 
 
 async def print_messages(run: SubscribeRun, messages: MessageStream, output: OutputWriter) -> None:
-    """Print, then discard, until there are enough messages or none came for the idle limit.
+    """Print and discard messages, up to the requested number or until none came for too long.
 
     Raises:
         TimedOut: The replay is incomplete and makes no progress.

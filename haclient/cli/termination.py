@@ -78,15 +78,15 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _rank(error: BaseException) -> int:
-    """The place in the table of the row that knows the error; -1 when none does."""
+    """The index of the table's row for an error; -1 if there is none."""
     return next((i for i, (kind, _) in enumerate(_CODES) if isinstance(error, kind)), -1)
 
 
 def exit_code_of(error: BaseException) -> tuple[ExitCode, BaseException] | None:
     """The exit code of an error and the one that decided it; `None` for a defect of ours.
 
-    Of a group of errors the one nearest to the table's top speaks; one unknown error makes the
-    whole group a defect.
+    Of a group of errors, the one whose row is highest in the table counts; one unknown error makes
+    the whole group a defect.
     """
     ranked = [(_rank(leaf), leaf) for leaf in _leaves(error)]
     if any(rank < 0 for rank, _ in ranked):
@@ -136,8 +136,8 @@ def hidden_warnings(
 
     Args:
         logger: The logger's name.
-        form: How the message's form begins.
-        while_: Asked for each such message.
+        form: The beginning of the messages' format string.
+        while_: Called for each such message; it is shown if this returns false.
     """
 
     def is_shown(record: logging.LogRecord) -> bool:

@@ -74,7 +74,7 @@ def encode_string(text: str) -> bytes:
     """The text with its quotes, escaped where it has to be; surrogate escapes become bytes.
 
     Raises:
-        UsageError: The text holds half a surrogate pair, which no bytes stand for.
+        UsageError: The text has half of a surrogate pair, which cannot be encoded.
     """
     escaped = _TO_ESCAPE.sub(lambda found: _ESCAPES[found[0]], text)
     try:
@@ -99,7 +99,7 @@ def encode_header(fields: Mapping[str, str | int]) -> bytes:
 
 
 def encode_frame(fields: Mapping[str, str | int], body: bytes = b"") -> bytes:
-    """The whole frame, with its length.
+    """A complete frame, with its length prefix.
 
     Raises:
         UsageError: A text cannot be encoded, or the frame is too large to be accepted.
@@ -123,8 +123,8 @@ def publish_head(
         b'{"c":"p","t":"orders","a":"persisted","s":'
 
     Raises:
-        UsageError: There is no topic, a value has the wrong type, or the correlation id is not of
-            the Base64 alphabet.
+        UsageError: The topic is empty, a value has the wrong type, or the correlation id has
+            characters outside of the Base64 alphabet.
     """
     fields = _publish_fields(topic, command, expiration, correlation_id, sow_key)
     if persisted:
@@ -141,7 +141,7 @@ def publish_frame_without_store(
     correlation_id: str = "",
     sow_key: str = "",
 ) -> bytes:
-    """The whole frame of a publish without a store: no sequence, no ack wanted.
+    """A complete publish frame without a store: it has no sequence and requests no ack.
 
     Raises:
         UsageError: As in `publish_head`; or the frame is too large to be accepted.
@@ -170,10 +170,10 @@ def sow_batch(
 
 
 def check_correlation_id(correlation_id: str) -> None:
-    """Refuse what the protocol does not allow as a correlation id.
+    """Check that the protocol allows a correlation id.
 
     Raises:
-        UsageError: It has other characters than those of the Base64 alphabet.
+        UsageError: It has characters outside of the Base64 alphabet.
     """
     if not _BASE64.fullmatch(correlation_id):
         raise UsageError(
@@ -182,14 +182,14 @@ def check_correlation_id(correlation_id: str) -> None:
 
 
 def check_text(name: str, value: object) -> None:
-    """Refuse anything but text, such as a topic given as bytes.
+    """Check that a value is text: a topic may have been given as bytes.
 
     Args:
         name: What the value is for, such as `topic`.
         value: What was given.
 
     Raises:
-        UsageError: It is no `str`.
+        UsageError: It is not a `str`.
     """
     if isinstance(value, str):
         return
@@ -198,7 +198,7 @@ def check_text(name: str, value: object) -> None:
 
 
 def check_number(name: str, value: object) -> None:
-    """Refuse anything but a whole number from 0 on.
+    """Check that a value is a whole number, 0 or more.
 
     Args:
         name: What the value is for, such as `expiration`.
@@ -247,9 +247,9 @@ def _publish_fields(
 
 
 def check_payload(data: object) -> None:
-    """Whether this can be published.
+    """Check that a payload can be published.
 
-    It costs something, so it is only asked when writing the data has failed.
+    The check takes time, so it runs only after writing the data has failed.
 
     Raises:
         UsageError: It is neither text nor bytes.
@@ -266,7 +266,7 @@ def check_payload(data: object) -> None:
 
 
 def as_bytes(data: Payload) -> bytes:
-    """The bytes to be sent.
+    """A payload as the bytes to send.
 
     Raises:
         UsageError: It is neither text nor bytes.
@@ -302,7 +302,7 @@ def parse_header(data: bytes, start: int = 0) -> tuple[HeaderFields, int]:
     """Read the header that begins at `start`: its fields, and where it ends.
 
     Raises:
-        ProtocolError: There is no header there.
+        ProtocolError: No header begins there.
     """
     fields: HeaderFields = {}
     position = _match(_START, data, start).end()
@@ -382,8 +382,8 @@ class MessageDecoder:
     """Reads the headers of frames that `FrameReader.split` has found.
 
     Args:
-        expand_sow: Make a message of each record of a `sow` frame. A broker turns this off, because
-            the `sow` frames that it receives are requests.
+        expand_sow: Turn each record of a `sow` frame into a message. A broker sets this to false,
+            because the `sow` frames that it receives are requests.
     """
 
     def __init__(self, *, expand_sow: bool = True) -> None:
@@ -397,7 +397,7 @@ class MessageDecoder:
         """The messages of some frames, in order: one for each frame, or for each record of a `sow`.
 
         Raises:
-            ProtocolError: A header, or a batch of records, cannot be read by any rule.
+            ProtocolError: A header or a batch of records is malformed, even for the lenient parser.
         """
         try:
             messages: list[Message] = self._decode_lines(b"\n".join(heads))
@@ -436,7 +436,7 @@ class MessageDecoder:
         """Whether the body of a `sow` frame is a batch of records rather than plain data.
 
         A peer may leave out `bs`. Then the body is a batch if a record header stands at its start
-        and the data of that record fits; what follows has to be records, too.
+        and the data of that record fits; everything after it must be records, too.
         """
         body = message.data
         if body.lstrip()[:1] != b"{":
@@ -473,7 +473,7 @@ class MessageDecoder:
             yield record
 
     def _record_header(self, record: Message, body: bytes, position: int) -> int:
-        """Overlay the record's header at `position` on `record`; where its data starts."""
+        """Copy the record header at `position` into `record` and return where its data starts."""
         end = body.find(b"}", position) + 1
         try:
             head = self._decode_record(body[position:end])

@@ -91,7 +91,7 @@ class CommandName(enum.StrEnum):
 
 
 class AckType(enum.StrEnum):
-    """How far a command has come."""
+    """The stage of processing that an ack reports."""
 
     RECEIVED = "received"
     PARSED = "parsed"
@@ -102,7 +102,7 @@ class AckType(enum.StrEnum):
 
 
 class Status(enum.StrEnum):
-    """How it went."""
+    """The outcome that an ack reports."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -119,7 +119,7 @@ def parse_acks(text: str) -> frozenset[AckType]:
         The types, without an order.
 
     Raises:
-        UsageError: A word is no ack type; the message names it.
+        UsageError: A word is not an ack type; the message names it.
     """
     words = (word.strip() for word in text.split(","))
     return frozenset(_ack_type(word) for word in words if word not in {"", "none"})
@@ -135,7 +135,7 @@ def format_acks(acks: Iterable[AckType | str]) -> str:
         A comma list.
 
     Raises:
-        UsageError: A word is no ack type.
+        UsageError: A word is not an ack type.
     """
     wanted = {_ack_type(ack) for ack in acks}
     return ",".join(ack for ack in AckType if ack in wanted)
@@ -165,8 +165,8 @@ class Command:
         bookmark: Where to start; or what is acknowledged, in a `sow_delete` on a queue.
         sub_id: Id of the subscription; several, or `all`, in an `unsubscribe`.
         query_id: Id of the query.
-        command_id: Names the command in its acks; the client assigns one where it is empty.
-        ack_type: Acks wanted, as a comma list.
+        command_id: The id that its acks carry; the client assigns one if it is empty.
+        ack_type: Requested acks, as a comma list.
         sow_key: Key of a publish to a topic without key fields.
         sow_keys: Keys, as a comma list.
         expiration: Lifetime of the record in seconds.
@@ -180,7 +180,7 @@ class Command:
         timeout: How long the client waits for the command, in seconds; not sent.
 
     Raises:
-        UsageError: There is no such command.
+        UsageError: The command is unknown.
     """
 
     command: CommandName | str
@@ -229,7 +229,7 @@ class Command:
         return as_bytes(self.data)
 
     def to_fields(self) -> dict[str, str | int]:
-        """The header as wire names and values: the command first, what is not set left out.
+        """The header by wire name: the command comes first, and unset fields are left out.
 
         Returns:
             The values by wire name.
@@ -255,10 +255,10 @@ class Command:
         return result
 
     def validate(self) -> None:
-        """Refuse what no server could carry out.
+        """Check that a server could execute this command.
 
         Raises:
-            UsageError: What is missing, what is too much, or what cannot be read.
+            UsageError: A field is missing, not allowed, or malformed; the message names it.
         """
         validate(self)
 
@@ -319,7 +319,7 @@ class Command:
         return self
 
     def set_batch_size(self, batch_size: int | None) -> Self:
-        """Set how many records come in one frame.
+        """Set the number of records in one frame.
 
         Args:
             batch_size: Records in one frame; `None` for none.
@@ -331,10 +331,10 @@ class Command:
         return self
 
     def set_top_n(self, top_n: int | None) -> Self:
-        """Set how many records, or messages of a replay, come at most.
+        """Set the maximum number of records, or of messages of a replay.
 
         Args:
-            top_n: Most records, or messages of a replay; `None` for none.
+            top_n: The maximum number; `None` for no limit.
 
         Returns:
             This command.
@@ -355,7 +355,7 @@ class Command:
         return self
 
     def set_bookmark(self, bookmark: StartPoint | str) -> Self:
-        """Set where to start: this alone makes a bookmark subscription.
+        """Set where to start. This turns the command into a bookmark subscription.
 
         Args:
             bookmark: Where to start; or what is acknowledged, in a `sow_delete` on a queue.
@@ -391,10 +391,10 @@ class Command:
         return self
 
     def set_command_id(self, command_id: str) -> Self:
-        """Set the id by which acks name the command.
+        """Set the id that the command's acks carry.
 
         Args:
-            command_id: Names the command in its acks; the client assigns one where it is empty.
+            command_id: The id that its acks carry; the client assigns one if it is empty.
 
         Returns:
             This command.
@@ -403,10 +403,10 @@ class Command:
         return self
 
     def set_ack_type(self, ack_type: str) -> Self:
-        """Set which acks are wanted, as a comma list.
+        """Set the requested acks, as a comma list.
 
         Args:
-            ack_type: Acks wanted, as a comma list.
+            ack_type: Requested acks, as a comma list.
 
         Returns:
             This command.
@@ -415,7 +415,7 @@ class Command:
         return self
 
     def add_ack_type(self, ack_type: AckType | str) -> Self:
-        """Ask for one more ack.
+        """Request one more ack.
 
         Args:
             ack_type: One more ack type.
@@ -463,7 +463,7 @@ class Command:
         return self
 
     def set_correlation_id(self, correlation_id: str) -> Self:
-        """Set what is attached to the message.
+        """Set the correlation id, which the server passes on with the message.
 
         Args:
             correlation_id: Attached to the message; letters, digits, `+`, `/`, `=`.
@@ -582,13 +582,13 @@ _HIDDEN: Final = {"password": "'***'", "data": "..."}
 
 
 def validate(command: Command) -> None:
-    """Apply every rule for this command.
+    """Check a command against every rule that applies to it.
 
     Args:
-        command: What is about to be sent.
+        command: The command to check.
 
     Raises:
-        UsageError: By the first rule that the command breaks.
+        UsageError: The command breaks a rule; the first one is reported.
     """
     for rule in (*_FOR_ALL, *_RULES.get(command.name, ())):
         rule(command)

@@ -68,7 +68,7 @@ class FrameReader:
         return self._filled
 
     def writable(self) -> memoryview:
-        """Where the next bytes go: never empty, and never more than an idle buffer at a time.
+        """The buffer for the next bytes: never empty, and never larger than an idle buffer.
 
         Raises:
             UsageError: `split` was not called after `received`.
@@ -80,14 +80,14 @@ class FrameReader:
         return self._view[self._filled : self._filled + self._capacity]
 
     def received(self, count: int) -> None:
-        """Take note that `count` bytes were written to the start of `writable()`."""
+        """Record that `count` bytes were written to the start of `writable()`."""
         self._filled += count
 
     def split(self) -> Frames:
-        """Take out all whole frames: header bytes up to and with the first `}`, and body bytes.
+        """Remove and return all whole frames: headers, which end at the first `}`, and bodies.
 
         Raises:
-            ProtocolError: A frame is above the limit, or has no header.
+            ProtocolError: A frame is larger than the limit, or has no header.
         """
         heads: list[bytes] = []
         bodies: list[bytes] = []
@@ -121,7 +121,7 @@ class FrameReader:
         return heads, bodies
 
     def feed(self, data: bytes | bytearray | memoryview) -> Frames:
-        """Take `data` and return all whole frames; for bytes that are already in memory.
+        """Add `data` and return all whole frames; for bytes that are already in memory.
 
         Raises:
             ProtocolError: As in `split`.
@@ -150,7 +150,7 @@ class FrameReader:
             )
 
     def _keep(self, position: int) -> None:
-        """Move what follows `position` to the front; give back the room of a large frame."""
+        """Move the bytes after `position` to the front; shrink the buffer after a large frame."""
         left = self._filled - position
         if len(self._view) > self._capacity > left:
             rest = bytes(self._view[position : self._filled])

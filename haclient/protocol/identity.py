@@ -47,7 +47,7 @@ def publisher_id(client_name: str | bytes) -> int:
 
 
 def instance_publisher_id(client_name: str | bytes, instance_name: str | bytes) -> int:
-    """The publisher id of what a client publishes through an instance without a sequence."""
+    """The publisher id of messages that a client publishes without a sequence, at one instance."""
     return crc64(_raw(client_name) + b"\x01" + _raw(instance_name))
 
 
@@ -62,7 +62,7 @@ _DIGITS_OF_A_PART: Final = 3  # more digits are more than 99 anyway
 
 
 def version_number(version: str) -> int:
-    """The number of a version; reading stops where no number follows, so that nonsense gives 0."""
+    """The number of a version; parsing stops at the first part that is not a number."""
     number = 0
     parts = version.split(".")[:_PARTS]
     weight = 100**_PARTS

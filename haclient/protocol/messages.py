@@ -122,7 +122,7 @@ _RENAMED: Final = {**WIRE_NAMES, "data": "\x7fdata", "number": "\x7fnumber", "ow
 
 @runtime_checkable
 class MessageOwner(Protocol):
-    """Where a message was logged, and where `Message.discard` goes."""
+    """The log that a message belongs to; `Message.discard` calls it."""
 
     def discard(self, number: int, /) -> object:
         """Discard a message; an unknown number, or a second call, does nothing.
@@ -137,20 +137,20 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
 
     Attributes:
         kind: The command as it was written; see `command` for its full name.
-        command_id: Names a command in its acks.
+        command_id: The id of the command that an ack belongs to.
         topic: The topic of the message.
-        sids: The subscriptions it is for, as a comma list; see `sub_ids`.
+        sids: The subscriptions that it is for, as a comma list; see `sub_ids`.
         sub_id: One subscription (a list in `unsubscribe`).
         query_id: The query that a SOW record belongs to.
         filter: Content filter of a request.
         order_by: Order of a query's records.
-        batch_size: Records wanted in one frame; records that came in one frame.
+        batch_size: Records per frame: the requested number, or the actual one.
         top_n: The maximum number of records, or of replayed messages.
         options: The option string.
         bookmark: Position in the transaction log, in wire form; see `position`.
         sow_key: Key of the record.
         sow_keys: Keys of a request, as a comma list.
-        correlation_id: What the publisher attached.
+        correlation_id: The correlation id that the publisher attached.
         timestamp: When the server processed the publish, ISO 8601 with microseconds.
         lease_period: When the lease of a queue message ends; empty if it has none.
         client_name: Name of the client.
@@ -158,16 +158,16 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         password: Never shown by `repr`.
         message_type: Type of the connection's bodies.
         version: Version of the peer.
-        ack_type: Acks wanted, as a comma list; or the one ack type that this is.
+        ack_type: The requested acks, as a comma list; in an ack, its own type.
         status: `success`, `failure` or `retry`.
         reason: The server's explanation of the status.
         log_starts: Recent starts of the server's log, in a logon ack of the reference broker; in
             its persisted acks the youngest of them with a position that the log has reached.
         expiration: Lifetime of the record in seconds.
-        length: Length of the body in bytes, where the peer says it.
+        length: Length of the body in bytes, if the peer sends it.
         group_sequence: Number of this frame within a query's result.
         matches: Records that the filter matched.
-        topic_matches: Records that were looked at.
+        topic_matches: Records that the query examined.
         records_returned: Records that a query returned.
         records_inserted: Records that were new.
         records_updated: Records that were changed.
@@ -225,13 +225,13 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
 
     @property
     def sub_ids(self) -> list[str]:
-        """Every subscription this message is for."""
+        """The ids of all subscriptions that this message is for."""
         ids = self.sids or self.sub_id
         return [sub_id for sub_id in map(str.strip, ids.split(",")) if sub_id]
 
     @property
     def position(self) -> Bookmark | None:
-        """Publisher and sequence of this message; `None` if it came without a bookmark.
+        """Publisher and sequence of this message; `None` if it has no bookmark.
 
         Raises:
             ProtocolError: The server sent a bookmark that does not name exactly one message.
@@ -245,17 +245,17 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
 
     @property
     def text(self) -> str:
-        """The body as UTF-8, for people to read: what is not UTF-8 is shown as U+FFFD."""
+        """The body as text for people to read; bytes that are not UTF-8 become U+FFFD."""
         return self.data.decode("utf-8", "replace")
 
     def json(self) -> object:
-        """The body, read as JSON.
+        """The body, parsed as JSON.
 
         Returns:
             Objects, lists, text, numbers, booleans or `None`.
 
         Raises:
-            UsageError: It is no JSON; `data` has the bytes.
+            UsageError: It is not valid JSON; `data` has the bytes.
         """
         try:
             return msgspec.json.decode(self.data)
@@ -263,13 +263,13 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
             raise UsageError(f"the body on {self.topic!r} is no JSON: {error}") from error
 
     def msgpack(self) -> object:
-        """The body, read as MessagePack.
+        """The body, parsed as MessagePack.
 
         Returns:
-            What was packed.
+            The unpacked value.
 
         Raises:
-            UsageError: It is no MessagePack; `data` has the bytes.
+            UsageError: It is not valid MessagePack; `data` has the bytes.
         """
         try:
             return msgspec.msgpack.decode(self.data)
@@ -279,13 +279,13 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
     def discard(self) -> None:
         """Mark this message as finished, so that it is never delivered again.
 
-        Does nothing for a message that no bookmark store has logged, nor the second time.
+        It does nothing for a message that no bookmark store has logged, or when called again.
         """
         if self.owner is not None:
             self.owner.discard(self.number)
 
     def __enter__(self) -> Self:
-        """`with message:` discards it at the end of the block, unless that raises."""
+        """`with message:` discards it at the end of the block, unless the block raises."""
         return self
 
     def __exit__(
@@ -308,7 +308,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
 
     @override
     def __rich_repr__(self) -> list[tuple[str, object]]:
-        """What `repr` and rich show: neither the password nor the body, only its length."""
+        """The fields that `repr` and rich show: no password, and only the length of the body."""
         shown: list[tuple[str, object]] = []
         for name in WIRE_NAMES:
             value: object = getattr(self, name)

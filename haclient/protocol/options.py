@@ -52,7 +52,7 @@ _BYTES: Final = {
 
 
 class RateUnit(enum.StrEnum):
-    """What a replay rate counts."""
+    """The unit of a replay rate."""
 
     MESSAGES = "messages"
     BYTES = "bytes"
@@ -64,8 +64,8 @@ class Rate:
     """A replay rate: messages a second, bytes a second, or a multiple of the original speed.
 
     Attributes:
-        amount: How many, above 0.
-        unit: Of what.
+        amount: The number of units, above 0.
+        unit: The unit.
     """
 
     amount: float
@@ -126,7 +126,7 @@ def format_interval(seconds: float) -> str:
         seconds: The interval in seconds.
 
     Returns:
-        The interval with a unit, as options have it.
+        The interval with a unit, in the form of an option value.
 
     Raises:
         UsageError: The number is negative or not finite.
@@ -215,8 +215,9 @@ class Options:
         conflation: Interval over which updates are merged, so that only the newest message of each
             key is delivered; or `auto` or `none`.
         conflation_key: The fields that form the key; the SOW key by default.
-        fully_durable: After the replay deliver only what all sync destinations have acknowledged.
-        live: After the replay deliver before it is persisted.
+        fully_durable: After the replay, deliver only messages that all synchronous destinations
+            have acknowledged.
+        live: After the replay, deliver messages before they are persisted.
         max_backlog: The maximum number of unacknowledged messages of a queue.
         no_empties: Send no delta in which no field has changed.
         no_sowkey: Send no SOW keys.
@@ -235,7 +236,7 @@ class Options:
         projection: Fields to compute.
         grouping: Fields to group by.
         ack_conflation: Of a logon: how long persisted acks may be held back.
-        pretty: Of a logon: binary types as formatted text.
+        pretty: Of a logon: send binary types as formatted text.
         cancel: Of a queue acknowledgement: give the message back.
         expire: Of a queue acknowledgement: remove it as expired.
         lease_extension: Of a queue acknowledgement: how much longer to hold the lease.
@@ -290,13 +291,13 @@ class Options:
         """Read an option string.
 
         Args:
-            text: Options joined by commas, as they stand on the wire.
+            text: Options joined by commas, as sent on the wire.
 
         Returns:
             The options.
 
         Raises:
-            UsageError: An option is unknown (the message names it) or cannot be read.
+            UsageError: An option is unknown or malformed; the message names it.
         """
         if len(text) > MAX_OPTIONS_LENGTH:
             raise UsageError(
@@ -335,7 +336,7 @@ class Options:
         """The replay rate as a value.
 
         Raises:
-            UsageError: It is not a rate, or not more than 0.
+            UsageError: It is not a rate, or it is 0.
         """
         if self.rate is None or isinstance(self.rate, str):
             return None if self.rate is None else Rate.parse(self.rate)

@@ -94,7 +94,7 @@ _OPTIONS: Final[dict[str, Callable[[str], str | int]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uri:
-    """Where a server is and how to talk to it.
+    """The address of a server and the parameters of a connection to it.
 
     Attributes:
         scheme: `tcp`, `tcps` (TLS), `unix`, or `mem` (a broker in the same process).
@@ -103,14 +103,14 @@ class Uri:
         user: Percent-decoded; sent at logon.
         password: Percent-decoded; sent at logon, shown nowhere.
         protocol: Always `amps`.
-        message_type: Sent at logon; empty when the server's transport has one type.
+        message_type: Sent at logon; empty if the server's transport has a fixed type.
         bind: Local address of the socket.
         tcp_nodelay: TCP_NODELAY; `None` leaves the choice to the client.
         tcp_sndbuf: Send buffer in bytes.
         tcp_rcvbuf: Receive buffer in bytes.
         tcp_linger: SO_LINGER in seconds.
         tcp_keepalive: SO_KEEPALIVE.
-        ip_protocol_prefer: `ipv4` or `ipv6`: which of a name's addresses come first.
+        ip_protocol_prefer: `ipv4` or `ipv6`: which addresses of a name to try first.
         compression: `zlib`, or empty for none.
         http_preflight: Begin with an HTTP upgrade.
         path: File name of the Unix socket.
@@ -155,7 +155,7 @@ class Uri:
             Its parts.
 
         Raises:
-            UsageError: It is malformed; the message says where, and never shows the password.
+            UsageError: It is malformed; the message says where and never shows the password.
         """
         try:
             return _parse(text.strip())
@@ -164,7 +164,7 @@ class Uri:
 
     @property
     def address(self) -> str:
-        """Host and port, or the socket's file name, for people to read."""
+        """Host and port, or the path of the socket, for people to read."""
         if self.scheme == "unix":
             return self.path
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -18,7 +18,7 @@ __all__ = ["check_bookmark_store", "expect"]
 
 
 def expect(found: object, wanted: object, what: str) -> None:
-    """Compare.
+    """Check that two values are equal.
 
     Raises:
         AssertionError: They differ.
@@ -40,14 +40,14 @@ def check_bookmark_store(
     """Run the whole suite.
 
     Args:
-        make: Makes an empty store, a new one at each call.
-        reopen: Gives the store as the next process finds it; without it the store is taken for one
-            that does not outlive its process.
-        knows_all_discards: Whether the next process also knows what was discarded out of order;
-            else it must know of the discards that have nothing undiscarded before them.
+        make: Returns a new, empty store at each call.
+        reopen: Returns the store as the next process finds it; `None` for a store that does not
+            outlive its process.
+        knows_all_discards: Whether the next process also knows of discards out of order. Otherwise
+            it has to know only of those with nothing undiscarded before them.
 
     Raises:
-        AssertionError: A check has failed; its text says what was wanted and what was found.
+        AssertionError: A check failed; the text has the expected and the actual value.
     """
     for check in _CHECKS:
         store = make()

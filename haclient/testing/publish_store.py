@@ -38,9 +38,9 @@ def check_publish_store(
 
     Args:
         make_store: A new, empty store at each call.
-        reopen: Gets a store that was closed and returns what the next process would have of it;
-            None for a store that does not outlive its process.
-        fills_at_bytes: A store is full when it holds so many bytes at the latest; None for a store
+        reopen: Called with a closed store; returns the store that the next process would open.
+            `None` for a store that does not outlive its process.
+        fills_at_bytes: The size in bytes at which a store is full at the latest; `None` for a store
             without a limit.
 
     Raises:
@@ -58,7 +58,7 @@ Check: TypeAlias = Callable[[MakeStore], None]
 
 
 def _run(check: Check, make_store: MakeStore) -> None:
-    """One check; whatever it opened is closed again."""
+    """Run one check and close the stores that it opened."""
     with ExitStack() as opened:
 
         def made() -> PublishStore:
@@ -75,7 +75,7 @@ def _frame(sequence: int, body: bytes) -> bytes:
 
 
 def _filled(make: MakeStore, count: int) -> tuple[PublishStore, dict[int, bytes]]:
-    """A store with so many messages, and their frames by sequence."""
+    """A store with `count` messages, and their frames by sequence."""
     store = make()
     store.reconcile(seen=0, persisted=0, clock_us=_CLOCK_US)
     return store, _publish(store, count)
@@ -91,7 +91,7 @@ def _publish(store: PublishStore, count: int) -> dict[int, bytes]:
 
 
 def _compare(promise: str, store: PublishStore, frames: dict[int, bytes]) -> None:
-    """The store holds these frames."""
+    """Check that the store holds exactly these frames."""
     expect([*store.replay()], [*frames.items()], f"{promise}: replay gives every frame, ascending")
     expect(store.unpersisted_count, len(frames), f"{promise}: unpersisted_count")
     expect(store.lowest_unpersisted, min(frames, default=0), f"{promise}: lowest_unpersisted")

@@ -29,11 +29,11 @@ async def check_recovery_point_adapter(make: Callable[[], RecoveryPointAdapter])
     """Run the whole suite.
 
     Args:
-        make: Makes an adapter, each time on the same storage, as the next process would. What the
-            storage has of the clients "conformance 1" and "conformance 2" is purged.
+        make: Returns a new adapter for the same storage, as the next process would. The recovery
+            points of the clients "conformance 1" and "conformance 2" are purged.
 
     Raises:
-        AssertionError: A check has failed; its text says what was wanted and what was found.
+        AssertionError: A check failed; the text has the expected and the actual value.
     """
     for check in (_updates, _whole_points, _clients, _purges, _order_of_moves, _prunes):
         for name in (_ONE, _TWO):
@@ -45,7 +45,7 @@ async def check_recovery_point_adapter(make: Callable[[], RecoveryPointAdapter])
 
 
 async def _updates(make: _Make) -> None:
-    """The newest of each subscription, of very many, under any name."""
+    """The adapter keeps the newest point of each of many subscriptions, under any name."""
     points = [RecoveryPoint("a", f"1|{number}|,2|7|") for number in range(1, _UPDATES + 1)]
     points.append(RecoveryPoint("b c", f"{_LARGEST}|{_LARGEST}|"))
     await _update(make, *points)
@@ -63,7 +63,7 @@ async def _updates(make: _Make) -> None:
 
 
 async def _whole_points(make: _Make) -> None:
-    """A list without the server and the time that belong to it may skip messages elsewhere."""
+    """A point keeps its server and its time: without them it may skip messages elsewhere."""
     point = RecoveryPoint("a", "1|1|", "east:9007", _NOW_US)
     await _update(make, point)
     await _expect(make, _ONE, [point], "recover of a point with a server and a time")
@@ -83,7 +83,7 @@ async def _whole_points(make: _Make) -> None:
 
 
 async def _clients(make: _Make) -> None:
-    """Each client has its own."""
+    """The points of each client are separate."""
     first, second = RecoveryPoint("a", "1|1|"), RecoveryPoint("a", "3|3|")
     await _update(make, first)
     await _expect(make, _TWO, [], "recover of another client")

@@ -108,7 +108,7 @@ def failure_ack(
 
 
 def name_in_use_ack(client_name: str) -> bytes:
-    """The disconnect reason of a connection that a newer one of the same name displaces."""
+    """The ack that tells a connection that a newer one of the same name displaces it."""
     more = {"client_name": client_name}
     return ack("processed", status="failure", reason="name in use", more=more)
 

@@ -47,15 +47,15 @@ class Changes(NamedTuple):
 
 
 def apply(route: Route, record: Record, document: Document | None = None) -> Changes:
-    """Bring the state of the world of a topic one record further, where it has one.
+    """Apply a record to the state of the world of its topic, if the topic has one.
 
-    A message without a key of its own may come from an instance without that state, or from before
-    the topic had one: then its key is computed here, and one that fits no key changes nothing. What
-    a publisher named there counts only where publishers name the keys, and if it is one.
+    A message without a key may come from an instance without that state, or from before the topic
+    had one. Then its key is computed here; without a valid key the message changes nothing. A key
+    that the publisher has named counts only if the topic allows that.
 
     Args:
         route: The topic.
-        record: What is in the log, or goes there.
+        record: The record, as it is or will be in the log.
         document: The message, if it was parsed already.
     """
     sow = route.sow

@@ -23,7 +23,7 @@ from haclient_fake_server.journal.format import (
 
 
 class Extras(NamedTuple):
-    """The parts of a record between header and payload, which few messages have."""
+    """The optional parts of a record between header and payload."""
 
     key: bytes = b""
     correlation_id: bytes = b""
@@ -113,11 +113,11 @@ class BatchBuilder:
 
     @property
     def messages_end(self) -> int:
-        """The position that follows the last message or delete in the log; marks may have it."""
+        """The position after the last message or delete in the log; a mark may have it."""
         return self._messages_end if self._marks_end == self.position else self.position
 
     def restore_messages_end(self, position: int) -> None:
-        """Take over from the journal that only marks follow from a position on."""
+        """Restore `messages_end` from the journal: only marks follow from `position` on."""
         self._messages_end, self._marks_end = position, self.position
 
     @property
@@ -131,11 +131,11 @@ class BatchBuilder:
         return self.position != self._first_position
 
     def topic_known(self, topic_id: int) -> None:
-        """A topic of an earlier run: its number is taken."""
+        """Register a topic of an earlier run, with its number."""
         self._next_topic_id = max(self._next_topic_id, topic_id + 1)
 
     def find(self, publisher_id: int, sequence: int) -> int | None:
-        """The position of a message of this very batch, which the journal does not have yet."""
+        """The position of a message of this batch, which is not in the journal yet."""
         data = b"".join(self._parts)
         for record in read_records(data, 0, len(data)):
             if record.is_data and (record.publisher_id, record.sequence) == (
@@ -153,7 +153,7 @@ class BatchBuilder:
         return routes
 
     def build(self) -> Block | None:
-        """The block of this batch, if it has any record; the next batch begins empty."""
+        """The block of this batch, `None` without records; the next batch begins."""
         if not self._records:
             return None
         block = Block(
@@ -178,7 +178,7 @@ class BatchBuilder:
         return block
 
     def _touch(self, publisher: Publisher, sequence: int) -> None:
-        """The batch has its first record of a publisher."""
+        """Note the batch's first record of a publisher."""
         publisher.batch_low, publisher.before_batch = sequence, publisher.noted
         self._touched.append(publisher)
 

@@ -99,7 +99,7 @@ class Engine:
 
     @property
     def next_due(self) -> float:
-        """When `tick` may have something to do; infinity for never."""
+        """When `tick` has to be called next, in seconds; infinity for never."""
         return self._state.timers.next_due
 
     @property
@@ -119,11 +119,11 @@ class Engine:
 
     @property
     def missing(self) -> int:
-        """How many replicated records were not taken, since this log had gone on without them."""
+        """The number of replicated records dropped because this log has later ones."""
         return self._replicas.missing
 
     def dialled(self, connection_id: int, address: str, now: float) -> Effects:
-        """A connection to a destination was made; its number must be new."""
+        """A connection to a destination was established; its number must be new."""
         state = self._state
         state.begin(now)
         connection = state.connections[connection_id] = Connection(
@@ -157,7 +157,7 @@ class Engine:
         self._state.connections[connection_id] = Connection(connection_id, peer=peer, now=now)
 
     def received(self, connection_id: int, messages: Sequence[Message], now: float) -> Effects:
-        """Commands arrived on a connection, in this order; none means: bytes were received."""
+        """Commands arrived on a connection, in this order; an empty list if only bytes arrived."""
         state = self._state
         connection = state.connections.get(connection_id)
         if connection is None:
@@ -228,7 +228,7 @@ class Engine:
         return self._finish()
 
     def over_high_water(self, connection_id: int) -> None:
-        """More is unsent on a connection than its high-water mark: feed it from the log."""
+        """A connection is over its high-water mark: its subscriptions read the log again."""
         connection = self._state.connections.get(connection_id)
         if connection is not None:
             self._replay.fall_back(connection)
@@ -256,7 +256,7 @@ class Engine:
             action()
 
     def _command(self, connection: Connection, message: Message) -> None:
-        """Carry out a command that is no publish, or one that must be refused."""
+        """Execute a command that is not a publish, or a publish that must be refused."""
         state = self._state
         theirs = connection.commands
         command = (self._commands if theirs is None else theirs).get(message.kind)
@@ -290,7 +290,7 @@ class Engine:
             self._publishing.refuse(connection, message, error.reason, error.detail)
 
     def _flush(self, connection: Connection, message: Message) -> None:
-        """All earlier commands were carried out; the block is written before any ack goes out.
+        """Acknowledge a flush: all earlier commands were executed.
 
         The persisted ack waits for the synchronous destinations as those of publishes do.
         """

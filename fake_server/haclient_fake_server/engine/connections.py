@@ -104,7 +104,7 @@ class Connection:
 
     @property
     def silent_at(self) -> float:
-        """When its silence will have lasted too long.
+        """When its connection will have been silent for too long.
 
         A client that beats once per interval is allowed one lost beat. Its second one may be a
         little late: at two intervals exactly it would be cut just before that arrives.
@@ -172,7 +172,7 @@ class Subscription:
         return False
 
     def select(self, selection: Selection) -> None:
-        """Change what it gets."""
+        """Change the topics, the filter and the headers."""
         # Copied, since deliveries read them for each message.
         self.matcher = selection.matcher
         self.filter = selection.filter
@@ -180,7 +180,7 @@ class Subscription:
         self.oof = selection.oof
 
     def accepts(self, topic: str, *, logged: bool) -> bool:
-        """Whether it gets what is published to a topic, which is `logged` or not."""
+        """Whether it receives messages of a topic, which is `logged` or not."""
         del logged
         return self.matcher.matches(topic)
 
@@ -288,7 +288,7 @@ class BookmarkSubscription(Subscription):
 
     @property
     def bounded(self) -> bool:
-        """Whether it has an end of its own: then it reads up to that and never goes live."""
+        """Whether it has an end, so that it never goes live."""
         return (
             self.remaining is not None or self.last_position is not None or self.last_us is not None
         )
@@ -300,7 +300,7 @@ class BookmarkSubscription(Subscription):
 
     @property
     def reached(self) -> tuple[int, str]:
-        """The first position that it has not passed, and the bookmark of the last that it has."""
+        """The first position that it has not passed, and the bookmark of the one before it."""
         end = self.end
         return (
             (self.position, self.passed)

@@ -89,7 +89,7 @@ def blocks_of(chunk: bytes) -> Iterator[tuple[int, int]]:
 
 
 def whole_blocks(data: bytes) -> int:
-    """How many bytes of `data` are whole blocks; if not even one is: minus what it needs."""
+    """The number of bytes of `data` in whole blocks; without one, minus the size of the first."""
     offset, size, length_at = 0, len(data), BLOCK_LENGTH.unpack_from
     while size - offset >= BLOCK_HEADER_BYTES:
         after = offset + BLOCK_HEADER_BYTES + length_at(data, offset + BLOCK_LENGTH_AT)[0]
@@ -106,7 +106,7 @@ class BlockIndex:
         self.strides: list[Stride] = [] if strides is None else strides
 
     def add(self, block: Block, offset: int) -> None:
-        """Take in a block that was written at `offset`."""
+        """Add a block that was written at `offset`."""
         strides = self.strides
         if not strides or offset - strides[-1].offset >= INDEX_STRIDE_BYTES:
             strides.append(Stride(block.first_position, offset, block.first_us))
@@ -146,8 +146,8 @@ class BlockIndex:
 def find_in_chunk(data: bytes, publisher_id: int, sequence: int) -> int | None:
     """The position of a message in a chunk of whole blocks.
 
-    Looks for the sixteen bytes of publisher and sequence first, and takes apart only the blocks
-    that have them: a client that comes back waits for this.
+    It searches for the sixteen bytes of publisher and sequence first, and decodes only the blocks
+    that contain them, since a returning client waits for the result.
     """
     needle = publisher_id.to_bytes(8, "little") + sequence.to_bytes(8, "little")
     at = data.find(needle)
@@ -204,7 +204,7 @@ class Segment:
         return self.manifest.number
 
     def add(self, block: Block, offset: int, end: int) -> None:
-        """Take in a block that is between two offsets."""
+        """Add a block that lies between two offsets."""
         manifest = self.manifest
         self.index.add(block, offset)
         manifest.data_bytes = end
@@ -251,7 +251,7 @@ class JournalReader(ABC):
 
     @property
     def first_position(self) -> int:
-        """The oldest position that is still there; `next_position` when there is none."""
+        """The oldest position in the journal; `next_position` if it is empty."""
         return next(iter(self.segments.values())).manifest.first_position
 
     @property
@@ -260,7 +260,7 @@ class JournalReader(ABC):
         return self.live.manifest.next_position
 
     def seek(self, position: int) -> Cursor:
-        """The cursor from which reading meets `position` soonest; some records before it, too."""
+        """The cursor nearest before `position`; a few earlier records come first."""
         live = self.live
         if position >= live.manifest.next_position:
             return Cursor(live.number, live.end)
@@ -276,7 +276,7 @@ class JournalReader(ABC):
     def read(self, cursor: Cursor, max_bytes: int) -> tuple[bytes, Cursor]:
         """Whole blocks from `cursor` on and the cursor after them; empty at the end.
 
-        At least one block where there is one, even when it is longer than `max_bytes`.
+        It returns at least one block if there is one, even if that is longer than `max_bytes`.
         """
         number, offset = cursor
         segment = self.segments[number]
@@ -370,7 +370,7 @@ class MemoryJournal(JournalReader):
     """A journal that ends with the process: for tests, and for brokers without a directory.
 
     Args:
-        start_id: A random number of 64 bits: each start of such a broker begins another log.
+        start_id: A random number of 64 bits; each start of such a broker begins a new log.
     """
 
     def __init__(self, start_id: int = 0) -> None:

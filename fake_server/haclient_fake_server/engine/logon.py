@@ -38,7 +38,7 @@ MAX_MESSAGE_TYPE = 255
 
 
 def log_on(state: State, connection: Connection, message: Message) -> None:
-    """Carry out a logon, the first command of every connection."""
+    """Execute a logon, the first command of every connection."""
     if connection.logged_on:
         _refuse(state, connection, message, Reason.DUPLICATE_LOGON, "auth")
         return
@@ -109,15 +109,15 @@ def _confirm(state: State, connection: Connection, message: Message) -> None:
 
 
 def _unused_name(state: State, connection: Connection) -> str:
-    """A name for a client without one that no other has, on no instance and after no restart.
+    """A unique name for a client without one, across instances and restarts.
 
-    A publisher is its name: with the same name its messages would count as duplicates.
+    The name identifies the publisher: with a reused name its messages would count as duplicates.
     """
     return f"unnamed-{state.journal.log_starts[-1].id:016x}-{connection.id}"
 
 
 def _log_starts(state: State) -> str:
-    """Which log this is: `<id hex>@<first position>` of its last starts, the oldest first."""
+    """The identity of this log: `<id hex>@<first position>` of its last starts, oldest first."""
     starts = state.journal.log_starts
     return ",".join(f"{start.id:016x}@{start.first_position}" for start in starts)
 
@@ -143,7 +143,7 @@ def heartbeat(state: State, connection: Connection, message: Message) -> None:
     """Start, stop or note a heartbeat.
 
     Raises:
-        Refused: The option is none of `start,<seconds>`, `beat` and `stop`.
+        Refused: The option is not `start,<seconds>`, `beat` or `stop`.
     """
     words = [word.strip() for word in message.options.split(",") if word.strip()]
     match words:
@@ -180,7 +180,7 @@ def act_on_time(state: State, connection: Connection) -> None:
 
 
 def watch(state: State, connection: Connection) -> None:
-    """Come back to a connection when its heartbeats want it."""
+    """Set the timer for the next heartbeat of a connection, or for its time-out."""
     key = ("heartbeat", connection.id)  # not the connection: a cancelled entry must not keep it
     state.timers.set(key, connection.next_due, lambda: act_on_time(state, connection))
 

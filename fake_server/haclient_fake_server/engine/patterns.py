@@ -43,7 +43,7 @@ class PatternError(ValueError):
 
 
 def to_bytes(text: str) -> bytes:
-    """The bytes of `text`: undecodable bytes come back as they were on the wire."""
+    """The bytes of `text`; surrogate escapes become the original bytes."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # a lone surrogate that was written as a JSON escape
@@ -51,7 +51,7 @@ def to_bytes(text: str) -> bytes:
 
 
 def to_text(data: bytes) -> str:
-    """The text whose bytes `to_bytes` gives."""
+    """The inverse of `to_bytes`."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -59,7 +59,7 @@ def compile_search(pattern: str) -> Search:
     """A function that returns whether `pattern` is found anywhere in a text.
 
     Raises:
-        PatternError: The pattern is too long, malformed, or asks for what RE2 cannot do.
+        PatternError: The pattern is too long, malformed, or uses a feature that RE2 does not have.
     """
     raw = to_bytes(pattern)
     if len(raw) > MAX_PATTERN_BYTES:
@@ -137,7 +137,7 @@ class TopicMatcher:
         return self._search is not None
 
     def matches(self, topic: str) -> bool:
-        """Whether `topic` is meant."""
+        """Whether `topic` matches."""
         if self._search is None:
             return topic == self.text
         answer = self._answers.get(topic)

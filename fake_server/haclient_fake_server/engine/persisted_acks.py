@@ -54,7 +54,7 @@ class PersistedAcks:
     # --- publishers ----------------------------------------------------------------------------
 
     def schedule(self, connection: Connection) -> None:
-        """The publisher of a connection gets a conflated ack when its interval is over."""
+        """Send a conflated ack to the publisher of a connection when its interval is over."""
         if not connection.ack_is_scheduled:
             connection.ack_is_scheduled = True
             state = self._state
@@ -88,7 +88,7 @@ class PersistedAcks:
         self._state.confirm(connection, ack("persisted", more=more))
 
     def resume(self, connection: Connection) -> None:
-        """A held ack was sent: schedule the one for what was collected since."""
+        """A held ack was sent: schedule an ack for the publishes since."""
         if connection.ack_is_scheduled:
             connection.ack_is_scheduled = False
             self.schedule(connection)
@@ -104,14 +104,14 @@ class PersistedAcks:
     # --- subscriptions -------------------------------------------------------------------------
 
     def enter(self, item: BookmarkSubscription) -> None:
-        """A subscription is to get persisted acks."""
+        """Start sending persisted acks to a subscription."""
         interval_s = item.connection.ack_interval_s
         group = self._groups.setdefault(interval_s, _Group(interval_s))
         group.members[item.number] = item
         self.passed(item)
 
     def leave(self, item: BookmarkSubscription) -> None:
-        """A subscription gets no further acks; it need not have got any."""
+        """Stop sending acks to a subscription; unknown ones are ignored."""
         group = self._groups.get(item.connection.ack_interval_s)
         if group is None or group.members.pop(item.number, None) is None:
             return
@@ -127,7 +127,7 @@ class PersistedAcks:
         self._schedule(group)
 
     def log_moved(self) -> None:
-        """The log has grown, or more of it is safe."""
+        """The log has grown, or more of it is confirmed."""
         for group in self._groups.values():
             group.all_moved = True
             if not group.is_scheduled:
@@ -166,7 +166,7 @@ class PersistedAcks:
             self._state.send(item.connection, ack("persisted", item.cid, more=more))
 
     def _safe_bookmark(self, item: BookmarkSubscription) -> str:
-        """How far a subscription may consider the log safe: no further than it has passed it."""
+        """The bookmark of the last position that is safe and that a subscription has passed."""
         state = self._state
         position, passed = item.reached
         if item.is_live:

@@ -63,7 +63,7 @@ class Publisher:
         self._run_ends: list[int] = []
 
     def begin_run(self, sequence: int) -> None:
-        """A record follows whose sequence is not the next one."""
+        """Begin a run: the next record does not continue the sequence."""
         if sequence == self.logged:
             return  # a delete over several topics is several records
         if self._run_starts:
@@ -73,7 +73,7 @@ class Publisher:
         self._run_starts.append(sequence)
 
     def holds(self, sequence: int) -> bool | None:
-        """Whether the log has a message; `None` for one before those that are remembered."""
+        """Whether the log has a message; `None` if the message is older than the known runs."""
         number = bisect.bisect_right(self._run_starts, sequence) - 1
         if number < 0:
             return None
@@ -113,12 +113,12 @@ class Publishers:
         return publisher
 
     def assign(self) -> int:
-        """The next sequence of this instance's own; rises across restarts too."""
+        """The next sequence that this instance assigns; it rises across restarts, too."""
         self._last_assigned += 1
         return self._last_assigned
 
     def restore(self, number: int, sequence: int, *, assigned: bool) -> None:
-        """Take over from the journal that `sequence` was seen; `assigned` if it was one of ours."""
+        """Restore from the journal: `sequence` was seen; `assigned` if this instance gave it."""
         publisher = self.of_id(number)
         publisher.seen = publisher.noted = max(publisher.seen, sequence)
         if assigned:

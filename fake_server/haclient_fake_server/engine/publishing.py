@@ -51,7 +51,7 @@ class Publishing:
     def publish(
         self, connection: Connection, message: Message, routes: Mapping[str, Route]
     ) -> None:
-        """Carry out one publish; `routes` are the topics of the connection's message type."""
+        """Execute one publish; `routes` are the topics of the connection's message type."""
         state = self._state
         route = routes.get(message.topic)
         if route is None or route.sow is not None or _is_unusual(message):
@@ -85,7 +85,7 @@ class Publishing:
             self._acknowledge(connection, message, route, publisher)
 
     def _publish_with_care(self, connection: Connection, message: Message) -> None:
-        """A publish that is the first of its topic, has rare headers or changes a record."""
+        """Execute a publish: the first of its topic, with rare headers, or to a SOW topic."""
         state = self._state
         problem = _problem(message)
         if problem:
@@ -186,7 +186,7 @@ class Publishing:
 
 
 def _complete(message: Message, route: Route, key: str) -> bool:
-    """Turn a delta into the whole message; whether there was a record to merge it with."""
+    """Merge a delta with its record; return whether there was one."""
     stored = route.sow.get(key) if route.sow is not None else None
     if stored is None or route.message_type != "json":
         return False

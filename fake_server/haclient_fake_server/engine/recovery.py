@@ -26,7 +26,7 @@ _CHUNK_BYTES: Final = 4 * 2**20
 
 
 def recover(state: State, progress: ReplicationProgress | None = None) -> None:
-    """Bring the engine to where the journal ends.
+    """Restore the engine's state at the end of the journal.
 
     Args:
         state: The state of a newly created engine.
@@ -54,7 +54,7 @@ def recover(state: State, progress: ReplicationProgress | None = None) -> None:
 
 
 def _take(state: State, found: Scan) -> None:
-    """Identities, topics and time."""
+    """Restore identities, topics and the time."""
     state.batch.now_us = max(state.batch.now_us, found.last_us)
     publishers = state.publishers
     for number, (_, high) in found.publishers.items():
@@ -93,7 +93,7 @@ def _message(record: Record | None) -> tuple[int, int] | None:
 
 
 def _restore_durability(state: State, confirmed: int) -> None:
-    """Make the records after the confirmed position wait for the destinations again."""
+    """Put the records after the confirmed position back into the unconfirmed ranges."""
     journal = state.journal
     confirmed = max(confirmed, journal.first_position - 1)
     passed = last = _message(journal.last_before(confirmed + 1))

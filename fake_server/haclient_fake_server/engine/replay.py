@@ -94,7 +94,7 @@ def span_of(state: State, text: str, *, not_found: str = "now") -> Span:
     """The span of this log that a subscribe's bookmark selects at the moment.
 
     Raises:
-        Refused: The text is no bookmark, or one that only a client may use.
+        Refused: The text is not a bookmark, or it is one that only a client may use.
         Refused: No bookmark was found and `not_found` is `fail`.
     """
     try:
@@ -194,7 +194,7 @@ class Replay:
         self._move_ends()
 
     def enter(self, item: BookmarkSubscription, span: Span) -> None:
-        """Start a subscription; it goes live at once when the log has nothing for it."""
+        """Start a subscription; it goes live at once if the log has nothing for it."""
         state = self._state
         item.position = span.start
         item.last_position, item.last_us = span.last_position, span.last_us
@@ -244,14 +244,14 @@ class Replay:
         self._place(item)
 
     def end(self, item: BookmarkSubscription) -> None:
-        """Nothing more is sent to a subscription; it may never have been replayed."""
+        """Stop sending anything to a subscription, whether it was replayed or not."""
         item.phase = Phase.ENDED
         item.connection.live_replays.pop(item.number, None)
         self._state.timers.cancel(("range", item.number))
         self._place(item)
 
     def pump(self, connection: Connection) -> None:
-        """Give subscriptions with a backlog a chunk each, in turn, until it is enough."""
+        """Send a chunk each to subscriptions with a backlog, in turn, up to the limit."""
         backlog, room = connection.backlog, FEED_BYTES
         # Taken together: a dict finds its first key by passing all that were removed before it.
         for item in tuple(islice(backlog.values(), FEED_BYTES // EMPTY_BYTES)):
@@ -342,7 +342,7 @@ class Replay:
         return item.position < state.batch.position or not item.bounded
 
     def _advance(self, item: BookmarkSubscription) -> int:
-        """Send the next chunk of a subscription; how many bytes of the log that was."""
+        """Send the next chunk of a subscription and return its size in the log, in bytes."""
         state = self._state
         cursor = state.journal.seek(item.position) if item.cursor is None else item.cursor
         chunk, item.cursor = state.journal.read(cursor, CHUNK_BYTES)
@@ -399,7 +399,7 @@ class Replay:
     def _scan_with_care(
         self, item: BookmarkSubscription, chunk: bytes, frames: list[bytes]
     ) -> None:
-        """Filters, limits and ends are looked at record by record."""
+        """The general case: filters, limits and ends are checked for each record."""
         heads = self._heads(item)
         for record in records_of(chunk):
             if record.position < item.position:
@@ -427,7 +427,7 @@ class Replay:
         return item.heads
 
     def _catch_up(self, item: BookmarkSubscription) -> None:
-        """The log has no more: go live, unless what is published is not yet safe enough."""
+        """The end of the log is reached: go live, unless new records have to be confirmed first."""
         self._complete(item)
         if item.fully_durable:
             return
@@ -497,7 +497,7 @@ def _cut(chunk: bytes, after: Cursor, *, limit: int) -> tuple[bytes, Cursor]:
 def _reaches_beyond(chunk: bytes, position: int, *, start: int) -> bool:
     """Whether a chunk, read to continue at `start`, has a record above a position.
 
-    Usually its size alone says that it has not.
+    The size of the chunk usually decides.
     """
     most = start + len(chunk) // RECORD_HEADER_BYTES
     return most > position and _highest_position(chunk) > position

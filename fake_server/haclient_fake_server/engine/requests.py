@@ -59,7 +59,7 @@ class Request:
 
     @property
     def style(self) -> Style:
-        """The optional headers that it wants."""
+        """The optional headers that it requests."""
         style = Style.PLAIN
         if self.message.bookmark or self.options.bookmark:
             style |= Style.BOOKMARK
@@ -86,7 +86,7 @@ def read_options(message: Message) -> Options:
     """The options of a command.
 
     Raises:
-        Refused: One is unknown, malformed or not carried out; the detail names it.
+        Refused: One is unknown, malformed or not supported; the detail names it.
     """
     try:
         options = Options.parse(message.options)
@@ -117,7 +117,7 @@ def read_request(message: Message, options: Options) -> Request:
     """A subscribe or query, checked.
 
     Raises:
-        Refused: No topic, a bad pattern or a bad filter.
+        Refused: The topic is missing, or the pattern or the filter is malformed.
     """
     if not message.topic:
         raise Refused(Reason.INVALID_TOPIC, "no topic")

@@ -48,7 +48,7 @@ class DemoProcess:
         return self._process.pid
 
     async def send_line(self, text: str) -> None:
-        """Write a line to its standard input; a process that has just died does not read it."""
+        """Write a line to its standard input; a process that has just ended is no error."""
         if self._process.stdin is not None:
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await self._process.stdin.send_all(f"{text}\n".encode())
@@ -57,7 +57,7 @@ class DemoProcess:
         """Its standard output, line by line, until it ends.
 
         Raises:
-            DemoFailed: It ended, and was neither killed nor asked to.
+            DemoFailed: It ended without having been killed or stopped.
         """
         rest = b""
         if self._process.stdout is not None:
@@ -141,10 +141,10 @@ async def open_process_group() -> AsyncGenerator[ProcessGroup]:
 def reserved_ports(count: int) -> Generator[list[int]]:
     """Loopback ports, reserved so that no other program is given them.
 
-    Each is held by a socket that is bound and does not listen. A server that reuses addresses may
-    also listen on the port. No other program is given it, not even while that server is dead.
-    Otherwise a client that dials a free loopback port may get that very port as its own and connect
-    to itself.
+    Each is held by a socket that is bound and does not listen. A server with SO_REUSEADDR can still
+    listen on the port, but no other program can take it while that server is down. Without this, a
+    client that dials a free loopback port may be given that very port as its own and connect to
+    itself.
     """
     with ExitStack() as stack:
         ports: list[int] = []
@@ -163,7 +163,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         servers: URIs, best first.
         store: Path of its store.
         trace: Where the subscriber writes its trace.
-        marks: How many marks that trace can take.
+        marks: The capacity of that trace, in marks.
     """
 
     servers: tuple[str, ...]

@@ -75,7 +75,7 @@ class Pace:
     the kill, publishing returns to full speed. One part always remains after the last kill.
 
     Args:
-        messages: How many there are.
+        messages: The number of messages.
         now: When publishing begins, in seconds.
     """
 
@@ -87,11 +87,11 @@ class Pace:
         self._reached = 0.0
 
     def killed(self) -> None:
-        """The next kill has happened: the way is free up to the one after it."""
+        """Record that a kill has happened: publishing may go on up to the next one."""
         self._kills += 1
 
     def allowed(self, now: float) -> int:
-        """How many messages may have been published; it only rises."""
+        """The number of messages that may have been published; it never falls."""
         elapsed_s, self._now = now - self._now, now
         if self._kills == len(KILLS):
             self._reached = min(self._reached + self._per_second * elapsed_s, self._messages)
@@ -185,7 +185,7 @@ class _DemoRun:
                 self._resumed_ns = report.resumed_ns
 
     def _read_trace(self) -> None:
-        """Read what the subscriber has written since the last look."""
+        """Read the new marks of the subscriber's trace."""
         if self._readers:
             steps = self._readers[-1].read_new()
             self.lives[-1] += steps
@@ -193,7 +193,7 @@ class _DemoRun:
             self._progress.update(len(self._arrived))
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition for as long as anything moves."""
+        """Wait for a condition; raise `_Stuck` if nothing changes for too long."""
         moved, since = (-1, -1, -1), trio.current_time()
         while not condition():
             self._read_trace()
@@ -245,7 +245,7 @@ class _DemoRun:
     # -- the course ---------------------------------------------------------------
 
     async def play(self) -> None:
-        """Everything until the last subscriber has found nothing left."""
+        """Run all steps, up to the last subscriber, which must receive nothing."""
         brokers = (self._primary, self._secondary)
         for broker in brokers:
             await self._start_broker(broker)
@@ -275,7 +275,7 @@ class _DemoRun:
             await trio.sleep(_TICK_S)
 
     async def _fail_over(self) -> None:
-        """Kill the primary; start it again when the other one has delivered; let it catch up."""
+        """Kill the primary, restart it after the other broker has delivered, and wait for it."""
         victim, successor = self._primary, self._secondary
         if victim.process is None:
             raise AssertionError("both brokers are started first")
@@ -311,7 +311,7 @@ class _DemoRun:
         return successor
 
     async def _check_nothing_is_left(self) -> None:
-        """Ask the other broker for what the store does not know as discarded: nothing."""
+        """Subscribe at the other broker with the same store: it must deliver nothing."""
         last = await self._start_subscriber(self._secondary, self._primary)
         await self._until(lambda: self._ready[last].caught_up)
         await last.stop()
@@ -324,12 +324,12 @@ async def run_demo(
     """Run the demo to its verdict.
 
     Args:
-        messages: How many to publish.
-        progress: Shows how many have arrived, and each kill.
-        patience_s: When nothing has moved for so long, what there is by then is judged.
+        messages: The number of messages to publish.
+        progress: Shows the number of messages received, and each kill.
+        patience_s: After this many seconds without progress, the demo ends and is judged.
 
     Raises:
-        DemoFailed: It could not be carried out.
+        DemoFailed: The demo could not be run.
     """
     began = trio.current_time()
     is_stuck = False

@@ -52,7 +52,7 @@ MAX_NUMBER: Final = (1 << _NUMBER_BITS) - 1
 
 
 class Mark(enum.IntEnum):
-    """What happened to a message; none of them is 0, which means that nothing was written."""
+    """What happened to a message; 0 is not used, since an unwritten word is 0."""
 
     DELIVERED = 1
     DISCARDING = 2
@@ -73,8 +73,8 @@ class TraceWriter:
 
     Args:
         path: A file that does not exist yet.
-        capacity: How many marks it can take; its room is reserved, so that a full disk is an error
-            here and not a signal later.
+        capacity: The maximum number of marks. The space is allocated now, so that a full disk is
+            an error here and not a signal later.
     """
 
     def __init__(self, path: Path, capacity: int) -> None:
@@ -120,7 +120,7 @@ class TraceReader:
     """Reads a trace while it is being written, or after its writer was killed.
 
     Args:
-        path: The trace; as long as it does not exist, nothing was written.
+        path: The trace; a missing file counts as empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -179,7 +179,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_good(self) -> bool:
-        """Whether the promise was kept."""
+        """Whether nothing was lost, duplicated or out of order."""
         return not (self.lost or self.duplicated or self.out_of_order)
 
     def as_text(self) -> str:
@@ -256,9 +256,9 @@ class _Tally:
 
 
 def judge(published: int, lives: Sequence[Iterable[Step]], measures: Measures) -> Verdict:
-    """Compare what was published with what the lives of one subscriber were given.
+    """Compare what was published with what the runs of one subscriber received.
 
-    The last process is not counted: no later one could have received what it had undiscarded.
+    Messages that the last run left undiscarded are not lost: no later run could receive them.
     """
     tally = _Tally(published)
     for life in lives:

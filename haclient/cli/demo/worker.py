@@ -77,7 +77,7 @@ async def _limits() -> AsyncGenerator[int]:
 
 
 async def publisher(task: Assignment) -> None:
-    """Publish as far as is allowed, whether a server is there or not."""
+    """Publish up to the current limit, with or without a connection."""
     published = 0
     async with HAClient(
         "demo-publisher",
@@ -110,7 +110,7 @@ class HeldMessages:
         self.is_resuming = True
 
     def take(self, batch: list[Message]) -> None:
-        """Hold each message, and discard when there are enough."""
+        """Hold each message; discard all when there are `HELD` of them."""
         if self.is_resuming:
             self.is_resuming = False
             _report(Report(resumed_ns=time.monotonic_ns()))
@@ -123,7 +123,7 @@ class HeldMessages:
                 self.discard()
 
     def discard(self) -> None:
-        """Discard what is held: every second one first, since any order will do."""
+        """Discard the messages held, every second one first: any order is allowed."""
         trace, held = self._trace, self._held
         for number, message in (*held[1::2], *held[::2]):
             trace.discarding(number)
@@ -133,7 +133,7 @@ class HeldMessages:
 
 
 async def subscriber(task: Assignment) -> None:
-    """Take messages until SIGTERM; then discard what is held, and leave."""
+    """Receive messages until SIGTERM, then discard the messages held."""
     with TraceWriter(Path(task.trace), task.marks) as trace:
         hands = HeldMessages(trace)
         async with (
@@ -169,14 +169,14 @@ async def _report_caught_up(messages: MessageStream) -> None:
 
 
 def _end_with_stdin() -> None:
-    """End when standard input ends: then the main process has ended."""
+    """Exit when standard input ends, since the main process has ended then."""
     while os.read(0, 4096):
         pass
     os._exit(1)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Play one role; the exit code."""
+    """Run one role and return the exit code."""
     role, *rest = arguments
     if role == "publisher":
         trio.run(publisher, msgspec.json.decode(rest[0], type=Assignment))
