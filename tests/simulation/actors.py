@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -15,12 +15,12 @@ from typing import Final
 import trio
 from typing_extensions import override
 
-from haclient.chooser import DefaultServerChooser
+from haclient.chooser import ConnectionInfo, DefaultServerChooser
 from haclient.delay import ExponentialDelayStrategy
-from haclient.errors import CommandError, DisconnectedError, TimedOut
+from haclient.errors import CommandError, DisconnectedError, PublishGap, TimedOut
 from haclient.ha import HAClient
 from haclient.protocol.identity import publisher_id
-from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo, SowTopic
+from haclient_fake_server.config import BrokerConfig, FsyncPolicy, LogTopic, ReplicateTo, SowTopic
 from haclient_fake_server.server import BrokerServer
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from simulation.history import History, MessageId
@@ -29,6 +29,7 @@ from simulation.plans import Plan
 from simulation.store_kinds import POINTS_TOPIC
 
 __all__ = [
+    "UNLOGGED_TOPIC",
     "Broker",
     "Counts",
     "Reader",
@@ -37,6 +38,10 @@ __all__ = [
     "uri",
 ]
 
+UNLOGGED_TOPIC: Final = "elsewhere"
+"""No broker has it in its log."""
+
+_LOGGED: Final = f"^(orders|state|{POINTS_TOPIC})$"
 _JOURNAL_BYTES: Final = 128 * 1024
 
 
@@ -62,11 +67,17 @@ class Counts:
 
 
 class Chooser(DefaultServerChooser):
-    """The default chooser; it counts each logon that follows another one of its process."""
+    """The default chooser; it counts each logon that follows another one of its process.
 
-    def __init__(self, servers: tuple[str, ...], counts: Counts) -> None:
+    Args:
+        servers: Brokers, best first.
+        counts: Where it counts.
+        gaps: Takes the publish gaps that servers were refused for.
+    """
+
+    def __init__(self, servers: tuple[str, ...], counts: Counts, gaps: list[PublishGap]) -> None:
         super().__init__([uri(server) for server in servers])
-        self._counts = counts
+        self._counts, self._gaps = counts, gaps
         self._last = ""
 
     @override
@@ -77,6 +88,12 @@ class Chooser(DefaultServerChooser):
         self._last = found
         super().report_success(info)
 
+    @override
+    def report_failure(self, error: Exception, info: ConnectionInfo) -> None:
+        if isinstance(error, PublishGap):
+            self._gaps.append(error)
+        super().report_failure(error, info)
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -85,6 +102,7 @@ class Surroundings:
     plan: Plan
     history: History
     counts: Counts
+    gaps: list[PublishGap] = field(default_factory=list[PublishGap])
 
     def client(
         self,
@@ -101,7 +119,7 @@ class Surroundings:
         )
         return HAClient(
             name,
-            server_chooser=Chooser(servers, self.counts),
+            server_chooser=Chooser(servers, self.counts, self.gaps),
             delay_strategy=delay,
             publish_store=publish_store,
             bookmark_store=bookmark_store,
@@ -126,6 +144,7 @@ class Broker(Program):
             name=name,
             listen=(f"mem://{name}:1",),
             data_dir=Path(f"/{name}"),
+            log_topics=(LogTopic(_LOGGED),),
             sow_topics=(
                 SowTopic("state", ("/key",)),
                 SowTopic(POINTS_TOPIC, ("/clientName", "/subId")),

@@ -325,6 +325,19 @@ def _diverging_pair_counts_as_equal(stack: contextlib.ExitStack) -> None:
     _replace(stack, receiver.Holdings, "lacks", lambda *_: False)
 
 
+@_mutation("a replica does not take down that a publish was refused or is not logged")
+def _marks_are_not_replicated(stack: contextlib.ExitStack) -> None:
+    _replace(stack, receiver.Replicas, "_mark", lambda *_: None)
+
+
+@_mutation("nothing of a publisher is safe while something of it is not")
+def _nothing_below_is_confirmed(stack: contextlib.ExitStack) -> None:
+    def confirmed_of(self: Ours, publisher_id: int) -> int | None:
+        return None if known(self, publisher_id) is None else 0
+
+    known = _replace(stack, durability.Durability, "confirmed_of", confirmed_of)
+
+
 @_mutation("at the first contact the vector of a destination is taken for all that it has")
 def _first_vector_is_believed(stack: contextlib.ExitStack) -> None:
     def welcome(self: Ours, message: Ours, journal: Ours, *, end: int, now: float) -> None:

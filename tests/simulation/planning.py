@@ -111,7 +111,16 @@ def plan_of(seed: int) -> Plan:
         heartbeat_s=chance.choice((1.0, 2.0)),
         links=links,
     )
-    return _with_script(plan, chance)
+    return _with_no_messages(_with_script(plan, chance))
+
+
+def _with_no_messages(plan: Plan) -> Plan:
+    """Some publishers also publish what is refused or not logged."""
+    chance = Random(f"no messages {plan.seed}")
+    publishers = (
+        replace(each, no_messages=chance.choice((0, 0, 2, 7))) for each in plan.publishers
+    )
+    return replace(plan, publishers=tuple(publishers))
 
 
 def _publisher(name: str, servers: tuple[str, ...], chance: Random) -> PublisherPlan:

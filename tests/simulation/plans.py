@@ -86,6 +86,8 @@ class PublisherPlan:
         durability: Of its store.
         when_full: What becomes of a publish when the store is full; empty for one without a limit
             (a ring always has one).
+        no_messages: After every so manieth message comes a publish that is none: one that is
+            refused, or one to a topic that is not logged; 0 for none.
     """
 
     name: str
@@ -94,6 +96,7 @@ class PublisherPlan:
     pad: int = 0
     durability: DurabilityKind = "process"
     when_full: WhenFull = ""
+    no_messages: int = 0
 
     @property
     def forgets(self) -> bool:

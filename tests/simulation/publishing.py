@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final
 
 import trio
@@ -10,7 +11,7 @@ from typing_extensions import override
 from haclient.ha import HAClient
 from haclient_stores.errors import StoreFull
 from haclient_stores.publish_stores.publish_log import PublishLog
-from simulation.actors import Surroundings
+from simulation.actors import UNLOGGED_TOPIC, Surroundings
 from simulation.disk import SimulatedDisk
 from simulation.history import Abandoned, Accepted, MessageId
 from simulation.nodes import Life, Program
@@ -88,6 +89,18 @@ class Publisher(Program):
         self._open[sequence] = Waiting(message, trio.current_time(), len(body))
         if len(self._open) > 200:
             self._forget_persisted()
+        with contextlib.suppress(StoreFull):
+            await self._publish_no_message(client, life, message.number)
+
+    async def _publish_no_message(self, client: HAClient, life: Life, number: int) -> None:
+        """Publish what takes a number and is in no log, if it is its turn."""
+        every = self.plan.no_messages
+        if every and number % every == 0:
+            if number // every % 2:
+                await client.publish("state", b"no json")
+            else:
+                await client.publish(UNLOGGED_TOPIC, b"{}")
+            await life.stop_if_dead()
 
     def _forget_persisted(self) -> None:
         if self.store is not None:

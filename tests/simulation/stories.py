@@ -23,6 +23,7 @@ from simulation.plans import (
 __all__ = [
     "flapping",
     "late_publisher",
+    "no_message_last",
     "recycled",
     "replaced",
     "restored",
@@ -42,7 +43,10 @@ def told(seed: int) -> Plan | None:
     chance = Random(f"told {seed}")
     if chance.random() >= _TOLD_SHARE:
         return None
-    stories = (late_publisher, late_publisher, slow_reader, recycled, replaced, flapping, restored)
+    stories = (
+        *(late_publisher, late_publisher, slow_reader, recycled, replaced, flapping, restored),
+        no_message_last,
+    )
     return chance.choice(stories)(seed, chance)
 
 
@@ -108,6 +112,29 @@ def flapping(seed: int, chance: Random) -> Plan:
         _step("publish", "p1", count=10, after=1.0),
         _step("publish", "p1", count=10, after=2.0),
         _step("wait", "", after=12.0),
+    ]
+    return _scripted(plan, script)
+
+
+def no_message_last(seed: int, chance: Random) -> Plan:
+    """A broker dies when the last publish was refused, or went to a topic that is not logged."""
+    plan = Plan(
+        seed=seed,
+        brokers=("b1", "b2"),
+        replications=(
+            Replication(source="b1", target="b2", mode="sync"),
+            Replication(source="b2", target="b1", mode="sync"),
+        ),
+        publishers=(PublisherPlan(name="p1", store="file", servers=("b1", "b2"), no_messages=1),),
+        subscribers=(SubscriberPlan(name="s1", servers=("b2", "b1"), topics=(_EVERYTHING,)),),
+        links=Links(latency_s=chance.choice((0.0, 0.005))),
+    )
+    script = [
+        _step("publish", "p1", count=chance.choice((1, 2, 9)), after=0.5),
+        _step("kill", chance.choice(("b1", "b2")), seconds=8.0, after=2.0),
+        _step("publish", "p1", count=chance.choice((1, 4)), after=0.5),
+        _step("reset", "p1", after=1.0),
+        _step("wait", "", after=4.0),
     ]
     return _scripted(plan, script)
 
