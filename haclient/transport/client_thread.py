@@ -9,14 +9,13 @@ The discard then runs on the client's thread, and the call returns after that.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from threading import get_ident
 
 import trio
-from typing_extensions import override
 
 from haclient.errors import UsageError
-from haclient.protocol.messages import MessageOwner
-from haclient_stores.interfaces import SubscriptionLog
+from haclient_stores.interfaces import Discard, SubscriptionLog
 
 
 class ClientThread:
@@ -68,6 +67,9 @@ class ClientThread:
             UsageError: The trio run that the client belonged to is over, or this thread runs trio
                 itself, which must not be blocked.
         """
+        if get_ident() == self.ident:  # the store is closed, and belongs to no thread
+            log.discard(number)
+            return
         if self._token is None:
             raise UsageError("message.discard() of a client that was never entered")
         if trio.lowlevel.in_trio_run():
@@ -84,25 +86,21 @@ class ClientThread:
             ) from None
 
 
-class LoggedBy(MessageOwner):
+class LoggedBy:
     """Where `message.discard()` goes: a subscription's part of the bookmark store.
 
     Args:
-        log: That part.
-        thread: The thread that may call it.
+        log: That part, of a store that belongs to the client's thread.
+        thread: The client's thread.
+
+    Attributes:
+        discard: See `MessageOwner.discard`. It is the store's own function, since a call from here
+            to there would cost as much as the discard itself.
     """
 
-    __slots__ = ("_discard", "_log", "_thread")
+    __slots__ = ("discard",)
+
+    discard: Discard
 
     def __init__(self, log: SubscriptionLog, thread: ClientThread) -> None:
-        self._log = log
-        self._discard = log.discard
-        self._thread = thread
-
-    @override
-    def discard(self, number: int, /) -> None:
-        thread = self._thread
-        if get_ident() == thread.ident:
-            self._discard(number)
-        else:
-            thread.discard(self._log, number)
+        self.discard = log.discard_function(partial(thread.discard, log))

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from threading import get_ident
 from typing import Final, Protocol, cast
 
 from typing_extensions import override
@@ -49,10 +50,11 @@ from haclient_stores.adapters.recovery_point import RecoveryPoint
 from haclient_stores.adapters.recovery_tables import FIRST_GENERATION, Connection, RecoveryTables
 from haclient_stores.bookmark import Bookmark
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
-from haclient_stores.bookmark_stores.subscription import Discard, Journal, Subscription
+from haclient_stores.bookmark_stores.subscription import Journal, Subscription
 from haclient_stores.bookmark_stores.tracked_store import point_of, server_order_of
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 from haclient_stores.errors import UsageError
+from haclient_stores.interfaces import Discard
 from haclient_stores.tracker.tracker import DUPLICATE, SubscriptionTracker
 
 __all__ = ["Connection", "Delivered", "TransactionalRecoveryPoint"]
@@ -80,10 +82,14 @@ class _Journal(Journal):
     after_discard: Callable[[], None]
 
     @override
-    def discard_function(self) -> Discard:
-        discard_only, after_discard = super().discard_function(), self.after_discard
+    def discard_function(self, elsewhere: Discard) -> Discard:
+        thread, after_discard = self.thread, self.after_discard
+        discard_only = super().discard_function(elsewhere)
 
         def discard(number: int) -> None:
+            if get_ident() != thread.ident:
+                elsewhere(number)
+                return
             discard_only(number)
             after_discard()
 

@@ -43,7 +43,7 @@ from haclient_stores.bookmark_stores.records import (
     start_records,
     word,
 )
-from haclient_stores.bookmark_stores.subscription import Discard, Journal, Subscription
+from haclient_stores.bookmark_stores.subscription import Journal, Subscription
 from haclient_stores.bookmark_stores.tracked_store import BookmarkFileStore
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 from haclient_stores.checks import check_callable, check_has
@@ -51,6 +51,7 @@ from haclient_stores.disk.durable_file import Durability, DurableFile
 from haclient_stores.disk.files import PAGE_BYTES, Disk, File
 from haclient_stores.disk.threads import Gate, ThreadBinding
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, UsageError
+from haclient_stores.interfaces import Discard
 from haclient_stores.tools.explain import Survival
 from haclient_stores.tracker.entries import Alias, Chunk, Publishers
 from haclient_stores.tracker.tracker import SubscriptionTracker
@@ -221,13 +222,14 @@ class LogJournal(Journal):
         log.trackers.append(tracker)
 
     @override
-    def discard_function(self) -> Discard:
+    def discard_function(self, elsewhere: Discard) -> Discard:
         log, gate, thread = self._log, self.gate, self.thread
         try_discard, first_word = self.tracker.try_discard, word(Kind.DISCARDED, self.index)
 
         def discard(number: int) -> None:
             if get_ident() != thread.ident:
-                thread.check()
+                elsewhere(number)
+                return
             gate.busy = True
             if gate.closed:
                 gate.wait()

@@ -52,7 +52,7 @@ from typing_extensions import override
 from haclient_stores import framing
 from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
 from haclient_stores.bookmark_stores.records import Kind
-from haclient_stores.bookmark_stores.subscription import Discard, Journal, Subscription
+from haclient_stores.bookmark_stores.subscription import Journal, Subscription
 from haclient_stores.bookmark_stores.tracked_store import BookmarkFileStore
 from haclient_stores.bookmark_stores.undiscarded_watch import UndiscardedWatch
 from haclient_stores.checks import check_count
@@ -60,6 +60,7 @@ from haclient_stores.disk.durable_file import Durability, DurableFile
 from haclient_stores.disk.files import PAGE_BYTES, Disk
 from haclient_stores.disk.threads import ThreadBinding
 from haclient_stores.errors import StoreCorrupt, StoreFull, UsageError
+from haclient_stores.interfaces import Discard
 from haclient_stores.tools.explain import Survival
 from haclient_stores.tracker.entries import MIXED, Chunk, Publishers
 from haclient_stores.tracker.server_order import ServerOrder
@@ -218,13 +219,14 @@ class RingJournal(Journal):
         self._places: dict[int, int] = {}  # where a publisher's vectors are in it
 
     @override
-    def discard_function(self) -> Discard:
+    def discard_function(self, elsewhere: Discard) -> Discard:
         tracker, thread = self.tracker, self.thread
         try_discard, save_moved = tracker.try_discard, self._save_moved
 
         def discard(number: int) -> None:
             if get_ident() != thread.ident:
-                thread.check()
+                elsewhere(number)
+                return
             low = tracker.low_watermark
             if try_discard(number) and tracker.low_watermark != low:
                 save_moved()

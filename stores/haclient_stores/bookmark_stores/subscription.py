@@ -14,23 +14,16 @@ import contextlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from threading import get_ident
-from typing import Protocol
 
 from typing_extensions import override
 
 from haclient_stores.bookmark import BookmarkList
 from haclient_stores.bookmark_stores.records import Kind, begun_flags
 from haclient_stores.disk.threads import Gate, ThreadBinding
-from haclient_stores.interfaces import SubscriptionLog
+from haclient_stores.interfaces import Discard, SubscriptionLog
 from haclient_stores.tracker.entries import Alias, Chunk
 from haclient_stores.tracker.server_order import ServerOrder, log_name
 from haclient_stores.tracker.tracker import SubscriptionTracker
-
-
-class Discard(Protocol):
-    """The hot path: `SubscriptionLog.discard`, with everything it needs bound to it."""
-
-    def __call__(self, number: int) -> None: ...  # noqa: D102  # see the class
 
 
 class Journal:
@@ -49,14 +42,18 @@ class Journal:
         self.thread = thread
         self.gate = gate or Gate()
 
-    def discard_function(self) -> Discard:
-        """The function behind `Subscription.discard`: it discards and journals the change."""
+    def discard_function(self, elsewhere: Discard) -> Discard:
+        """The function behind `Subscription.discard`: it discards and journals the change.
+
+        Args:
+            elsewhere: What to call instead in another thread than the store's.
+        """
         tracker, thread = self.tracker, self.thread
 
         def discard(number: int) -> None:
             if get_ident() != thread.ident:
-                thread.check()
-            if (
+                elsewhere(number)
+            elif (
                 number == tracker.low_watermark != tracker.slow_path_at
             ):  # `tracker.discard`, written out
                 tracker.low_watermark = number + 1
@@ -153,7 +150,16 @@ class Subscription(SubscriptionLog):
         self._noted_us = journal.tracker.server_order.discarded_until_us
         self.moves = 0
         self._looked_moves = self._looked_low = -1
-        self.discard = journal.discard_function()  # pyright: ignore[reportIncompatibleMethodOverride]  # see above
+        self.discard = journal.discard_function(self._discard_first)  # pyright: ignore[reportIncompatibleMethodOverride]  # see above
+
+    def _discard_first(self, number: int) -> None:
+        """Discard before the store is bound to this thread, or refuse another thread."""
+        self._thread.check()
+        self.discard(number)
+
+    @override
+    def discard_function(self, elsewhere: Discard) -> Discard:
+        return self.journal.discard_function(elsewhere)
 
     def may_have_moved(self) -> bool:
         """Whether the recovery point may have moved since `note_looked`.

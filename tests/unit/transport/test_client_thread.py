@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import trio
@@ -9,6 +10,7 @@ import trio
 from haclient.errors import UsageError
 from haclient.protocol.messages import Message
 from haclient.transport.client_thread import ClientThread, LoggedBy
+from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
 
@@ -73,14 +75,15 @@ def test_a_discard_after_the_trio_run_is_a_usage_error() -> None:
     trio.run(client)
     errors: list[UsageError] = []
 
-    def work(thread: ClientThread) -> None:
+    def work(message: Message) -> None:
         try:
-            LoggedBy(log, thread).discard(number)
+            message.discard()
         except UsageError as error:
             errors.append(error)
 
     for thread in (threads[0], ClientThread()):
-        worker = threading.Thread(target=work, args=[thread])
+        message = Message(number=number, owner=LoggedBy(log, thread))
+        worker = threading.Thread(target=work, args=[message])
         worker.start()
         worker.join()
     assert ["never entered" in str(error) for error in errors] == [False, True]
@@ -101,3 +104,18 @@ async def test_a_second_trio_run_is_not_blocked_and_told_how_to_discard() -> Non
 
     await trio.to_thread.run_sync(lambda: trio.run(other_run))
     assert log.undiscarded_count == 0
+
+
+async def test_a_discard_after_the_store_was_closed_is_refused_in_every_thread(
+    tmp_path: Path,
+) -> None:
+    store = LoggedBookmarkStore(tmp_path / "log")
+    log = store.subscription("s1")
+    log.begin(acked=False, start="0")
+    messages = [Message(number=log.log(f"7|{n}|"), owner=LoggedBy(log, bound())) for n in (1, 2, 3)]
+    messages[0].discard()
+    store.close()
+    with pytest.raises(UsageError, match="closed"):
+        messages[1].discard()
+    with pytest.raises(UsageError, match="closed"):
+        await trio.to_thread.run_sync(messages[2].discard)
