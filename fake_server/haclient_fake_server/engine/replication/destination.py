@@ -12,7 +12,8 @@ records of other instances that are in its vector. A record that was published h
 is acknowledged, even if the vector covers it: a publisher that lost its store may have gone on at
 the other side, which then has later records of it and lacks this one. So at a first contact, or if
 nothing is known of earlier ones, the log is sent from its first position, and the other side drops
-what it has.
+what it has. If the vector shows that it has lost a record that it had acknowledged, the same is
+done from this record on.
 
 Together with duplicate detection this prevents loops in chains, rings and pairs: every path carries
 each publisher's messages in their order.
@@ -234,6 +235,7 @@ class Destination:
                             parts, size = [], 0
                         if is_new:
                             known[publisher] = sequence
+                            verified = min(verified, position - 1)  # it may be lost there again
                         unit, last = (publisher, sequence), position
                         if fields[8] not in self._defined_topics:
                             parts.append(self._definition(fields[8], topics))
@@ -241,6 +243,7 @@ class Destination:
                         size += fields[0]
                     covered = position
                 at = after
+        self._verified = verified
         if parts:
             frames.append(self._frame(parts, last, covered))
         elif covered:

@@ -149,6 +149,22 @@ def test_another_instance_at_the_same_address_has_acknowledged_nothing() -> None
 
 
 @pytest.mark.row("RE3", "RE4")
+def test_from_the_first_record_that_the_other_side_has_lost_again_its_acks_prove_nothing() -> None:
+    log = Log()
+    log.write((7, 1), (8, 1), (7, 2), (8, 2), (7, 3))
+    log.write((7, 4), source="south")
+    log.restore(6)
+    log.link({7: 9, 8: 1})
+    assert log.feed() == [[2, 3]], "8 has lost its 2, and 7 may have gone on without its 3"
+    assert log.destination.progress == DestinationProgress("tcp://west:1", "west", 3)
+    log.destination.leave()
+    log.link({7: 9, 8: 2})
+    assert log.feed() == [[2, 3]], "until it has acknowledged them once more"
+    log.destination.acknowledge(5)
+    assert log.destination.progress == DestinationProgress("tcp://west:1", "west", 6)
+
+
+@pytest.mark.row("RE3", "RE4")
 def test_what_is_removed_from_the_log_is_not_waited_for() -> None:
     log = Log()
     log.write((7, 1), (7, 2), (7, 3))

@@ -10,6 +10,7 @@ import pytest
 from haclient.errors import UsageError
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.identity import publisher_id
+from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication import wire
 from haclient_fake_server.engine.replication.durability import MAX_HELD
 from haclient_fake_server.engine.settings import LogTopic, ReplicateTo, SowTopic
@@ -694,6 +695,24 @@ def test_a_log_from_before_replication_was_configured_is_compared() -> None:
         assert persisted_at_logon(group["a"], "p") == 8
     group.settle()
     assert group.status("a", "b").missing == group["b"].engine.missing == 4
+
+
+@pytest.mark.row("RE4")
+def test_what_a_destination_has_lost_with_its_disk_is_found_where_a_publisher_went_on() -> None:
+    group = linked(ONE_WAY)
+    group["a"].client("q").publish(1)
+    publisher = group["a"].client("p")
+    for number in range(5, 9):
+        publisher.publish(number, a="")
+    group.settle()
+    publisher.close()
+    group.cut("a", "b")
+    group["b"].journal = MemoryJournal(1)
+    group.restart("b")
+    group["b"].client("p").publish(100, b"later")
+    group.heal()
+    assert group.sequences("b", "q") == {1}
+    assert group["b"].engine.missing == group.status("a", "b").missing == 4
 
 
 @pytest.mark.row("RE4")
