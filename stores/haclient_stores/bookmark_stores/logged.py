@@ -254,11 +254,14 @@ class LogJournal(Journal):
         self._log.reserve(messages)
 
     @override
-    def note_logged(self, pieces: Sequence[Chunk | Alias]) -> None:
+    def note_logged(self, pieces: Sequence[Chunk | Alias | None]) -> None:
         self._log.introduce()
         file = self._log.file
         base = word(Kind.LOGGED, self.index)
         for piece in pieces:
+            if piece is None:
+                file.put(word(Kind.CONDENSED, self.index), 1)
+                continue
             if isinstance(piece, Alias):
                 file.put(word(Kind.ALIAS, self.index), piece.old)
                 continue

@@ -74,6 +74,7 @@ class Kind(enum.IntEnum):
     DISCARDED_UNTIL = 29  # microseconds
     PENDING_BEFORE = 30  # the number that everything before the next PENDING_ACK is below
     PENDING_ACK = 31  # publisher, sequence
+    CONDENSED = 32  # 1, which says nothing
     PARTIAL_SEAL = 254  # see record_file
     SEAL = 255
 
@@ -560,6 +561,7 @@ _MOVES: Final[dict[int, Callable[[LogReader, SubscriptionTracker, int, int], Non
     Kind.PERSISTED_WHILE_PAUSED: _persisted_while_paused,
     Kind.COMPLETED: lambda _, tracker, publisher, value: tracker.completed_at(publisher, value),
     Kind.COMPLETED_SOMEWHERE: lambda _, tracker, __, ___: tracker.completed(""),
+    Kind.CONDENSED: lambda _, tracker, __, ___: tracker.condense(),
     Kind.LOST: lambda _, tracker, __, number: tracker.link_lost(number),
     Kind.BEGUN: _begun,
     Kind.PURGED: _purged,

@@ -72,11 +72,11 @@ class Journal:
             StoreFull: There is none; nothing has changed.
         """
 
-    def note_logged(self, pieces: Sequence[Chunk | Alias]) -> None:
+    def note_logged(self, pieces: Sequence[Chunk | Alias | None]) -> None:
         """Note new and redelivered entries.
 
         Args:
-            pieces: What `SubscriptionTracker.log_batch` has added.
+            pieces: What `SubscriptionTracker.log_batch` has added; None where it has condensed.
 
         Raises:
             StoreError: It cannot be written.

@@ -34,7 +34,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import groupby, islice, pairwise, repeat
 from operator import le, lt
 from typing import TYPE_CHECKING, Final
 
@@ -346,6 +346,18 @@ def condensed(
     kept.add_all(stretch)
     kept.cut()
     return kept.chunks
+
+
+def condensed_groups(chunks: Iterable[Chunk], edges: list[int]) -> deque[Chunk]:
+    """The last entry of each publisher in each group of discarded entries.
+
+    Args:
+        chunks: Entries in arrival order.
+        edges: The first number of each group, rising, and at last a number above all.
+    """
+    pieces = (piece for piece, _ in _pieces(chunks, list(pairwise(edges))))
+    groups = groupby(pieces, key=lambda piece: bisect_right(edges, piece.numbers[0]))
+    return deque(Chunk.condensed(group) for _, group in groups)
 
 
 def _pieces(

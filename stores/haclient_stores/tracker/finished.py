@@ -5,11 +5,12 @@ before them is discarded. Here they become *finished*: at once or, if the subscr
 persisted acks, when an ack covers them.
 
 An ack `b` covers, by its place, all entries of this link up to the last one of b's publisher with a
-sequence up to b's; and on any link all entries of that publisher up to b's sequence. Waiting chunks
-are kept exactly at first. When many have accumulated (a sync destination is down for hours), only
-the last entry of each publisher in each group stays. An ack that covers that entry also covers
-those before it, so only precision is lost, never safety, and memory stays bounded. No group has
-entries of this link and of an earlier one, since different rules hold for the two.
+sequence up to b's; and on any link all entries of that publisher up to b's sequence. Waiting
+entries are kept exactly at first. When many have accumulated (a sync destination is down for
+hours), `condense` keeps only the last entry of each publisher in each group. An ack that covers
+that entry also covers those before it, so only precision is lost, never safety, and memory stays
+bounded. No group has entries of this link and of an earlier one, since different rules hold for the
+two.
 
 An ack may become a recovery point of its own; the tracker decides when it may. It is *pending*
 until everything that arrived before it is discarded. Pure.
@@ -24,10 +25,11 @@ from copy import copy
 from itertools import chain
 from typing import Final
 
-from haclient_stores.tracker.entries import Chunk
+from haclient_stores.tracker.entries import Chunk, condensed_groups
 
 _NOTHING: Final[dict[int, int]] = {}
-_WAITING_CHUNKS: Final = 64  # up to this many are kept exactly
+_EXACT: Final = 16_384  # up to this many waiting entries are kept exactly
+_GROUPS: Final = 64  # of about equal length, where there are more
 
 
 class _AckIndex:
@@ -89,12 +91,10 @@ class Finished:
     __slots__ = (
         "_ack_index",
         "_covered_to",
-        "_from",
         "_front",
         "_front_count",
         "_front_limit",
         "_front_newest",
-        "_grain",
         "acked",
         "applied",
         "cover",
@@ -119,8 +119,6 @@ class Finished:
         self._front_count = 0
         self._front_limit = -1
         self._front_newest: dict[int, int] = {}
-        self._grain = 1  # this many numbers make a group when chunks are joined
-        self._from = 0  # the number after which the waiting entries begin
         self.pending_ack: tuple[int, int, int] | None = None
 
     def begin(self, link_first: int, *, acked: bool) -> None:
@@ -152,28 +150,18 @@ class Finished:
             self.recover(newest)
             return
         self.applied.update(newest)
-        if not self.waiting:
-            self._from = chunk.numbers[0] - 1
         self.waiting.append(chunk)
         self._release()
-        if len(self.waiting) > _WAITING_CHUNKS:
-            self._condense()
 
-    def _condense(self) -> None:
-        """Join neighbours until few are left, to groups of about equal length."""
-        while len(self.waiting) > _WAITING_CHUNKS // 2:
-            groups: deque[Chunk] = deque()
-            begin, end = self._from, self._from
-            for chunk in self.waiting:
-                apart = groups and groups[-1].numbers[-1] < self.link_first <= chunk.numbers[0]
-                if groups and not apart and chunk.numbers[-1] - begin <= self._grain:
-                    groups.append(Chunk.condensed((groups.pop(), chunk)))
-                else:
-                    groups.append(chunk)
-                    begin = end
-                end = chunk.numbers[-1]
-            self.waiting = groups
-            self._grain *= 2 if len(groups) > _WAITING_CHUNKS // 2 else 1
+    def condense(self) -> None:
+        """Join waiting entries to groups, where there are many; never depends on their chunks."""
+        if sum(len(chunk.numbers) for chunk in self.waiting) <= _EXACT:
+            return
+        first, end = self.waiting[0].numbers[0], self.waiting[-1].numbers[-1] + 1
+        edges = {*range(first, end, -(-(end - first) // _GROUPS)), end}
+        if first < self.link_first < end:
+            edges.add(self.link_first)
+        self.waiting = condensed_groups(self.waiting, sorted(edges))
 
     def covered(self, publisher: int, sequence: int, *, open_chunks: Iterable[Chunk]) -> None:
         """Apply a persisted ack.
@@ -242,7 +230,6 @@ class Finished:
         while self.waiting:
             if not self._finish(self._covered_count(self.waiting[0])):
                 return
-        self._grain = 1
 
     def _finish(self, count: int) -> bool:
         """Finish the first entries of the oldest waiting chunk; whether that is all of it."""
@@ -252,7 +239,7 @@ class Finished:
         if count < len(chunk.numbers):
             self.waiting[0] = chunk.part(count, len(chunk.numbers))
             return False
-        self._from = self.waiting.popleft().numbers[-1]
+        self.waiting.popleft()
         return True
 
     def _covered_count(self, chunk: Chunk, begin: int = 0) -> int:

@@ -76,7 +76,7 @@ class SubscriptionTracker(Resumption):
         generation: How often it was started over, at an explicit start or after a purge; from 1 on.
         first_number, next_number: The range of the numbers used since the start.
         at_end: Whether the replay of this link is over.
-        fresh: What the last `log_batch` has added, for the journal.
+        fresh: What the last `log_batch` has added, for the journal; None if it has condensed.
     """
 
     def __init__(self, publishers: Publishers | None = None) -> None:
@@ -84,7 +84,7 @@ class SubscriptionTracker(Resumption):
         self.next_number = 1
         self.generation = 1
         self.paused = False
-        self.fresh: list[Chunk | Alias] = []
+        self.fresh: list[Chunk | Alias | None] = []
         self.conflated = False
         super().__init__()
         self.purge()
@@ -152,6 +152,8 @@ class SubscriptionTracker(Resumption):
             return self._log_each(bookmarks)
         chunk = self.append(publisher, sequences, publishers)
         self.fresh = [chunk]
+        if self.next_number > self._condense_at:
+            self.condense()
         return chunk.numbers  # type: ignore[return-value]  # a range, made by append
 
     def append(
@@ -177,8 +179,6 @@ class SubscriptionTracker(Resumption):
         self.chunks.append(chunk)
         if len(self.chunks) == 1:
             self._set_slow_path()
-        if following > self._condense_at:
-            self.condense()
         return chunk
 
     def _log_each(self, bookmarks: list[str]) -> list[int]:
@@ -206,6 +206,8 @@ class SubscriptionTracker(Resumption):
             else:
                 numbers.append(DUPLICATE)
         self._add(publishers, sequences)
+        if self.next_number > self._condense_at:
+            self.condense()
         return numbers
 
     def _add(self, publishers: list[int], sequences: list[int]) -> None:
@@ -394,9 +396,14 @@ class SubscriptionTracker(Resumption):
             self.chunks[0] = chunk.part(count, len(chunk.numbers))
 
     def condense(self) -> None:
-        """Drop discarded entries that no answer depends on (see `entries`)."""
+        """Drop discarded entries that no answer depends on (see `entries`).
+
+        With acks the answers depend on what was dropped when, so the journal has to note it.
+        """
+        self.fresh.append(None)
+        self._take_front()
+        self.finished.condense()
         if self.discarded_above.count:
-            self._take_front()
             self.chunks = condensed(
                 self.chunks, self.discarded_above.ranges(), self.finished.link_first
             )

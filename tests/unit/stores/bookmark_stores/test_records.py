@@ -67,6 +67,7 @@ def records_of_every_kind() -> list[tuple[int, int]]:
     records += [(word(Kind.CAUGHT_UP), 10**15), (word(Kind.DISCARDED_UNTIL), 10**14)]
     records += [(word(Kind.LOST), 6), (word(Kind.ALIAS), 6), (word(Kind.ALIAS), 8)]
     records += [(word(Kind.PERSISTED_WHILE_PAUSED), 4), (word(Kind.COMPLETED_SOMEWHERE), 1)]
+    records += [(word(Kind.CONDENSED), 1)]
     records += [(word(Kind.LOST), 1), (word(Kind.ALIAS_NUMBER), 11), (word(Kind.ALIAS_OF), 3)]
     records += [(word(Kind.NEXT), 20), (word(Kind.SEEN, publisher=1), 12)]
     records += [(word(Kind.RECOVERED), 1), (word(Kind.COVERED, publisher=1), 5)]
@@ -262,6 +263,8 @@ def test_who_reads_a_log_keeps_in_memory_what_is_live_and_little_else() -> None:
             block.extend((word(Kind.LOGGED, 0, number % 2), number))
             if number % 10_000:  # one in so many is never discarded
                 block.extend((word(Kind.DISCARDED), number))
+            if not number % 15_000:  # as the store that wrote it has
+                block.extend((word(Kind.CONDENSED), 1))
         reader.read(block, is_sealed=True)
         most = max(most, sum(len(chunk.numbers) for chunk in reader.trackers[0].chunks))
     assert most < 25_000
