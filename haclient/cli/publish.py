@@ -228,10 +228,6 @@ def lost_connection(run: PublishRun) -> DisconnectedError:
     return DisconnectedError(f"{what}{left} of them are not known to be persisted")
 
 
-def _open_store(request: PublishRequest) -> FilePublishStore | MemoryPublishStore:
-    return MemoryPublishStore() if request.store is None else FilePublishStore(request.store)
-
-
 async def _publish_all(run: PublishRun) -> None:
     request = run.request
     connection = Connection(
@@ -331,10 +327,9 @@ def publish(request: PublishRequest) -> int:
     """Publish one message per line and wait until all of them are persisted."""
     _check(request)
     delimiter = parse_delimiter(request.delimiter)
-    with closing(_open_store(request)) as store:
-        run = PublishRun(
-            request=request, store=store, delimiter=delimiter, summary=Summary(topic=request.topic)
-        )
-        run.summary.resent = store.unpersisted_count
+    opened = MemoryPublishStore() if request.store is None else FilePublishStore(request.store)
+    with closing(opened) as store:
+        summary = Summary(topic=request.topic, resent=store.unpersisted_count)
+        run = PublishRun(request=request, store=store, delimiter=delimiter, summary=summary)
         read_ledger(run)
         return run_until_signal(partial(_work, run), partial(interrupted, run))

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote, unquote
 
 from typing_extensions import override
 
 from haclient.errors import UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["Uri"]
 

@@ -9,7 +9,7 @@ Neither is as fast as the stores of this project, but both give the same guarant
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -177,14 +177,11 @@ class StoreSubscription(Resumption):
         if self._store.is_discarded(self._sub_id, bookmark):
             return 0
         self._nothing_came = False
-        with suppress(UsageError):  # the store knows better what it can read
-            self._saw(sequences(BookmarkList.parse(bookmark)))
-        return self._store.log(self._sub_id, bookmark)
-
-    def _saw(self, found: Mapping[int, int]) -> None:
-        """Note messages that arrived, some perhaps not for the first time."""
         seen = self._seen
-        seen.update({each: at for each, at in found.items() if at > seen.get(each, 0)})
+        with suppress(UsageError):  # the store knows better what it can read
+            found = sequences(BookmarkList.parse(bookmark))
+            seen.update({each: at for each, at in found.items() if at > seen.get(each, 0)})
+        return self._store.log(self._sub_id, bookmark)
 
     @override
     def discard(self, number: int) -> None:

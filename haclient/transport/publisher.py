@@ -208,7 +208,9 @@ class Publisher:
         if sequence is None:  # nothing says which one it is
             return Message(kind="p", reason=ack.reason)
         frame = None if log is None else log.replay_single(sequence)
-        message = Message(kind="p", sequence=sequence) if frame is None else _read_frame(frame)
+        message = Message(kind="p", sequence=sequence)
+        if frame is not None:
+            (message,) = MessageDecoder(expand_sow=False).decode(*FrameReader().feed(frame))
         message.reason = ack.reason
         self.refusals[sequence] = ack.reason
         if len(self.refusals) > _REMEMBERED_REFUSALS:
@@ -578,11 +580,6 @@ def _as_log(store: PublishStore | None) -> FrameLog | None:
     if store is None or isinstance(store, NullPublishStore):
         return None
     return store if isinstance(store, FrameLog) else SendingStore(store)
-
-
-def _read_frame(frame: bytes) -> Message:
-    """A stored frame as the message that it was."""
-    return MessageDecoder(expand_sow=False).decode(*FrameReader().feed(frame))[0]
 
 
 async def sync_accepted(store: PublishStore | None) -> None:

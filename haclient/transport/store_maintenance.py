@@ -78,7 +78,7 @@ class StoreMaintenance:
     def __init__(
         self, store: BookmarkStore | None, stores: Sequence[BookmarkStore | PublishStore] = ()
     ) -> None:
-        self._store = _ours(store)
+        self._store = store if isinstance(store, TrackedBookmarkStore) else None
         self._stores = stores
         self._watch_at = 0.0
         self._feed: PointFeed | None = None
@@ -194,10 +194,6 @@ async def _kept(adapter: RecoveryPointAdapter, client_name: str) -> list[Recover
         f"{type(adapter).__name__} gave no recovery points in {_RECOVER_S:g} s: see that its "
         "server or database answers, or begin without the adapter"
     )
-
-
-def _ours(store: BookmarkStore | None) -> TrackedBookmarkStore | None:
-    return store if isinstance(store, TrackedBookmarkStore) else None
 
 
 _BOOKMARKS_EVERY_S: Final = 0.005

@@ -46,15 +46,14 @@ class PublishWindow:
         "reconciled",
     )
 
-    def __init__(self, *, last_persisted: int = 0, reconciled: bool = False) -> None:
+    def __init__(self) -> None:
         self.last_sequence = 0
         self.last_persisted = 0
-        self.reconciled = reconciled
+        self.reconciled = False
         self.numbers_uncertain = False
         self._open_from = 1
         self._closed: deque[tuple[int, int]] = deque()
         self._closed_count = 0
-        self.persist(last_persisted)
 
     @classmethod
     def recovered(
@@ -75,7 +74,8 @@ class PublishWindow:
             reconciled: Whether a server was asked before.
             numbers_uncertain: Whether higher numbers may have been used that nothing shows.
         """
-        window = cls(reconciled=reconciled)
+        window = cls()
+        window.reconciled = reconciled
         window.numbers_uncertain = numbers_uncertain
         for first, last in runs:
             window.skip_to(first - 1)
