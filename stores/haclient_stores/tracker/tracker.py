@@ -401,6 +401,7 @@ class SubscriptionTracker(Resumption):
         With acks the answers depend on what was dropped when, so the journal has to note it.
         """
         self.fresh.append(None)
+        self.apply_pending_ack()  # before what it must not pass is dropped
         self._take_front()
         self.finished.condense()
         if self.discarded_above.count:
