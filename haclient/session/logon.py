@@ -71,6 +71,23 @@ class LoggedOn:
     reason: str
     log_starts: tuple[LogStart, ...] = ()
 
+    def has_of(self, acknowledged: int) -> int:
+        """How much the server has of what was acknowledged to this publisher.
+
+        What another server has acknowledged, this one may have in its log without having been told
+        yet that the replicas have it too. It is not `persisted` here then, but nothing is lost.
+
+        Args:
+            acknowledged: The highest sequence that any server has acknowledged.
+
+        Returns:
+            The highest sequence that is persisted or was acknowledged before; below `acknowledged`
+            the server lacks messages. A server that names no sequence is trusted.
+        """
+        if self.persisted is None:
+            return acknowledged
+        return max(self.persisted, min(self.seen or 0, acknowledged))
+
 
 def logon_fields(  # noqa: PLR0913  # the parts of one wire frame
     command_id: str,

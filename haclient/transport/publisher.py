@@ -162,7 +162,7 @@ class Publisher:
         if log is not None:
             # A server that does not name what it has gets everything again: nothing is trimmed.
             seen = 0 if server.seen is None else server.seen
-            persisted = log.last_persisted if server.persisted is None else server.persisted
+            persisted = server.has_of(log.last_persisted)
             log.reconcile(seen=seen, persisted=persisted, clock_us=clock_us)
             log.rewind(log.last_persisted)
             self.persisted.rise(log.last_persisted)

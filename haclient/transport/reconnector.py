@@ -243,16 +243,12 @@ class Reconnector:
         core = self._core
         core.check_connected()
         self._chooser.report_success(self._info())
-        log = core.publisher.log
-        persisted = None if core.status.server is None else core.status.server.persisted
-        if (
-            self._settings.refuses_gaps
-            and log is not None
-            and persisted is not None
-            and persisted < log.last_persisted
-        ):
-            # Before the store is reconciled: a store written by the user might accept the gap.
-            raise PublishGap(log.last_persisted, persisted)
+        log, server = core.publisher.log, core.status.server
+        if self._settings.refuses_gaps and log is not None and server is not None:
+            persisted = server.has_of(log.last_persisted)
+            if persisted < log.last_persisted:
+                # Before the store is reconciled: a store written by the user might accept the gap.
+                raise PublishGap(log.last_persisted, persisted)
         core.reconcile()
         if log is not None and log.gap is not None:
             _logger.warning(

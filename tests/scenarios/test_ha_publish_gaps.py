@@ -66,6 +66,32 @@ async def test_a_server_that_lacks_what_was_acknowledged(
         assert ("failure A: PublishGap" in seen) == (policy == "refuse")
 
 
+@pytest.mark.row("PS9", "HA3")
+@pytest.mark.parametrize("store_class", [MemoryPublishStore, DictPublishStore])
+async def test_a_server_that_was_not_told_yet_what_its_replicas_have_lacks_nothing(
+    server: Server, store_class: type[MemoryPublishStore | DictPublishStore]
+) -> None:
+    client = HAClient(
+        "ha",
+        servers=[server.uri],
+        publish_store=store_class(),
+        on_publish_gap="raise",
+        heartbeat=None,
+    )
+    async with entered(client, partial(live, server)) as peer:
+        first = await client.publish("orders", b"acknowledged")
+        assert first is not None
+        await peer.expect("publish")
+        await peer.persisted(first)
+        await client.wait_empty(timeout=1)
+        await client.publish("orders", b"kept")
+        await lose(peer)
+        back = await live(server, seen=first + 1, persisted=0)
+        await back.expect("publish", data=b"kept", sequence=first + 1)  # seen is not persisted
+        await back.persisted(first + 1)
+        await client.wait_empty(timeout=1)
+
+
 @pytest.mark.row("PS8", "PS9")
 @pytest.mark.parametrize("store_class", [MemoryPublishStore, DictPublishStore])
 async def test_a_server_that_does_not_say_what_it_has_seen_has_no_gap_and_is_sent_everything(

@@ -330,12 +330,12 @@ def _marks_are_not_replicated(stack: contextlib.ExitStack) -> None:
     _replace(stack, receiver.Replicas, "_mark", lambda *_: None)
 
 
-@_mutation("nothing of a publisher is safe while something of it is not")
-def _nothing_below_is_confirmed(stack: contextlib.ExitStack) -> None:
-    def confirmed_of(self: Ours, publisher_id: int) -> int | None:
-        return None if known(self, publisher_id) is None else 0
+@_mutation("a server has a publish gap until it was told that its replicas have a message too")
+def _gap_until_told(stack: contextlib.ExitStack) -> None:
+    def has_of(self: Ours, acknowledged: int) -> int:
+        return acknowledged if self.persisted is None else self.persisted
 
-    known = _replace(stack, durability.Durability, "confirmed_of", confirmed_of)
+    _replace(stack, logon.LoggedOn, "has_of", has_of)
 
 
 @_mutation("at the first contact the vector of a destination is taken for all that it has")

@@ -45,7 +45,6 @@ def test_a_planted_bug_is_found(name: str) -> None:
         ("young_connections_are_stable", stories.flapping),
         ("restored_log_is_the_same", stories.restored),
         ("marks_are_not_replicated", stories.no_message_last),
-        ("nothing_below_is_confirmed", stories.no_message_last),
     ],
 )
 def test_a_story_finds_the_bug_that_it_is_for(

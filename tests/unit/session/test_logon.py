@@ -75,6 +75,26 @@ def test_the_answer_tells_what_was_seen_and_what_is_persisted(
     )
 
 
+@pytest.mark.row("PS9")
+@pytest.mark.parametrize(
+    ("seen", "persisted", "found"),
+    [
+        (9, 9, 9),
+        (5, 3, 5),  # not told yet that its replicas have 4 and 5
+        (9, 3, 5),  # what lies above was acknowledged by nobody
+        (4, 3, 4),
+        (0, 0, 0),
+        (None, None, 5),
+        (9, None, 5),
+    ],
+)
+def test_a_server_has_what_it_has_seen_of_what_was_acknowledged(
+    seen: int | None, persisted: int | None, found: int
+) -> None:
+    server = LoggedOn(seen=seen, persisted=persisted, server_version="", reason="")
+    assert server.has_of(5) == found
+
+
 @pytest.mark.row("PS7")
 @pytest.mark.parametrize("bookmark", ["what?", "20240101T000000Z"])
 def test_a_bookmark_that_says_nothing_of_us_is_unknown(bookmark: str) -> None:
