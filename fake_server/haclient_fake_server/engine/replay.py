@@ -142,7 +142,9 @@ def _position(
         case Epoch():
             return state.journal.first_position
         case Now():
-            return state.batch.messages_end - 1 if inclusive else state.batch.position
+            if inclusive:  # the last message, if there is one
+                return max(state.batch.messages_end - 1, state.journal.first_position)
+            return state.batch.position
         case Timestamp(microseconds=moment):
             return state.journal.at_time(moment)
         case Bookmark(publisher_id=publisher_id, sequence=sequence):
@@ -442,7 +444,7 @@ class Replay:
         over = item.remaining == 0 or (
             item.last_position is not None and item.position > item.last_position
         )
-        at_end = item.position >= state.batch.position
+        at_end = item.position >= state.batch.messages_end
         if not over and item.last_us is not None and at_end:
             over = state.now_us > item.last_us
             if not over:

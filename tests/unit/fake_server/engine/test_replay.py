@@ -265,6 +265,30 @@ def test_a_range_into_the_future_waits_and_ends_by_the_clock() -> None:
     assert reader.take() == []
 
 
+@pytest.mark.row("RB8")
+@pytest.mark.parametrize("refused", [0, 3])
+@pytest.mark.parametrize("end", ["0|1|]", "0]", "20231114T221510]"])
+def test_a_range_that_begins_at_now_ends_where_there_is_no_message(end: str, refused: int) -> None:
+    world = World(log_topics=(LogTopic("^orders"),))
+    publisher, reader = world.client("pubber"), world.client("reader")
+    for number in range(refused):  # noted in the log, but no messages
+        publisher.publish(number + 1, t="elsewhere")
+    reader.subscribe(bm=f"[0|1|:{end}", a="completed")
+    world.advance(20)
+    assert [each.bookmark for each in reader.take()] == ["0"]
+
+
+@pytest.mark.row("RB8", "CC23")
+def test_a_paused_range_ends_by_the_clock_where_no_message_follows() -> None:
+    world = World(log_topics=(LogTopic("^orders"),))
+    publisher, reader = world.client("pubber"), world.client("reader")
+    publisher.publish(1, b"1")
+    reader.subscribe(bm="(0|1|:20231114T221510]", opts="pause", a="completed")
+    publisher.publish(2, t="elsewhere")
+    world.advance(20)
+    assert shape(reader.take()) == ["completed@['1']"]
+
+
 def test_the_tick_at_the_end_of_a_range_comes_once_however_its_seconds_are_rounded() -> None:
     world = filled(1)
     reader = world.client("reader")
