@@ -270,20 +270,21 @@ def agreement(
 
 
 def divergence(
-    logs: Mapping[str, Sequence[LogRecord]], missing: Mapping[str, int]
+    logs: Mapping[str, Sequence[LogRecord]], missing: Mapping[str, int], *, in_full: bool = True
 ) -> Iterator[str]:
     """A broker that lacks what another one has knows it, and no other believes so.
 
     Args:
         logs: The log of each broker.
         missing: How often each has told of a record that it cannot take any more.
+        in_full: Whether the brokers have no records but those in `logs`.
     """
     everything = {record for log in logs.values() for record in log}
     for broker, log in logs.items():
         lacking = everything - set(log)
         if lacking and not missing[broker]:
             yield f"divergence: {broker} lacks {len(lacking)} records, and nobody was told"
-        if missing[broker] and not lacking:
+        if missing[broker] and not lacking and in_full:
             yield f"divergence: {broker} lacks nothing, and has told of {missing[broker]} records"
 
 

@@ -147,6 +147,7 @@ def test_a_broker_that_lacks_a_record_for_good_has_told_so() -> None:
     assert list(checkers.divergence(differ, {"a": 0, "b": 1})) == []
     assert len(list(checkers.divergence(differ, {"a": 0, "b": 0}))) == 1
     assert len(list(checkers.divergence(differ, {"a": 1, "b": 1}))) == 1
+    assert list(checkers.divergence(differ, {"a": 1, "b": 1}, in_full=False)) == []
 
 
 def test_a_bookmark_is_that_of_one_message() -> None:
