@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -318,6 +319,18 @@ class _DemoRun:
         self._read_trace()
 
 
+@contextmanager
+def _first_failure() -> Generator[None]:
+    """Raise one `DemoFailed` where several processes failed at the same moment."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        failures, others = group.split(DemoFailed)
+        if failures is None or others is not None:
+            raise
+        raise failures.exceptions[0] from None
+
+
 async def run_demo(
     messages: int, progress: Progress, *, patience_s: float = _PATIENCE_S
 ) -> Verdict:
@@ -333,7 +346,7 @@ async def run_demo(
     """
     began = trio.current_time()
     is_stuck = False
-    with reserved_ports(2) as ports:
+    with reserved_ports(2) as ports, _first_failure():
         async with open_process_group() as group, open_nursery() as nursery:
             demo_run = _DemoRun(
                 group,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+import trio
 
 from haclient.cli.app import run
 from haclient.cli.demo.processes import DemoFailed
@@ -118,6 +120,29 @@ async def test_a_process_that_fails_ends_the_demo_with_its_words(stage: Stage) -
     stage.plays("echo no such thing >&2; exit 3")
     with pytest.raises(DemoFailed, match=r"the broker (east|west) ended with 3: no such thing"):
         await run_demo(MIN_MESSAGES, Progress())
+    assert stage.is_empty
+
+
+async def test_processes_that_fail_at_the_same_moment_are_one_failure(stage: Stage) -> None:
+    started, may_end = stage.script.with_name("started"), stage.script.with_name("may_end")
+    started.touch()
+    stage.plays(f"""
+        echo $$ >> {started}
+        while [ ! -e {may_end} ]; do sleep 0.01; done
+        echo no such thing >&2; exit 3""")
+
+    async def end_both() -> None:
+        while len(started.read_text().split()) < 2:  # noqa: ASYNC110  written by processes
+            await trio.sleep(0.01)
+        may_end.touch()
+        # The event loop is held up until both have ended, and so learns of both at once.
+        for pid in started.read_text().split():
+            os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222  blocks the loop
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(end_both)
+        with pytest.raises(DemoFailed, match=r"the broker (east|west) ended with 3: no such thing"):
+            await run_demo(MIN_MESSAGES, Progress())
     assert stage.is_empty
 
 
