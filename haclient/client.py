@@ -19,6 +19,7 @@ from typing_extensions import Unpack
 
 from haclient.auth import Authenticator
 from haclient.errors import UsageError
+from haclient.protocol.codec import Payload
 from haclient.protocol.commands import Command
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
@@ -184,6 +185,25 @@ class Client(PublishingClient):
     def server_version(self) -> str:
         """The server's version as it writes it; empty before the first logon."""
         return self._core.status.server_version
+
+    @property
+    def seen_sequence(self) -> int | None:
+        """The highest sequence of this client's name that the server had seen at the last logon.
+
+        What lies above `persisted_sequence` may be missing on a synchronous replica, and may be
+        published again. `None` before the first logon, and for a server that does not report it.
+        """
+        return self._core.publisher.sequences.seen
+
+    @property
+    def persisted_sequence(self) -> int | None:
+        """The highest sequence of this client's name that the server has reported as persisted.
+
+        It comes from the last logon and rises with each persisted ack. A `Client` that numbers its
+        publishes itself continues above it after a lost connection. `None` before the first logon,
+        and for a server that does not report it: nothing is known to be persisted then.
+        """
+        return self._core.publisher.sequences.persisted
 
     @property
     def publish_store(self) -> PublishStore | None:
@@ -385,7 +405,7 @@ class Client(PublishingClient):
         )
         return self._subscriber.stream(command, resumes=True)
 
-    def sow(  # the parts of one command
+    def sow(  # noqa: PLR0913  # the parts of one command
         self,
         topic: str,
         *,
@@ -394,6 +414,7 @@ class Client(PublishingClient):
         top_n: int | None = None,
         batch_size: int = 10,
         options: str | Options = "",
+        data: Payload = b"",
     ) -> MessageStream:
         """Query the State of the World; the stream ends with the result.
 
@@ -404,6 +425,7 @@ class Client(PublishingClient):
             top_n: Most records that are wanted; `None` for all.
             batch_size: Records in one frame.
             options: Options of the query.
+            data: The body of the query, for topics that take parameters in it.
 
         Returns:
             The stream. Enter it with `async with`; that sends the command, and raises
@@ -417,6 +439,7 @@ class Client(PublishingClient):
             top_n=top_n,
             batch_size=batch_size,
             options=options,
+            data=data,
         )
         return self._subscriber.stream(command)
 

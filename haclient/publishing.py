@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
+from typing import Final, Literal
 
 import trio
 
@@ -16,6 +17,12 @@ from haclient.transport.settings import TIMEOUT_S, seconds
 
 __all__ = ["PublishingClient"]
 
+_WIRE_COMMANDS: Final = {
+    "publish": "p",
+    "delta_publish": "delta_publish",
+    "sow_delete": "sow_delete",
+}
+
 
 class PublishingClient:
     """The publishing methods of a client, a base of `haclient.client.Client`."""
@@ -26,7 +33,7 @@ class PublishingClient:
         self._publish = core.publisher.publish
         self._publish_nowait = core.publisher.publish_nowait
 
-    def publish(
+    def publish(  # the parts of one wire frame
         self,
         topic: str,
         data: Payload,
@@ -34,10 +41,13 @@ class PublishingClient:
         expiration: int | None = None,
         correlation_id: str = "",
         sow_key: str = "",
+        sequence: int | None = None,
     ) -> Coroutine[object, None, int | None]:
         """Publish one message; returns when it is stored and on its way, not when acked.
 
         With a store, a lost connection is not an error: the message is sent after the next logon.
+        A `Client` without a store may number its messages itself, to publish the same message under
+        the same number again after a crash: the server drops the second one.
 
         Args:
             topic: A literal topic.
@@ -45,17 +55,21 @@ class PublishingClient:
             expiration: Lifetime of the SOW record in seconds.
             correlation_id: Passed on to subscribers; characters of the Base64 alphabet.
             sow_key: The key, for topics that want one from the publisher.
+            sequence: The number of the message, on a `Client` without a store: above those
+                published before on this connection and above `persisted_sequence` at the logon. It
+                asks for a persisted ack; see `wait_persisted`, `publish_flush`, `on_failed_write`.
 
         Returns:
-            The sequence number under which it is stored, `None` without a store.
+            The sequence number under which it is stored or sent, `None` without either.
 
         Raises:
             DisconnectedError: There is no store and no connection; or the store is at its cap and
                 no ack can come.
             StoreFull: The store has no room; nothing was stored.
-            UsageError: `data` is neither bytes nor text, or the topic cannot be written.
+            UsageError: `data` is neither bytes nor text, or the topic cannot be written; or the
+                server would drop `sequence` as a duplicate, or this client takes none.
         """
-        if expiration is None and not correlation_id and not sow_key:
+        if expiration is None and not correlation_id and not sow_key and sequence is None:
             return self._publish(topic, data)  # the coroutine itself: one await less per message
         return self._core.publisher.publish_with(
             topic,
@@ -63,6 +77,50 @@ class PublishingClient:
             expiration=expiration,
             correlation_id=correlation_id,
             sow_key=sow_key,
+            sequence=sequence,
+        )
+
+    async def publish_batch(
+        self,
+        topic: str | Sequence[str],
+        data: Sequence[Payload],
+        *,
+        first_sequence: int,
+        command: Literal["publish", "delta_publish", "sow_delete"] = "publish",
+        expiration: int | None = None,
+        correlation_ids: Sequence[str] = (),
+    ) -> int:
+        """Publish many messages under consecutive sequences, many in one write.
+
+        Several times as fast as `publish` with `sequence`, and otherwise the same. It waits only
+        for room. When it raises or is cancelled, the first messages may have been sent.
+
+        Args:
+            topic: A literal topic, or one for each message.
+            data: The bodies; text is sent as UTF-8.
+            first_sequence: The sequence of the first message; see `publish`.
+            command: What each message is; a `sow_delete` deletes the record that its body would
+                update.
+            expiration: Lifetime of the SOW records in seconds.
+            correlation_ids: One for each message, or none.
+
+        Returns:
+            The sequence of the last message, `first_sequence - 1` where there is none.
+
+        Raises:
+            DisconnectedError: There is no connection.
+            UsageError: As for `publish`; or the lists differ in length.
+        """
+        if command not in _WIRE_COMMANDS:
+            known = ", ".join(_WIRE_COMMANDS)
+            raise UsageError(f"the command of a batch is one of {known}, not {command!r}")
+        return await self._core.publisher.publish_batch(
+            topic,
+            data,
+            first_sequence=first_sequence,
+            command=_WIRE_COMMANDS[command],
+            expiration=expiration,
+            correlation_ids=correlation_ids,
         )
 
     def publish_nowait(self, topic: str, data: Payload) -> int | None:
@@ -84,7 +142,7 @@ class PublishingClient:
         """
         return self._publish_nowait(topic, data)
 
-    async def delta_publish(
+    async def delta_publish(  # the parts of one wire frame
         self,
         topic: str,
         data: Payload,
@@ -92,6 +150,7 @@ class PublishingClient:
         expiration: int | None = None,
         correlation_id: str = "",
         sow_key: str = "",
+        sequence: int | None = None,
     ) -> int | None:
         """Publish only what changed of a SOW record; otherwise like `publish`.
 
@@ -101,9 +160,10 @@ class PublishingClient:
             expiration: Lifetime of the SOW record in seconds.
             correlation_id: Passed on to subscribers; characters of the Base64 alphabet.
             sow_key: The key, for topics that want one from the publisher.
+            sequence: The number of the message, as for `publish`.
 
         Returns:
-            The sequence number under which it is stored, `None` without a store.
+            The sequence number under which it is stored or sent, `None` without either.
 
         Raises:
             DisconnectedError: As for `publish`.
@@ -117,10 +177,14 @@ class PublishingClient:
             expiration=expiration,
             correlation_id=correlation_id,
             sow_key=sow_key,
+            sequence=sequence,
         )
 
     async def publish_flush(self, *, timeout: float | None = None, durable: bool = False) -> None:
         """Wait until everything published so far is persisted.
+
+        Without a store, what was published with a `sequence` is waited for in the same way; if
+        there is none, the server has processed everything then.
 
         Args:
             timeout: Seconds; `None` waits for as long as it takes.
@@ -148,12 +212,12 @@ class PublishingClient:
         the server's ack conflation allows.
 
         Args:
-            sequence: What `publish` returned.
+            sequence: What `publish` returned, with a store or for a `sequence` of its own.
             timeout: Seconds; `None` waits for as long as it takes.
 
         Raises:
             PublishFailed: The server refused it.
-            TimedOut: It took longer; the message stays in the store.
+            TimedOut: It took longer; the message stays in the store if there is one.
             DisconnectedError: The connection was lost.
         """
         self._core.thread.check("wait_persisted")
@@ -172,18 +236,28 @@ class PublishingClient:
         self._core.thread.check("wait_empty")
         await self._core.wait_empty(timeout=seconds(timeout))
 
-    async def flush(self, *, timeout: float | None = TIMEOUT_S) -> None:
+    async def flush(
+        self,
+        *,
+        timeout: float | None = TIMEOUT_S,
+        ack: Literal["processed", "persisted"] = "processed",
+    ) -> None:
         """Wait until the server has processed every command sent so far.
 
         Args:
             timeout: Seconds; `None` waits for as long as it takes.
+            ack: What the server answers: `persisted` once every publish so far is persisted, on its
+                synchronous replicas too, or refused. It needs no publish store.
 
         Raises:
             TimedOut: The server has not answered within `timeout` seconds.
             DisconnectedError: There is no connection, or it was lost.
+            UsageError: `ack` is neither.
         """
         self._core.thread.check("flush")
-        await self._core.flush(timeout=seconds(timeout))
+        if ack not in {"processed", "persisted"}:
+            raise UsageError(f"a flush waits for the ack processed or persisted, not {ack!r}")
+        await self._core.flush(timeout=seconds(timeout), ack=ack)
 
     async def sow_delete(
         self,

@@ -37,7 +37,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Final, TypeAlias
 
 import msgspec
@@ -150,6 +151,32 @@ def publish_frame_without_store(
     return _frame(encode_header(fields), body)
 
 
+def numbered_frames(
+    heads: Sequence[bytes], first_sequence: int, bodies: Sequence[Payload]
+) -> bytes:
+    """Complete frames of publishes with consecutive sequences, joined.
+
+    Args:
+        heads: What `publish_head` returns, one for each message or one for all.
+        first_sequence: The sequence of the first message.
+        bodies: Their bodies.
+
+    Raises:
+        UsageError: A body is neither text nor bytes, or a frame is too large to be accepted.
+    """
+    pack = LENGTH.pack
+    parts: list[bytes] = []
+    own = repeat(heads[0], len(bodies)) if len(heads) == 1 else heads
+    for sequence, (head, data) in enumerate(zip(own, bodies, strict=True), first_sequence):
+        body = data if isinstance(data, bytes) else as_bytes(data)
+        header = b"%b%d}" % (head, sequence)
+        length = len(header) + len(body)
+        if length > MAX_FRAME_BYTES:
+            raise _too_large(length)
+        parts += (pack(length), header, body)
+    return b"".join(parts)
+
+
 def sow_batch(
     outer: Mapping[str, str | int], records: Iterable[tuple[Mapping[str, str | int], bytes]]
 ) -> bytes:
@@ -220,10 +247,14 @@ def _encode_value(value: str | int) -> bytes:
 def _frame(header: bytes, body: bytes) -> bytes:
     length = len(header) + len(body)
     if length > MAX_FRAME_BYTES:
-        raise UsageError(
-            f"a frame of {length} bytes is too large: no peer accepts more than {MAX_FRAME_BYTES}"
-        )
+        raise _too_large(length)
     return b"".join((LENGTH.pack(length), header, body))
+
+
+def _too_large(length: int) -> UsageError:
+    return UsageError(
+        f"a frame of {length} bytes is too large: no peer accepts more than {MAX_FRAME_BYTES}"
+    )
 
 
 def _publish_fields(

@@ -453,8 +453,9 @@ class Core:
     async def flush_persisted(self, *, timeout: float) -> None:
         """Wait until everything published so far is persisted.
 
-        Without a store, wait until the server has processed it. With one, a `flush` that asks for
-        `persisted` goes along, so that the server does not wait out its ack conflation.
+        Without a store, wait until the server has processed it, or persisted it where the caller
+        numbers the publishes. With one, a `flush` that asks for `persisted` goes along, so that the
+        server does not wait out its ack conflation.
 
         Raises:
             TimedOut: It took longer than `timeout` seconds; what is left stays in the store.
@@ -462,7 +463,8 @@ class Core:
         """
         log = self.publisher.log
         if log is None:
-            await self.flush(timeout=timeout)
+            numbered = self.publisher.sequences.last_published > 0
+            await self.flush(timeout=timeout, ack="persisted" if numbered else "processed")
             return
         target = log.last_sequence
         if not log.unpersisted_count:
@@ -477,8 +479,12 @@ class Core:
             f"{timeout:g} s; {what_remains(log)}"
         )
 
-    async def flush(self, *, timeout: float) -> None:
+    async def flush(self, *, timeout: float, ack: str = "processed") -> None:
         """Wait until a server has processed every command sent so far.
+
+        Args:
+            timeout: Seconds to wait.
+            ack: `persisted` waits until it has persisted or refused every publish so far.
 
         Raises:
             TimedOut: It took longer than `timeout` seconds.
@@ -487,9 +493,9 @@ class Core:
         with trio.move_on_after(timeout):
             while True:
                 await self.ready()
-                fields = self.fields("flush", a="processed")
+                fields = self.fields("flush", a=ack)
                 try:
-                    await self.commander.command(fields, what="flush", timeout=timeout)
+                    await self.commander.command(fields, what="flush", awaited=ack, timeout=timeout)
                 except DisconnectedError:  # the next connection gets a new flush
                     if not self.status.reconnects:
                         raise

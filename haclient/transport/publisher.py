@@ -18,8 +18,9 @@ every publish that has returned survives a power loss.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Awaitable, Callable
-from itertools import count
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import count, repeat
 from threading import get_ident
 from typing import Final
 
@@ -36,10 +37,12 @@ from haclient.protocol.codec import (
     MessageDecoder,
     Payload,
     as_bytes,
+    check_correlation_id,
     check_payload,
     check_text,
     encode_frame,
     encode_header,
+    numbered_frames,
     publish_frame_without_store,
     publish_head,
 )
@@ -49,6 +52,7 @@ from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import SendingStore
 from haclient.session.logon import LoggedOn
+from haclient.session.publisher_sequences import PublisherSequences
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.writer import FLUSH_BYTES, SendGate, Writer
 from haclient_stores.interfaces import FrameLog, PublishStore
@@ -62,6 +66,7 @@ _CACHED_HEADS: Final = 4096
 _OUTBOX_CAP_BYTES: Final = 4 * FLUSH_BYTES
 _TAIL: Final = b"}"
 _REMEMBERED_REFUSALS: Final = 1024  # for later queries about the result of one publish
+_BATCH_PIECE: Final = 1024  # messages of a batch between two looks at the socket
 
 
 class Watermark:
@@ -140,6 +145,7 @@ class Publisher:
         self._status = status or ConnectionStatus()
         self.wait_for_connection: Callable[[], Awaitable[None]] | None = None
         self.refusals: dict[int, str] = {}
+        self.sequences = PublisherSequences()
         self._heads: dict[str, bytes] = {}
         self._refused: set[int] = set()  # refused, and something before them is not acknowledged
 
@@ -159,6 +165,7 @@ class Publisher:
                 was published before the logon for duplicates.
         """
         log = self.log
+        self.sequences.logged_on(server)
         if log is not None:
             # A server that does not name what it has gets everything again: nothing is trimmed.
             seen = 0 if server.seen is None else server.seen
@@ -186,7 +193,10 @@ class Publisher:
     def acknowledged(self, sequence: int) -> None:
         """Trim the store up to a persisted sequence, and wake the tasks that wait for it."""
         log = self.log
-        if log is not None:
+        self.sequences.acknowledged(sequence)
+        if log is None:
+            self.persisted.rise(sequence)
+        else:
             self._discard(log, sequence)
             self._discard_refused(log)
             self.gate.unpersisted_ages.forget(log.lowest_unpersisted)
@@ -215,7 +225,9 @@ class Publisher:
         self.refusals[sequence] = ack.reason
         if len(self.refusals) > _REMEMBERED_REFUSALS:
             del self.refusals[next(iter(self.refusals))]
-        if log is not None and frame is not None:
+        if log is None:
+            self.persisted.release()  # who waits for this number looks at the refusals
+        elif frame is not None:
             self._refused.add(sequence)
             self._discard_refused(log)
         return message
@@ -331,7 +343,7 @@ class Publisher:
             await sync_accepted(self.store)
         return sequence
 
-    async def publish_with(  # the parts of one wire frame
+    async def publish_with(  # noqa: PLR0913  # the parts of one wire frame
         self,
         topic: str,
         body: Payload,
@@ -340,9 +352,20 @@ class Publisher:
         expiration: int | None = None,
         correlation_id: str = "",
         sow_key: str = "",
+        sequence: int | None = None,
     ) -> int | None:
         """Publish with more in the header than a topic."""
         self._thread.check("publish")
+        if sequence is not None:
+            head = publish_head(
+                topic,
+                command=command,
+                expiration=expiration,
+                correlation_id=correlation_id,
+                sow_key=sow_key,
+            )
+            await self._publish_numbered([head], [body], sequence)
+            return sequence
         if self.log is not None:
             head = publish_head(
                 topic,
@@ -381,16 +404,17 @@ class Publisher:
         fields = command.to_fields()
         if command_id:
             fields["cid"] = command_id
+        if command.sequence is not None:
+            del fields["s"]
+            fields["a"] = format_acks({*parse_acks(command.ack_type), AckType.PERSISTED})
+            head = encode_header(fields)[:-1] + b',"s":'
+            await self._publish_numbered([head], [command.data], command.sequence)
+            return command.sequence
         if self.log is None:
             frame = encode_frame(fields, as_bytes(command.data))
             await self.make_room()
             await self._send_unstored(frame)
             return None
-        if command.sequence is not None:
-            raise UsageError(
-                f"the publish store numbers what is published, found the sequence "
-                f"{command.sequence}: leave it out, or use a client without a publish store"
-            )
         fields["a"] = format_acks({*parse_acks(command.ack_type), AckType.PERSISTED})
         return await self.append_durably(encode_header(fields)[:-1] + b',"s":', command.data)
 
@@ -461,6 +485,19 @@ class Publisher:
             else:
                 return
 
+    def _check_logged_on(self) -> None:
+        """Check that the connection takes publishes; the error has the reason of a lost one.
+
+        Raises:
+            DisconnectedError: There is no connection that has logged on.
+        """
+        if self.writer is None or not self.writer.log_open:
+            reason = self._status.lost_reason
+            why = "" if reason is None else f": {reason}"
+            raise DisconnectedError(
+                f"not logged on, and there is no publish store to keep it{why}"
+            ) from reason
+
     def send_unstored(self, frame: bytes) -> None:
         """Queue a publish that no store keeps.
 
@@ -474,6 +511,97 @@ class Publisher:
         if writer.outbox_bytes >= FLUSH_BYTES:
             self.gate.has_to_check = True
             writer.flush()
+
+    # -- publishes that the caller numbers -----------------------------------
+
+    async def publish_batch(
+        self,
+        topics: str | Sequence[str],
+        bodies: Sequence[Payload],
+        *,
+        first_sequence: int,
+        command: str = "p",
+        expiration: int | None = None,
+        correlation_ids: Sequence[str] = (),
+    ) -> int:
+        """Publish messages under consecutive explicit numbers, many in one write.
+
+        Returns:
+            The number of the last message, `first_sequence - 1` where there is none.
+        """
+        self._thread.check("publish_batch")
+        count = len(bodies)
+        for name, given in (("topic", topics), ("correlation_ids", correlation_ids)):
+            if given and not isinstance(given, str) and len(given) != count:
+                raise UsageError(
+                    f"publish_batch takes one {name} for each message: {count} messages, "
+                    f"{len(given)} found"
+                )
+        heads = self._batch_heads(topics, command, expiration, correlation_ids)
+        await self._publish_numbered(heads, bodies, first_sequence)
+        return first_sequence + count - 1
+
+    @staticmethod
+    def _batch_heads(
+        topics: str | Sequence[str],
+        command: str,
+        expiration: int | None,
+        correlation_ids: Sequence[str],
+    ) -> Sequence[bytes]:
+        """The heads of a batch: one for all messages, or one for each."""
+
+        def head(topic: str, correlation_id: str = "") -> bytes:
+            return publish_head(
+                topic, command=command, expiration=expiration, correlation_id=correlation_id
+            )
+
+        if correlation_ids:
+            return _heads_with_ids(topics, correlation_ids, partial(head, correlation_id="0"))
+        if isinstance(topics, str):
+            return [head(topics)]
+        cached = {topic: head(topic) for topic in set(topics)}
+        return [cached[topic] for topic in topics]
+
+    def check_numbers_itself(self, sequence: int) -> None:
+        """Check that the caller may number what is published.
+
+        Raises:
+            UsageError: A publish store does that, or the client reconnects by itself.
+        """
+        if self.log is not None:
+            raise UsageError(
+                f"the publish store numbers what is published, found the sequence "
+                f"{sequence}: leave it out, or use a client without a publish store"
+            )
+        if self._status.reconnects:
+            raise UsageError(
+                f"an HAClient takes no sequence, found {sequence}: what is in flight when it "
+                "reconnects would be lost unnoticed; use a Client, or give it a publish store"
+            )
+
+    async def _publish_numbered(
+        self, heads: Sequence[bytes], bodies: Sequence[Payload], first_sequence: int
+    ) -> None:
+        """Send messages under explicit numbers; a cancelled call may have sent the first of them.
+
+        Raises:
+            UsageError: The numbers are not the caller's to choose, or the server would drop one.
+            DisconnectedError: There is no connection that has logged on.
+        """
+        self.check_numbers_itself(first_sequence)
+        await trio.lowlevel.checkpoint()
+        for start in range(0, len(bodies), _BATCH_PIECE):
+            await self.make_room()
+            self._check_logged_on()
+            piece = bodies[start : start + _BATCH_PIECE]
+            first = first_sequence + start
+            last = first + len(piece) - 1
+            # After the wait: another task may have published meanwhile.
+            self.sequences.check(first, last)
+            own = heads if len(heads) == 1 else heads[start : start + _BATCH_PIECE]
+            frames = numbered_frames(own, first, piece)
+            self.sequences.last_published = last
+            self.send_unstored(frames)
 
     # -- room ---------------------------------------------------------------
 
@@ -557,6 +685,8 @@ class Publisher:
             DisconnectedError: The connection is lost and no other one will come by itself.
         """
         log = self.log
+        if log is None:
+            await self._wait_numbered(sequence, what)
         while log is not None and log.unpersisted_count and log.last_persisted < sequence:
             self._would_deadlock(what)
             self._check_acks_may_come(
@@ -567,6 +697,48 @@ class Publisher:
                 self.writer.flush()  # for a waiter batching gains nothing
             # A number beyond the last publish never gets an ack of its own.
             await self.persisted.reached(min(sequence, log.last_sequence))
+
+    async def _wait_numbered(self, sequence: int, what: str) -> None:
+        """Wait for the ack of a message that was published under an explicit number."""
+        sequences = self.sequences
+        # A number beyond the last publish never gets an ack of its own.
+        level = min(sequence, sequences.last_published)
+        while (sequences.persisted or 0) < level and level not in self.refusals:
+            self._would_deadlock(what)
+            if self.writer is None:
+                reason = self._status.lost_reason
+                raise DisconnectedError(
+                    f"{what}: {level} is not persisted and the connection is lost: {reason}; "
+                    "connect again and publish what is above client.persisted_sequence"
+                ) from reason
+            self.flush_for_waiter(what)
+            await self.persisted.reached(level)
+
+
+def _heads_with_ids(
+    topics: str | Sequence[str], correlation_ids: Sequence[str], head: Callable[[str], bytes]
+) -> list[bytes]:
+    """The heads of messages that differ in topic and correlation id; empty ids are left out.
+
+    Args:
+        topics: One topic, or one for each message.
+        correlation_ids: One for each message.
+        head: Makes the head for one topic and the correlation id `0`.
+    """
+    check_correlation_id("".join(correlation_ids))
+    field = b',"x":"0"'
+    parts: dict[str, tuple[bytes, bytes]] = {}
+    for topic in {topics} if isinstance(topics, str) else set(topics):
+        # Quotes within the topic are escaped, so that the field is found and not a part of it.
+        before, _, after = head(topic).rpartition(field)
+        parts[topic] = before, after
+    heads: list[bytes] = []
+    each = repeat(topics) if isinstance(topics, str) else topics
+    for topic, correlation_id in zip(each, correlation_ids, strict=False):
+        before, after = parts[topic]
+        shown = b',"x":"%b"' % correlation_id.encode() if correlation_id else b""
+        heads.append(b"%b%b%b" % (before, shown, after))
+    return heads
 
 
 def what_remains(log: FrameLog) -> str:

@@ -91,6 +91,8 @@ Call = Callable[[Client], object]
 CALLS: dict[str, Call] = {
     "publish": lambda c: c.publish("t", b"x"),
     "publish with a key": lambda c: c.publish("t", b"x", sow_key="k"),
+    "publish with a sequence": lambda c: c.publish("t", b"x", sequence=1),
+    "publish_batch": lambda c: c.publish_batch("t", [b"x"], first_sequence=1),
     "publish_nowait": lambda c: c.publish_nowait("t", b"x"),
     "delta_publish": lambda c: c.delta_publish("t", b"x"),
     "publish_flush": lambda c: c.publish_flush(),

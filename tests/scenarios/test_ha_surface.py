@@ -112,8 +112,17 @@ PROPERTIES = {
     "bookmark_store": MemoryBookmarkStore,
     "unpersisted_count": 0,
     "oldest_unpersisted_age": 0.0,
+    "seen_sequence": 0,
+    "persisted_sequence": 0,
 }
-ELSEWHERE = {"connect", "logon", "set_heartbeat", "publish_nowait", "remove_state_listener"}
+ELSEWHERE = {
+    "connect",
+    "logon",
+    "set_heartbeat",
+    "publish_batch",
+    "publish_nowait",
+    "remove_state_listener",
+}
 
 
 def fits(found: object, wanted: object) -> bool:

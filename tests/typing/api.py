@@ -77,6 +77,8 @@ async def publishing(client: Client) -> None:
     await client.publish("orders", "text", expiration=60, correlation_id="c")
     await client.publish("orders", memoryview(b"{}"))
     await client.publish("orders", bytearray(b"{}"))
+    assert_type(await client.publish_batch("orders", [b"a", "b"], first_sequence=1), int)
+    assert_type(client.persisted_sequence, int | None)
     assert_type(client.publish_nowait("orders", b"{}"), int | None)
     await client.publish_flush(timeout=10)
     assert_type(client.unpersisted_count, int)
