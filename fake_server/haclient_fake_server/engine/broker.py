@@ -38,10 +38,12 @@ from haclient_fake_server.engine.replication.durability import ReplicationProgre
 from haclient_fake_server.engine.replication.receiver import Replicas
 from haclient_fake_server.engine.replication.sender import Replication
 from haclient_fake_server.engine.replication.wire import LOGON
+from haclient_fake_server.engine.requests import is_system_topic
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.queries import Queries
 from haclient_fake_server.engine.state import Effects, State
 from haclient_fake_server.engine.subscribing import Subscribing
+from haclient_fake_server.engine.system_topics import SystemTopics
 
 _UNSUPPORTED: Final = ("delta_subscribe", "sow_and_delta_subscribe")
 
@@ -82,7 +84,7 @@ class Engine:
         self._commands: dict[str, Command] = {
             "subscribe": self._subscribing.subscribe,
             "unsubscribe": self._subscribing.unsubscribe,
-            "sow": queries.sow,
+            "sow": self._sow,
             "sow_and_subscribe": queries.sow_and_subscribe,
             "sow_delete": self._sow_delete,
             "p": self._publish,
@@ -94,6 +96,7 @@ class Engine:
             LOGON: self._replicas.log_on,
         }
         self._queries = queries
+        self._system_topics = SystemTopics(self._state)
         for name in _UNSUPPORTED:
             self._commands[name] = _refuse_unsupported
 
@@ -213,10 +216,10 @@ class Engine:
             return False
         if connection.commands is not None:
             return self._replication.has_backlog(connection)
-        return bool(connection.backlog)
+        return connection.has_backlog
 
     def pump(self, connection_id: int, now: float) -> Effects:
-        """Continue replay: send a chunk each to some subscriptions of a connection."""
+        """Continue replay: send a chunk each to some subscriptions, and read on for a query."""
         state = self._state
         state.begin(now)
         connection = state.connections.get(connection_id)
@@ -224,6 +227,7 @@ class Engine:
             if connection.commands is not None:
                 self._replication.pump(connection)
             else:
+                self._system_topics.pump(connection)
                 self._replay.pump(connection)
         return self._finish()
 
@@ -282,6 +286,10 @@ class Engine:
     def _publish(self, connection: Connection, message: Message) -> None:
         routes = self._state.tables[connection.message_type].routes
         self._publishing.publish(connection, message, routes)
+
+    def _sow(self, connection: Connection, message: Message) -> None:
+        queries = self._system_topics if is_system_topic(message.topic) else self._queries
+        queries.sow(connection, message)
 
     def _sow_delete(self, connection: Connection, message: Message) -> None:
         try:

@@ -8,7 +8,8 @@ goes live once it has reached the end.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
 from typing import Final, NamedTuple
 
 from typing_extensions import override
@@ -25,6 +26,18 @@ SILENT_INTERVALS: Final = 2.5
 
 MAX_PASSED_AGAIN: Final = 1000
 """Records that a replay reads once more rather than to seek in the journal."""
+
+
+class PendingQuery(NamedTuple):
+    """A query of the log that is answered in several steps, so that other clients get their turn.
+
+    Attributes:
+        message: The command.
+        steps: Each step reads a limited part of the log; the last one returns the answer.
+    """
+
+    message: Message
+    steps: Generator[None, None, Mapping[str, object]]
 
 
 class Connection:
@@ -44,6 +57,7 @@ class Connection:
         subscriptions: By sub id.
         backlog: Subscriptions with records to replay, by number; the next one comes first.
         live_replays: Bookmark subscriptions that are live, by number.
+        queries: Queries of the log that are not answered yet, the oldest first.
         ack_interval_s: How long persisted acks are collected.
         ack_is_scheduled: Whether a publish has requested an ack that was not sent yet.
         beat_interval_s: 0 while no heartbeat was started.
@@ -74,6 +88,7 @@ class Connection:
         "out",
         "peer",
         "publisher",
+        "queries",
         "subscriptions",
         "user",
     )
@@ -93,6 +108,7 @@ class Connection:
         self.subscriptions: dict[str, Subscription] = {}
         self.backlog: dict[int, BookmarkSubscription] = {}
         self.live_replays: dict[int, BookmarkSubscription] = {}
+        self.queries: deque[PendingQuery] = deque()
         self.ack_interval_s = 0.0
         self.ack_is_scheduled = False
         self.beat_interval_s = 0.0
@@ -101,6 +117,11 @@ class Connection:
         self.early: list[bytes] = []
         self.held = 0
         self.commands: Mapping[str, Callable[[Connection, Message], None]] | None = None
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether a subscription has records to replay, or a query has more of the log to read."""
+        return bool(self.backlog or self.queries)
 
     @property
     def silent_at(self) -> float:

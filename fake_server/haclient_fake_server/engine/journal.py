@@ -235,6 +235,11 @@ class JournalReader(ABC):
     def log_starts(self) -> tuple[LogStart, ...]:
         """The most recent starts of this log, the youngest last, which is that of this broker."""
 
+    @property
+    @abstractmethod
+    def durable_position(self) -> int:
+        """The last position that is known to be synced to a disk; 0 for none."""
+
     @abstractmethod
     def summary(self) -> bytes:
         """Blocks with every topic, every publisher's highest sequence and the last time."""
@@ -258,6 +263,27 @@ class JournalReader(ABC):
     def next_position(self) -> int:
         """The position that the next data record will get."""
         return self.live.manifest.next_position
+
+    def strides_from(self, position: int) -> Iterator[tuple[Segment, int]]:
+        """Segment and number of each stride from the one that has a position on.
+
+        Blocks may be appended meanwhile. Strides of segments that are begun later are left out.
+        """
+        for number in sorted(self.segments):
+            segment = self.segments[number]
+            if segment.manifest.next_position > position:
+                at = segment.index.stride_of_position(position) or 0
+                while at < len(segment.index.strides):
+                    yield segment, at
+                    at += 1
+
+    def read_stride(self, segment: Segment, number: int, max_bytes: int) -> Iterator[bytes]:
+        """The blocks of a stride in chunks of about `max_bytes`; a longer block comes alone."""
+        offset, end = segment.index.span(number, segment.end)
+        while offset < end:
+            chunk, after = self.read(Cursor(segment.number, offset), min(max_bytes, end - offset))
+            offset = after.offset
+            yield chunk
 
     def seek(self, position: int) -> Cursor:
         """The cursor nearest before `position`; a few earlier records come first."""
@@ -406,6 +432,11 @@ class MemoryJournal(JournalReader):
     @override
     def log_starts(self) -> tuple[LogStart, ...]:
         return (self._start,)
+
+    @property
+    @override
+    def durable_position(self) -> int:
+        return 0
 
     @override
     def summary(self) -> bytes:

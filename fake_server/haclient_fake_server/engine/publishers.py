@@ -112,6 +112,10 @@ class Publishers:
             publisher = self._known[number] = Publisher(number)
         return publisher
 
+    def get(self, number: int) -> Publisher | None:
+        """The publisher with this id, if it is known."""
+        return self._known.get(number)
+
     def assign(self) -> int:
         """The next sequence that this instance assigns; it rises across restarts, too."""
         self._last_assigned += 1

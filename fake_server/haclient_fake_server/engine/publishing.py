@@ -23,6 +23,7 @@ from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishers import Publisher
+from haclient_fake_server.engine.requests import SYSTEM_TOPIC_REFUSAL, is_system_topic
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.sow.table import SowError, merge_delta
 from haclient_fake_server.engine.state import State
@@ -89,7 +90,8 @@ class Publishing:
         state = self._state
         problem = _problem(message)
         if problem:
-            self.refuse(connection, message, problem)
+            detail = SYSTEM_TOPIC_REFUSAL if is_system_topic(message.topic) else ""
+            self.refuse(connection, message, problem, detail)
             return
         known = message.topic in state.tables[connection.message_type].routes
         if not known and state.topic_characters + len(message.topic) > MAX_TOPIC_CHARACTERS:
@@ -202,7 +204,8 @@ def _is_unusual(message: Message) -> bool:
 def _problem(message: Message) -> Reason | None:
     if not message.topic:
         return Reason.INVALID_TOPIC
-    if message.topic.startswith(RESERVED) and message.topic != DEVNULL:
+    reserved = message.topic.startswith(RESERVED) and message.topic != DEVNULL
+    if reserved or is_system_topic(message.topic):
         return Reason.NOT_ENTITLED
     if len(message.correlation_id) * 4 > MAX_HEADER_BYTES or (
         len(message.sow_key) * 4 > MAX_HEADER_BYTES

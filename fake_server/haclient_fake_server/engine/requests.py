@@ -38,6 +38,11 @@ _ONLY_WITH_BOOKMARK: Final = ("bookmark_not_found",)
 _NOT_WITH_BOOKMARK: Final = ("oof",)
 
 
+SYSTEM_PREFIX: Final = "/HACLIENT/"
+"""What the topics of the broker's own begin with: see `system_topics`."""
+
+SYSTEM_TOPIC_REFUSAL: Final = "the broker's own topics answer the command sow alone"
+
 _ALL: Final = tuple(field.name for field in fields(Options))
 
 
@@ -113,14 +118,22 @@ def _is_set(value: object) -> bool:
     return value is not None and value is not False and value != ()
 
 
+def is_system_topic(topic: str) -> bool:
+    """Whether a topic is one of the broker's own, or of those that later versions may have."""
+    return topic.startswith(SYSTEM_PREFIX)
+
+
 def read_request(message: Message, options: Options) -> Request:
     """A subscribe or query, checked.
 
     Raises:
-        Refused: The topic is missing, or the pattern or the filter is malformed.
+        Refused: The topic is missing or one of the broker's own, or the pattern or the filter is
+            malformed.
     """
     if not message.topic:
         raise Refused(Reason.INVALID_TOPIC, "no topic")
+    if is_system_topic(message.topic):
+        raise Refused(Reason.NOT_ENTITLED, SYSTEM_TOPIC_REFUSAL)
     try:
         matcher = TopicMatcher(message.topic, non_regex_topic=options.non_regex_topic)
         filter_ = compile_filter(message.filter) if message.filter else None

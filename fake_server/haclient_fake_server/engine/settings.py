@@ -109,6 +109,12 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         """Check the values."""
+        for topic in self.sow_topics:
+            if topic.name.startswith("/HACLIENT/"):
+                raise UsageError(
+                    f"sow topic {topic.name!r}: names under /HACLIENT/ are the broker's own, "
+                    "give it another one"
+                )
         addresses = [to.address for to in self.replicate_to]
         if len(set(addresses)) < len(addresses):
             raise UsageError(f"an instance is named twice to replicate to: {addresses}")

@@ -387,7 +387,7 @@ class State:
     def _has_backlog(self, number: int) -> bool:
         """Whether a connection that got a backlog in this batch still exists and has one."""
         connection = self.connections.get(number)
-        return connection is not None and bool(connection.backlog)
+        return connection is not None and connection.has_backlog
 
     def has_more(self, destination: Destination) -> bool:
         """Whether the log has something that a destination was not given."""

@@ -108,6 +108,7 @@ class JournalFiles(JournalReader):
         self._open_segments = OrderedDict[int, FileSegment]()  # the one that was read last is last
         self._unsealed = deque[FileSegment]()  # full ones, the oldest first
         self._durable = NOT_DURABLE
+        self._durable_position = 0
         self._unsynced_names = False
         self._dirty = False
         self._syncing = threading.Lock()  # the kernel reports an error to one of two syncs only
@@ -155,12 +156,14 @@ class JournalFiles(JournalReader):
         """
         self._dirty = False
         live = self._live
+        position = live.manifest.next_position - 1  # before `end`, which is moved first
         place = Durable(live.number, live.end)  # a thread syncs at least what is there now
         with self._syncing:
             for segment in (*self._unsealed, live):
                 self._sync_segment(segment)
             self._sync_names()
             self._durable = max(self._durable, place)
+            self._durable_position = max(self._durable_position, position)
 
     @property
     def dirty(self) -> bool:
@@ -188,6 +191,8 @@ class JournalFiles(JournalReader):
             self._sync_segment(segment)
             self._sync_names()
             self._durable = max(self._durable, Durable(segment.number, segment.end))
+            last_position = segment.manifest.next_position - 1
+            self._durable_position = max(self._durable_position, last_position)
         self._points.reach(KillPoint.BEFORE_MANIFEST)
         segment.manifest.sealed = True
         self._write_manifest(segment)
@@ -385,6 +390,11 @@ class JournalFiles(JournalReader):
     @override
     def log_starts(self) -> tuple[LogStart, ...]:
         return tuple(self._prologue.starts)
+
+    @property
+    @override
+    def durable_position(self) -> int:
+        return self._durable_position
 
     @override
     def summary(self) -> bytes:

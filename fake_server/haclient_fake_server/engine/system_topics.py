@@ -1,0 +1,287 @@
+"""The broker's own topics under `/HACLIENT/`, which answer `sow` queries about the broker itself.
+
+AMPS has no such topics. They hold no messages: a query has its parameters as one JSON object in its
+body, and its result is one JSON record that is computed for it.
+
+========================  ========================================================================
+`/HACLIENT/status`        the log: its identity, its oldest, last, confirmed and durable position
+`/HACLIENT/position`      where a reader is after a number of messages or bytes
+`/HACLIENT/publisher`     the last sequence and the last message of a publisher
+========================  ========================================================================
+
+No pattern matches these topics, and every other command on them is refused. What the broker does
+not know is left out of an answer.
+
+A query is accepted or refused at once. It is answered in steps between the batches of the broker
+(see `log_query`), in the order of the queries of a connection, and so after the records of its own
+batch are written. The result of a query belongs to one instant, that of its first step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from haclient.errors import UsageError
+from haclient.protocol.codec import encode_frame, sow_batch
+from haclient.protocol.identity import publisher_id
+from haclient.protocol.messages import Message
+from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
+from haclient_fake_server.engine.connections import Connection, PendingQuery
+from haclient_fake_server.engine.filters import FilterError, compile_filter
+from haclient_fake_server.engine.log_query import (
+    Limits,
+    Selected,
+    Steps,
+    Tally,
+    count_messages,
+    find_last_message,
+)
+from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError, to_text
+from haclient_fake_server.engine.requests import SYSTEM_PREFIX
+from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.timers import timestamp_text
+from haclient_fake_server.journal.format import Record, RecordCommand
+from haclient_stores.bookmark import Bookmark, BookmarkList
+
+STATUS: Final = SYSTEM_PREFIX + "status"
+POSITION: Final = SYSTEM_PREFIX + "position"
+PUBLISHER: Final = SYSTEM_PREFIX + "publisher"
+
+MAX_PENDING_QUERIES: Final = 16
+"""Unanswered queries of one connection: a client that does not wait for answers is refused more."""
+
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_Answer = Mapping[str, object]
+
+
+class _NoParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The parameters of a query of the status."""
+
+
+class _PublisherQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which publisher; exactly one of the two."""
+
+    id: str | int | None = None
+    name: str | None = None
+
+
+class _PositionQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to count and up to where."""
+
+    topic: str
+    after: _Natural | None = None
+    bookmarks: str | None = None
+    messages: _Positive | None = None
+    bytes: _Positive | None = None
+    until: _Natural | None = None
+    filter: str = ""
+    fully_durable: bool = False
+
+
+_Parameters = TypeVar("_Parameters", _NoParameters, _PublisherQuery, _PositionQuery)
+
+
+class SystemTopics:
+    """Executes queries of the broker's own topics."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._answers: dict[str, Callable[[Connection, Message], Steps[_Answer]]] = {
+            STATUS: self._status,
+            POSITION: self._position,
+            PUBLISHER: self._publisher,
+        }
+
+    def sow(self, connection: Connection, message: Message) -> None:
+        """Accept a query, which is answered by `pump`.
+
+        Raises:
+            Refused: There is no such topic, the parameters are malformed, or too many queries of
+                the connection wait for their answers.
+        """
+        answer = self._answers.get(message.topic)
+        if answer is None:
+            known = ", ".join(self._answers)
+            raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r}: this broker has {known}")
+        for name in ("filter", "order_by", "bookmark", "options", "sow_keys", "top_n"):
+            if getattr(message, name):
+                detail = f"{name}: {message.topic} has its parameters in the body alone"
+                raise Refused(Reason.INVALID_OPTIONS, detail)
+        if len(connection.queries) >= MAX_PENDING_QUERIES:
+            detail = f"{len(connection.queries)} are not answered yet"
+            raise Refused(Reason.TOO_MANY_QUERIES, detail)
+        steps = answer(connection, message)
+        ids = {"query_id": _query_id(message)}
+        self._state.acknowledge(connection, message, "received", "processed", more=ids)
+        connection.queries.append(PendingQuery(message, steps))
+        self._state.with_backlog[connection.id] = None
+
+    def pump(self, connection: Connection) -> None:
+        """Take the next step of the oldest query of a connection, and answer if it was the last."""
+        if not connection.queries:
+            return
+        message, steps = connection.queries[0]
+        try:
+            next(steps)
+        except StopIteration as finished:
+            connection.queries.popleft()
+            self._send(connection, message, finished.value)
+
+    def _send(self, connection: Connection, message: Message, answer: _Answer) -> None:
+        state, query_id = self._state, _query_id(message)
+        body = json.dumps(answer).encode("ascii")
+        record: dict[str, str | int] = {"k": message.topic.removeprefix(SYSTEM_PREFIX)}
+        outer: dict[str, str | int] = {"c": "sow", "query_id": query_id, "t": message.topic}
+        state.send(connection, encode_frame({"c": "group_begin", "query_id": query_id}))
+        state.send(connection, sow_batch(outer, [(record, body)]))
+        state.send(connection, encode_frame({"c": "group_end", "query_id": query_id}))
+        wanted = requested(message.ack_type)
+        if "completed" in wanted:
+            more = {"query_id": query_id}
+            state.send(connection, ack("completed", message.command_id, more=more))
+        if "stats" in wanted:
+            counts = {"records_returned": 1, "topic_matches": 1, "matches": 1}
+            more_stats: dict[str, str | int] = {"query_id": query_id, **counts}
+            state.send(connection, ack("stats", message.command_id, more=more_stats))
+
+    # --- status --------------------------------------------------------------------------------
+
+    def _status(self, connection: Connection, message: Message) -> Steps[_Answer]:
+        del connection
+        _read(message, _NoParameters)
+        return self._read_status()
+
+    def _read_status(self) -> Steps[_Answer]:
+        state = self._state
+        yield from ()
+        return {
+            **self._log(),
+            "confirmed_position": state.durable_limit - 1,
+            "durable_position": state.journal.durable_position,
+            "publishers": sum(1 for each in state.publishers if each.seen),
+        }
+
+    def _log(self) -> dict[str, object]:
+        """Which log it is, and from where to where it goes."""
+        state = self._state
+        return {
+            "instance": state.settings.name,
+            "starts": [
+                [f"{start.id:016x}", start.first_position] for start in state.journal.log_starts
+            ],
+            "oldest_position": state.journal.first_position,
+            "last_position": state.batch.position - 1,
+        }
+
+    # --- position ------------------------------------------------------------------------------
+
+    def _position(self, connection: Connection, message: Message) -> Steps[_Answer]:
+        query = _read(message, _PositionQuery)
+        state = self._state
+        try:
+            matcher = TopicMatcher(query.topic)
+            filter_ = compile_filter(query.filter) if query.filter else None
+        except (TopicPatternError, FilterError) as error:
+            raise Refused(error.reason, str(error)) from error
+        if not state.logging or not (
+            matcher.is_regex or state.is_logged(query.topic, connection.message_type)
+        ):
+            raise Refused(Reason.INVALID_TOPIC, f"{query.topic!r} is not in the transaction log")
+        vector = None if query.bookmarks is None else _vector(query.bookmarks)
+        selected = Selected(matcher, connection.message_type, filter_, vector)
+        return self._count(query, selected)
+
+    def _count(self, query: _PositionQuery, selected: Selected) -> Steps[_Answer]:
+        state, log = self._state, self._log()
+        start = state.journal.first_position if query.after is None else query.after + 1
+        end = state.durable_limit if query.fully_durable else state.batch.position
+        limited = query.until is not None and query.until + 1 < end
+        if query.until is not None:
+            end = min(end, query.until + 1)
+        limits = Limits(end, query.messages, query.bytes)
+        tally: Tally = yield from count_messages(
+            state.journal, state.topics, selected, start=start, limits=limits
+        )
+        answer: dict[str, object] = {
+            **log,
+            "position": tally.position,
+            "messages": tally.messages,
+            "bytes": tally.payload_bytes,
+            "publishers": {str(each): sequence for each, sequence in tally.publishers.items()},
+            "begins": tally.begins,
+            "ended_by": "until" if limited and tally.ended_by == "end" else tally.ended_by,
+        }
+        if tally.messages:
+            answer["timestamp"] = timestamp_text(tally.timestamp_us).decode("ascii")
+        return answer
+
+    # --- publisher -----------------------------------------------------------------------------
+
+    def _publisher(self, connection: Connection, message: Message) -> Steps[_Answer]:
+        del connection
+        query = _read(message, _PublisherQuery)
+        if (query.id is None) == (query.name is None):
+            raise Refused(Reason.INVALID_OPTIONS, "wanted either the id or the name of a publisher")
+        if query.name is not None:
+            return self._find_publisher(publisher_id(query.name))
+        try:
+            number = int(query.id or 0)
+        except ValueError as error:
+            detail = f"the id of a publisher is a number, found {query.id!r:.40}"
+            raise Refused(Reason.INVALID_OPTIONS, detail) from error
+        return self._find_publisher(number)
+
+    def _find_publisher(self, number: int) -> Steps[_Answer]:
+        state = self._state
+        publisher = state.publishers.get(number)
+        if publisher is None or not publisher.seen:
+            return {"id": str(number), "last_sequence": 0, "persisted": 0}
+        answer: dict[str, object] = {
+            "id": str(number),
+            "last_sequence": publisher.seen,
+            "persisted": state.confirmed_of(publisher),
+        }
+        found = yield from find_last_message(state.journal, number, end=state.batch.position)
+        return answer if found is None else {**answer, **self._describe(found)}
+
+    def _describe(self, record: Record) -> dict[str, object]:
+        return {
+            "sequence": record.sequence,
+            "command": RecordCommand(record.command).name.lower(),
+            "topic": self._state.topics[record.topic_id].topic,
+            "position": record.position,
+            "timestamp": timestamp_text(record.timestamp_us).decode("ascii"),
+            "correlation_id": to_text(record.correlation_id),
+        }
+
+
+def _read(message: Message, kind: type[_Parameters]) -> _Parameters:
+    """The parameters of a query; an empty body has none."""
+    try:
+        return msgspec.json.decode(message.data or b"{}", type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:  # no JSON, or of another shape
+        raise Refused(Reason.INVALID_OPTIONS, f"{message.topic}: {error}") from error
+
+
+def _vector(text: str) -> dict[int, int]:
+    """By publisher id, the highest sequence in a list of bookmarks."""
+    try:
+        items = BookmarkList.parse(text).items
+    except UsageError as error:
+        raise Refused(Reason.INVALID_BOOKMARK, str(error)) from error
+    vector: dict[int, int] = {}
+    for item in items:
+        if not isinstance(item, Bookmark):
+            raise Refused(Reason.INVALID_BOOKMARK, f"wanted bookmarks of messages, found {item}")
+        sequence = vector.get(item.publisher_id, 0)
+        vector[item.publisher_id] = max(sequence, item.sequence)
+    return vector
+
+
+def _query_id(message: Message) -> str:
+    return message.query_id or message.sub_id or message.command_id

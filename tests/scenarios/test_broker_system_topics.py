@@ -1,0 +1,181 @@
+"""The broker's own topics over real sockets: what a client learns of the log, after whatever."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from haclient import Client, Command, InvalidOptions, NotEntitled
+from haclient.protocol.identity import publisher_id
+from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
+from haclient_fake_server.journal.format import segment_name, segment_number
+from haclient_fake_server.server import BrokerServer
+from support.broker import RawClient, running_broker
+
+PUBBER = publisher_id("pubber")
+
+
+async def ask(client: Client, topic: str, /, **parameters: object) -> dict[str, Any]:
+    """The answer of a topic under `/HACLIENT/`, through the client's public interface."""
+    command = Command("sow", topic=f"/HACLIENT/{topic}", data=json.dumps(parameters))
+    async with await client.execute(command) as stream:
+        records = [message.data async for message in stream if message.kind == "sow"]
+    (answer,) = map(json.loads, records)
+    assert isinstance(answer, dict)
+    return answer
+
+
+async def publish(uri: str, sequences: range, *, name: str = "pubber", size: int = 10) -> None:
+    """Publish as a client of a name, with a correlation id per message, until all is persisted."""
+    async with RawClient.connect(uri) as client:
+        await client.logon(name, opts="ack_conflation=10ms")
+        for number in sequences:
+            body = b'{"id":%d,"x":"%b"}' % (number, b"x" * size)
+            fields: dict[str, str | int] = {"s": number, "x": f"x{number}"}
+            await client.send(body, c="p", t="orders", a="persisted", **fields)
+        ack = await client.ack("persisted")
+        while ack.sequence != sequences[-1]:
+            ack = await client.ack("persisted")
+
+
+def address(server: BrokerServer) -> str:
+    return server.uris[0] + "/amps/json"
+
+
+def remove_oldest(directory: Path, count: int) -> None:
+    """Remove segments of a broker that does not run, as an operator would."""
+    numbers = sorted(filter(None, (segment_number(each.name) for each in directory.iterdir())))
+    for number in numbers[:count]:
+        (directory / segment_name(number)).unlink()
+
+
+async def test_a_client_learns_the_positions_and_the_identity_of_the_log(tmp_path: Path) -> None:
+    config = BrokerConfig(name="east", data_dir=tmp_path, fsync=FsyncPolicy.BATCH)
+    async with running_broker(config) as server, Client("reader") as client:
+        await publish(server.uris[0], range(1, 101))
+        await client.connect(address(server))
+        await client.logon()
+        status = await ask(client, "status")
+        ((start, first),) = status.pop("starts")
+        assert (len(start), first) == (16, 1)
+        assert status == {
+            "instance": "east",
+            "oldest_position": 1,
+            "last_position": 100,
+            "confirmed_position": 100,
+            "durable_position": 100,
+            "publishers": 1,
+        }
+
+
+async def test_durable_is_what_was_synced_and_no_more(tmp_path: Path) -> None:
+    config = BrokerConfig(data_dir=tmp_path, fsync=FsyncPolicy.NONE)
+    async with running_broker(config) as server, Client("reader") as client:
+        await publish(server.uris[0], range(1, 11))
+        await client.connect(address(server))
+        await client.logon()
+        status = await ask(client, "status")
+        assert (status["last_position"], status["durable_position"]) == (10, 0)
+    async with running_broker(config) as server, Client("reader") as client:
+        await client.connect(address(server))
+        await client.logon()
+        # A broker that starts syncs what it has found.
+        assert (await ask(client, "status"))["durable_position"] == 10
+        assert len((await ask(client, "status"))["starts"]) == 2
+
+
+async def test_the_interval_policy_makes_the_durable_position_follow(tmp_path: Path) -> None:
+    config = BrokerConfig(data_dir=tmp_path, fsync=FsyncPolicy.INTERVAL, flush_interval_s=0.01)
+    async with running_broker(config) as server, Client("reader") as client:
+        await publish(server.uris[0], range(1, 11))
+        await client.connect(address(server))
+        await client.logon()
+        with trio.fail_after(10):
+            while (await ask(client, "status"))["durable_position"] < 10:
+                pass
+
+
+async def test_the_last_message_of_a_publisher_is_known_after_a_restart(tmp_path: Path) -> None:
+    config = BrokerConfig(data_dir=tmp_path)
+    async with running_broker(config) as server:
+        await publish(server.uris[0], range(1, 6))
+    async with running_broker(config) as server, Client("reader") as client:
+        await client.connect(address(server))
+        await client.logon()
+        found = await ask(client, "publisher", name="pubber")
+        assert (found["last_sequence"], found["persisted"], found["sequence"]) == (5, 5, 5)
+        assert (found["position"], found["correlation_id"]) == (5, "x5")
+
+
+async def test_the_last_message_of_a_publisher_is_known_at_a_replica() -> None:
+    async with running_broker(BrokerConfig(name="west")) as west, Client("reader") as client:
+        to = ReplicateTo(west.uris[0])
+        async with running_broker(BrokerConfig(name="east", replicate_to=(to,))) as east:
+            await publish(east.uris[0], range(1, 6))  # persisted: west has it
+        await client.connect(address(west))
+        await client.logon()
+        found = await ask(client, "publisher", id=str(PUBBER))
+        assert (found["last_sequence"], found["correlation_id"]) == (5, "x5")
+
+
+async def test_what_was_removed_with_the_oldest_segments_is_absent(tmp_path: Path) -> None:
+    config = BrokerConfig(data_dir=tmp_path, segment_bytes=4096)
+    async with running_broker(config) as server:
+        await publish(server.uris[0], range(1, 6), name="early")
+        await publish(server.uris[0], range(1, 101), size=100)
+    remove_oldest(tmp_path, 2)
+    async with running_broker(config) as server, Client("reader") as client:
+        await client.connect(address(server))
+        await client.logon()
+        oldest = (await ask(client, "status"))["oldest_position"]
+        assert oldest > 6
+        assert await ask(client, "publisher", name="early") == {
+            "id": str(publisher_id("early")),
+            "last_sequence": 5,
+            "persisted": 5,
+        }
+        found = await ask(client, "publisher", name="pubber")
+        assert (found["sequence"], found["correlation_id"]) == (100, "x100")
+        position = await ask(client, "position", topic="orders", after=0, messages=10)
+        # A reader that was after 0 sees that it has lost something.
+        assert (position["oldest_position"], position["begins"]) == (oldest, oldest)
+
+
+async def test_the_client_gets_one_error_for_a_bad_query_and_goes_on() -> None:
+    async with running_broker() as server, Client("reader") as client:
+        await client.connect(address(server))
+        await client.logon()
+        with pytest.raises(InvalidOptions, match="invalid options"):
+            await ask(client, "position", topic="orders", massages=1)
+        with pytest.raises(NotEntitled, match="not entitled"):
+            await client.execute(Command("subscribe", topic="/HACLIENT/status"))
+        assert (await ask(client, "status"))["last_position"] == 0
+
+
+async def test_a_long_answer_leaves_other_clients_their_turn(tmp_path: Path) -> None:
+    """The whole log is asked for again and again while a publisher gets its acks in time."""
+    config = BrokerConfig(data_dir=tmp_path, ack_interval_s=0.0)
+    async with running_broker(config) as server, Client("reader") as client:
+        await publish(server.uris[0], range(1, 20_001), name="filler", size=400)
+        await client.connect(address(server))
+        await client.logon()
+        answers: list[dict[str, Any]] = []
+        acks = 0
+
+        async def count() -> None:
+            found = await ask(client, "position", topic=".*", filter="/id >= 0")
+            answers.append(found)
+
+        async with trio.open_nursery() as nursery, RawClient.connect(server.uris[0]) as writer:
+            await writer.logon("pubber")
+            nursery.start_soon(count)
+            while not answers:
+                await writer.send(b"{}", c="p", t="other", s=acks + 1, a="persisted")
+                await writer.ack("persisted")
+                acks += 1
+        assert answers[0]["messages"] >= 20_000
+        assert acks >= 10  # 8 MB in steps of 128 KiB: some 60 turns

@@ -1,0 +1,201 @@
+"""Counting messages and finding a publisher's last one, against a plain list of the records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haclient_fake_server.engine import journal as journal_module
+from haclient_fake_server.engine.journal import Block, MemoryJournal
+from haclient_fake_server.engine.log_query import (
+    Limits,
+    Selected,
+    Steps,
+    Tally,
+    count_messages,
+    find_last_message,
+)
+from haclient_fake_server.engine.patterns import TopicMatcher
+from haclient_fake_server.engine.routes import Route
+from haclient_fake_server.journal.format import Record, RecordCommand, encode_record
+
+T = TypeVar("T")
+TOPICS = {
+    1: Route("orders", "json", logged=True, sow=None),
+    2: Route("trades", "json", logged=True, sow=None),
+    3: Route("orders", "binary", logged=True, sow=None),
+}
+PUBLISHERS = (7, 8, 9)
+
+
+def result_of(steps: Steps[T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as finished:
+            value: T = finished.value
+            return value
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[list[Record]]:
+    """Blocks of records: positions rise by one, sequences per publisher rise with gaps."""
+    sequences = dict.fromkeys(PUBLISHERS, 0)
+    blocks: list[list[Record]] = []
+    position = draw(st.integers(1, 5))
+    for count in draw(st.lists(st.integers(1, 4), max_size=12)):
+        records: list[Record] = []
+        for _ in range(count):
+            publisher = draw(st.sampled_from(PUBLISHERS))
+            sequences[publisher] += draw(st.integers(1, 3))
+            command = draw(
+                st.sampled_from([RecordCommand.PUBLISH] * 4 + [RecordCommand.SOW_DELETE, 3])
+            )
+            topic = draw(st.sampled_from(list(TOPICS))) if command != RecordCommand.MARK else 0
+            payload = b"x" * draw(st.integers(0, 20))
+            records.append(
+                Record(
+                    position,
+                    publisher,
+                    sequences[publisher],
+                    1000 * position,
+                    topic,
+                    command,
+                    key=b"k" * draw(st.integers(0, 3)),
+                    correlation_id=b"c" * draw(st.integers(0, 3)),
+                    payload=payload,
+                )
+            )
+            position += 1
+        blocks.append(records)
+    return blocks
+
+
+def journal_of(blocks: list[list[Record]]) -> MemoryJournal:
+    """A journal whose sparse index has an entry for every second block or so."""
+    journal = MemoryJournal()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal_module, "INDEX_STRIDE_BYTES", 400)
+        if blocks:
+            manifest = journal.live.manifest
+            manifest.first_position = manifest.next_position = blocks[0][0].position
+        for records in blocks:
+            sequences: dict[int, tuple[int, int]] = {}
+            for record in records:
+                low, _ = sequences.get(record.publisher_id, (record.sequence, 0))
+                sequences[record.publisher_id] = (low, record.sequence)
+            journal.append(
+                Block(
+                    b"".join(map(encode_record, records)),
+                    len(records),
+                    records[0].position,
+                    records[-1].position + 1,
+                    records[0].timestamp_us,
+                    records[-1].timestamp_us,
+                    sequences,
+                )
+            )
+    return journal
+
+
+def expected(
+    records: list[Record], vector: Mapping[int, int] | None, *, start: int, limits: Limits
+) -> Tally:
+    """The same, record by record, from the definition."""
+    tally = Tally(start - 1)
+    for record in records:
+        if record.position < start:
+            continue
+        if record.position >= limits.end:
+            break
+        counts = (
+            record.command == RecordCommand.PUBLISH
+            and record.topic_id == 1
+            and record.sequence > (vector or {}).get(record.publisher_id, 0)
+        )
+        size = tally.payload_bytes + len(record.payload)
+        most_bytes = limits.payload_bytes
+        if counts and tally.messages and most_bytes is not None and size > most_bytes:
+            tally.position, tally.ended_by = record.position - 1, "bytes"
+            break
+        if counts:
+            tally.messages, tally.payload_bytes = tally.messages + 1, size
+            tally.publishers[record.publisher_id] = record.sequence
+            tally.timestamp_us = record.timestamp_us
+            tally.begins = tally.begins or record.position
+            if tally.messages == limits.messages:
+                tally.position, tally.ended_by = record.position, "messages"
+                break
+    if not tally.ended_by:
+        tally.position, tally.ended_by = max(start, limits.end) - 1, "end"
+    tally.begins = tally.begins or tally.position + 1
+    return tally
+
+
+VECTORS = st.none() | st.dictionaries(st.sampled_from(PUBLISHERS), st.integers(0, 40))
+MOST = st.none() | st.integers(1, 60)
+
+
+@given(logs(), VECTORS, MOST, MOST, st.data())
+def test_counting_agrees_with_the_definition(
+    blocks: list[list[Record]],
+    vector: dict[int, int] | None,
+    messages: int | None,
+    payload_bytes: int | None,
+    data: st.DataObject,
+) -> None:
+    journal = journal_of(blocks)
+    start = data.draw(st.integers(journal.first_position, journal.next_position + 2))
+    end = data.draw(st.integers(journal.first_position, journal.next_position))
+    limits = Limits(end, messages, payload_bytes)
+    selected = Selected(TopicMatcher("orders"), "json", None, vector)
+    found = result_of(count_messages(journal, TOPICS, selected, start=start, limits=limits))
+    records = [record for block in blocks for record in block]
+    assert found == expected(records, vector, start=start, limits=limits)
+
+
+@given(logs(), st.data())
+def test_a_vector_selects_the_same_messages_in_a_log_of_another_order(
+    blocks: list[list[Record]], data: st.DataObject
+) -> None:
+    """The union of what two vectors bound is what a replica has, whatever it interleaves."""
+    records = [record for block in blocks for record in block]
+    queues = {each: [r for r in records if r.publisher_id == each] for each in PUBLISHERS}
+    replica: list[Record] = []
+    while any(queues.values()):
+        publisher = data.draw(st.sampled_from([each for each, queue in queues.items() if queue]))
+        record = queues[publisher].pop(0)
+        replica.append(record._replace(position=len(replica) + 1))
+    journal = journal_of(blocks)
+    cut = data.draw(st.integers(journal.first_position, journal.next_position))
+    selected = Selected(TopicMatcher("orders"), "json")
+    start = journal.first_position
+    read = result_of(count_messages(journal, TOPICS, selected, start=start, limits=Limits(cut)))
+    rest = Selected(TopicMatcher("orders"), "json", None, read.publishers)
+    there = journal_of([replica[at : at + 3] for at in range(0, len(replica), 3)])
+    limits = Limits(there.next_position)
+    found = result_of(count_messages(there, TOPICS, rest, start=1, limits=limits))
+    all_here = Limits(journal.next_position)
+    total = result_of(count_messages(journal, TOPICS, selected, start=start, limits=all_here))
+    assert read.messages + found.messages == total.messages
+    assert {**read.publishers, **found.publishers} == total.publishers
+
+
+@given(logs(), st.sampled_from(PUBLISHERS), st.data())
+def test_the_last_message_of_a_publisher_is_found(
+    blocks: list[list[Record]], publisher: int, data: st.DataObject
+) -> None:
+    journal = journal_of(blocks)
+    end = data.draw(st.integers(journal.first_position, journal.next_position))
+    found = result_of(find_last_message(journal, publisher, end=end))
+    all_of_it = [
+        record
+        for block in blocks
+        for record in block
+        if record.publisher_id == publisher and record.is_data and record.position < end
+    ]
+    assert found == (all_of_it[-1] if all_of_it else None)
