@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from haclient.protocol.codec import encode_string
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, ack, requested
 from haclient_fake_server.engine.apply import Applier
-from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS
+from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, Extras
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_bytes
@@ -31,6 +32,8 @@ from haclient_fake_server.journal.format import Record, RecordFlag
 
 MAX_HEADER_BYTES: Final = 65_535
 """The longest SOW key or correlation id: a record has 16 bits for its length."""
+MAX_FAST_CORRELATION_ID: Final = 1024
+"""Characters of a correlation id that is surely within the limit, whatever they are."""
 MAX_EXPIRATION_S: Final = 2**32 - 1
 
 MAX_TOPIC_CHARACTERS: Final = 64 * 2**20
@@ -55,7 +58,14 @@ class Publishing:
         """Execute one publish; `routes` are the topics of the connection's message type."""
         state = self._state
         route = routes.get(message.topic)
-        if route is None or route.sow is not None or _is_unusual(message):
+        correlation_id = message.correlation_id
+        if (
+            route is None
+            or route.sow is not None
+            or message.sow_key
+            or message.expiration is not None
+            or len(correlation_id) > MAX_FAST_CORRELATION_ID
+        ):
             self._publish_with_care(connection, message)
             return
         sequence = message.sequence
@@ -66,12 +76,14 @@ class Publishing:
         elif sequence <= publisher.seen:
             self.acknowledge_duplicate(connection, message)
             return
+        if correlation_id:
+            extras = Extras(correlation_id=to_bytes(correlation_id), flags=extras.flags)
         publisher.seen = sequence
         body = message.data
         if route.logged:
             state.batch.append(route, publisher, sequence, body=body, extras=extras)
             state.last = (publisher.id, sequence)
-        elif extras is NO_EXTRAS:
+        elif message.sequence:
             state.unnoted[publisher.id] = publisher
         plan = route.plan or state.tables[connection.message_type].plan(route)
         if plan.subscriptions:
@@ -81,7 +93,8 @@ class Publishing:
                 else plan.everyone
             )
             bookmark = b"%b%d|" % (publisher.prefix, sequence) if route.logged else b""
-            self._applier.fan_out(groups, body, bookmark)
+            more = b',"x":' + encode_string(correlation_id) if correlation_id else b""
+            self._applier.fan_out(groups, body, bookmark, more=more)
         if message.ack_type:
             self._acknowledge(connection, message, route, publisher)
 
@@ -195,10 +208,6 @@ def _complete(message: Message, route: Route, key: str) -> bool:
     message.data = merge_delta(stored.body, message.data)
     message.correlation_id = message.correlation_id or stored.correlation_id
     return True
-
-
-def _is_unusual(message: Message) -> bool:
-    return bool(message.correlation_id or message.sow_key or message.expiration is not None)
 
 
 def _problem(message: Message) -> Reason | None:

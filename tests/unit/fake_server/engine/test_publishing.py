@@ -43,6 +43,40 @@ def test_a_publish_becomes_a_record_behind_its_topics_definition() -> None:
     )
 
 
+@pytest.mark.parametrize("sequence", [5, None])
+def test_later_publishes_with_a_correlation_id_are_as_the_first(sequence: int | None) -> None:
+    world = World()
+    reader, peer = world.client("reader"), world.client("pubber")
+    reader.subscribe("live")
+    reader.take()
+    peer.publish(None if sequence is None else sequence - 1, b"{}", x='a"b')  # the careful way
+    peer.publish(sequence, b"{}", x='a"b')
+    _, first, second = records(world)
+    assert second == first._replace(position=2, sequence=first.sequence + 1)
+    assert (second.correlation_id, second.payload) == (b'a"b', b"{}")
+    assert [message.correlation_id for message in reader.take()] == ['a"b', 'a"b']
+    reader.subscribe("replay", bm="0")
+    replayed = [message for message in reader.take() if message.kind == "p"]
+    assert [message.correlation_id for message in replayed] == ['a"b', 'a"b']
+
+
+def test_a_repeated_publish_with_a_correlation_id_is_a_duplicate() -> None:
+    world = World()
+    peer = world.client("pubber")
+    for _ in range(3):
+        peer.publish(1, x="abc", a="processed")
+    assert [ack.reason for ack in peer.acks()] == ["", "duplicate", "duplicate"]
+    assert len(records(world)) == 2
+
+
+def test_a_publish_with_a_correlation_id_to_a_topic_without_a_log_leaves_a_mark() -> None:
+    world = World(log_topics=(LogTopic("^orders$"),))
+    peer = world.client("pubber")
+    for number in (1, 2):
+        peer.publish(number, t="other", x="abc")
+    assert [record.command for record in records(world)] == [RecordCommand.MARK] * 2
+
+
 @pytest.mark.row("TL2")
 def test_only_topics_that_are_to_be_recorded_are() -> None:
     world = World(log_topics=(LogTopic("orders"), LogTopic("^trades/", "json")))
