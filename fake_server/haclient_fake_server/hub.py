@@ -22,6 +22,7 @@ from haclient_fake_server.engine.replication.destination import DestinationStatu
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.state import Effects
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
+from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 
 _log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Hub:
         journal: An open journal.
         now_us: The wall clock in microseconds; from here on only trio's clock is read.
         progress_file: Where the progress of replication is written; `None` without destinations.
+        guard_file: Where the guards against removal are written; `None` for a journal in memory.
         kill_points: Where a test may end the process.
     """
 
@@ -67,10 +69,12 @@ class Hub:
         *,
         now_us: int,
         progress_file: ProgressFile | None = None,
+        guard_file: GuardFile | None = None,
         kill_points: KillPoints | None = None,
     ) -> None:
         self._config = config
         self._progress_file = progress_file
+        self._guard_file = guard_file
         self._journal = journal
         self._files = journal if isinstance(journal, JournalFiles) else None
         self._points = kill_points or KillPoints()
@@ -85,6 +89,7 @@ class Hub:
             now=trio.current_time(),
             now_us=now_us,
             progress=None if progress_file is None else progress_file.progress,
+            guards=() if guard_file is None else guard_file.guards,
         )
         self._write_progress(self._engine.progress)
 
@@ -221,6 +226,8 @@ class Hub:
             self._points.reach(KillPoint.AFTER_WRITE)
         if effects.progress is not None:
             self._write_progress(effects.progress)
+        if effects.guards is not None and self._guard_file is not None:
+            self._guard_file.write(effects.guards)
         for severity, text in effects.events:
             _log.log(severity, "%s: %s", self._config.name, text)
 

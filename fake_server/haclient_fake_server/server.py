@@ -29,6 +29,7 @@ from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.hub import Hub
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
+from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.kill_points import KillPoints
 from haclient_fake_server.listener import Listener, listen
 from haclient_fake_server.session import Dial, Session, dial_destination, keep_connected
@@ -95,6 +96,7 @@ class BrokerServer:
                 self._journal,
                 now_us=self._wall_clock_us(),
                 progress_file=self._progress_file,
+                guard_file=self._open_guard_file(),
                 kill_points=self._points,
             )
         except BaseException:  # `__aexit__` is not called when entering fails
@@ -207,6 +209,12 @@ class BrokerServer:
         if config.data_dir is None or not config.log_topics or not config.replicate_to:
             return None
         return ProgressFile(config.data_dir, self._disk)
+
+    def _open_guard_file(self) -> GuardFile | None:
+        config = self._config
+        if config.data_dir is None or not config.log_topics:
+            return None
+        return GuardFile(config.data_dir, self._disk)
 
     def _open_journal(self) -> JournalFiles | MemoryJournal:
         config = self._config

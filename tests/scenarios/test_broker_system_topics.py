@@ -46,10 +46,10 @@ def address(server: BrokerServer) -> str:
     return server.uris[0] + "/amps/json"
 
 
-def remove_oldest(directory: Path, count: int) -> None:
-    """Remove segments of a broker that does not run, as an operator would."""
+def remove_oldest(directory: Path, count: int | None = None) -> None:
+    """Remove segments of a broker that does not run, as an operator would; all but the last."""
     numbers = sorted(filter(None, (segment_number(each.name) for each in directory.iterdir())))
-    for number in numbers[:count]:
+    for number in numbers[: -1 if count is None else count]:
         (directory / segment_name(number)).unlink()
 
 
@@ -69,6 +69,7 @@ async def test_a_client_learns_the_positions_and_the_identity_of_the_log(tmp_pat
             "confirmed_position": 100,
             "durable_position": 100,
             "publishers": 1,
+            "guards": 0,
         }
 
 
@@ -143,6 +144,32 @@ async def test_what_was_removed_with_the_oldest_segments_is_absent(tmp_path: Pat
         position = await ask(client, "position", topic="orders", after=0, messages=10)
         # A reader that was after 0 sees that it has lost something.
         assert (position["oldest_position"], position["begins"]) == (oldest, oldest)
+
+
+async def test_a_guard_is_kept_and_what_is_removed_in_spite_of_it_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = BrokerConfig(name="east", data_dir=tmp_path, segment_bytes=4096)
+    async with running_broker(config) as server, Client("reader") as client:
+        await publish(server.uris[0], range(1, 101), size=100)
+        await client.connect(address(server))
+        await client.logon()
+        found = await ask(client, "guards", name="query", after=50)
+        assert found["oldest_needed_position"] == 51
+    async with running_broker(config) as server, Client("reader") as client:
+        await client.connect(address(server))
+        await client.logon()
+        assert (await ask(client, "status"))["oldest_needed_position"] == 51
+        assert "although guard" not in caplog.text
+    remove_oldest(tmp_path)
+    async with running_broker(config) as server, Client("reader") as client:
+        await client.connect(address(server))
+        await client.logon()
+        status = await ask(client, "status")
+        assert status["oldest_needed_position"] == 51 < status["oldest_position"]
+        gone = status["oldest_position"] - 1
+        lost = f"east: positions 51 to {gone}: removed although guard 'query' needs it"
+        assert lost in caplog.text
 
 
 async def test_the_client_gets_one_error_for_a_bad_query_and_goes_on() -> None:

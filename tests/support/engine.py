@@ -11,6 +11,7 @@ from haclient.protocol.codec import MessageDecoder, encode_frame
 from haclient.protocol.framing import FrameReader
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.broker import Engine
+from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.settings import EngineSettings
@@ -107,6 +108,7 @@ class World:
         self.peers: dict[int, Peer] = {}
         self.events: list[str] = []
         self.progress: ReplicationProgress | None = None
+        self.guards: tuple[Guard, ...] = ()
         self._connections = 0
         self.engine = self._new_engine()
 
@@ -183,6 +185,8 @@ class World:
             self.journal.append(effects.block)
         if effects.progress is not None:
             self.progress = effects.progress
+        if effects.guards is not None:
+            self.guards = effects.guards
         self.events += [event.text for event in effects.events]
 
     def feed(self, peer: Peer) -> None:
@@ -197,6 +201,7 @@ class World:
             now=self.now,
             now_us=START_US + int(self.now * 1e6),
             progress=self.progress,
+            guards=self.guards,
         )
         self.progress = engine.progress
         return engine

@@ -41,6 +41,7 @@ class Reason(enum.StrEnum):
     NOT_ENTITLED = "not entitled"
     NOT_SUPPORTED = "not supported"
     SUBID_IN_USE = "subid in use"
+    TOO_MANY_GUARDS = "too many guards"
     TOO_MANY_QUERIES = "too many queries"
     TOO_MANY_SUBSCRIPTIONS = "too many subscriptions"
 

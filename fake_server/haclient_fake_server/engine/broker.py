@@ -20,13 +20,14 @@ the messages of the log in the order of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, failure_ack, requested
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import JournalReader
 from haclient_fake_server.engine.logon import heartbeat, log_on
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
@@ -41,7 +42,7 @@ from haclient_fake_server.engine.replication.wire import LOGON
 from haclient_fake_server.engine.requests import is_system_topic
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.sow.queries import Queries
-from haclient_fake_server.engine.state import Effects, State
+from haclient_fake_server.engine.state import Effects, Severity, State
 from haclient_fake_server.engine.subscribing import Subscribing
 from haclient_fake_server.engine.system_topics import SystemTopics
 
@@ -60,6 +61,7 @@ class Engine:
         now_us: The wall clock at that moment, in microseconds since 1970.
         progress: The last progress in the `Effects` of the previous engine, `None` if there was
             none.
+        guards: The last guards in the `Effects` of the previous engine.
     """
 
     def __init__(
@@ -70,9 +72,11 @@ class Engine:
         now: float,
         now_us: int,
         progress: ReplicationProgress | None = None,
+        guards: Iterable[Guard] = (),
     ) -> None:
-        self._state = State(settings, journal, now=now, now_us=now_us)
+        self._state = State(settings, journal, now=now, now_us=now_us, guards=guards)
         recover(self._state, progress)
+        self._report_lost()
         acks = self._acks = PersistedAcks(self._state)
         self._replay = Replay(self._state, acks)
         applier = Applier(self._state)
@@ -276,6 +280,14 @@ class Engine:
         except Refused as error:
             state.report_refusal(connection, message, error.reason, error.detail)
             state.send(connection, failure_ack(message, error.reason))
+
+    def _report_lost(self) -> None:
+        """Report what was removed from the log although a consumer still needs it."""
+        state, first = self._state, self._state.journal.first_position
+        for guard in state.guards.current(state.now_us):
+            if guard.after + 1 < first:
+                text = f"removed although guard {guard.name!r} needs it"
+                state.report(Severity.ERROR, f"positions {guard.after + 1} to {first - 1}: {text}")
 
     def _logon(self, connection: Connection, message: Message) -> None:
         log_on(self._state, connection, message)

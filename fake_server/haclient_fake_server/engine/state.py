@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -16,6 +16,7 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import ack, requested
 from haclient_fake_server.engine.batch import BatchBuilder
 from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.guards import Guard, Guards
 from haclient_fake_server.engine.journal import Block, JournalReader
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.publishers import Publisher, Publishers
@@ -60,6 +61,8 @@ class Effects:
         progress: The progress of replication, if it has changed. It is written to a file before
             anything is sent, and passed to the next engine on the same journal.
         events: Lines for the broker's log.
+        guards: All guards against removal, if any has changed. They are written to a file before
+            anything is sent, and passed to the next engine on the same journal.
     """
 
     block: Block | None
@@ -69,6 +72,7 @@ class Effects:
     early: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
     progress: ReplicationProgress | None = None
     events: list[Event] = field(default_factory=list[Event])
+    guards: tuple[Guard, ...] | None = None
 
 
 class State:
@@ -89,6 +93,7 @@ class State:
         destinations: The instances that this one replicates to.
         durability: How far the log is safe on all synchronous destinations.
         progress: The progress of replication, for the next engine on this journal.
+        guards: What consumers still need of the log.
         source: The instance that this batch came from; empty for clients.
         events: The events of this batch for the broker's log.
         with_backlog: Numbers of connections that this batch may have given a backlog.
@@ -102,7 +107,10 @@ class State:
         *,
         now: float,
         now_us: int,
+        guards: Iterable[Guard] = (),
     ) -> None:
+        self.guards = Guards(guards)
+        self.guards_changed = False
         self.settings = settings
         self.journal = journal
         self.publishers = Publishers(settings.name, started_s=now_us // 1_000_000)
@@ -191,7 +199,9 @@ class State:
         events, self.events = self.events, []
         block, progress = self._block, self._new_progress
         self._block = self._new_progress = None
-        return Effects(block, sends, closes, list(with_backlog), early, progress, events)
+        guards = self.guards.current(self.now_us) if self.guards_changed else None
+        self.guards_changed = False
+        return Effects(block, sends, closes, list(with_backlog), early, progress, events, guards)
 
     def _add_marks(self) -> None:
         """Record what was seen and is in no record, for the next start and for the destinations."""

@@ -6,6 +6,7 @@ body, and its result is one JSON record that is computed for it.
 ========================  ========================================================================
 `/HACLIENT/status`        the log: its identity, its oldest, last, confirmed and durable position
 `/HACLIENT/position`      where a reader is after a number of messages or bytes
+`/HACLIENT/guards`        sets, renews and drops guards against removal, and lists them
 `/HACLIENT/publisher`     the last sequence and the last message of a publisher
 ========================  ========================================================================
 
@@ -32,6 +33,7 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.connections import Connection, PendingQuery
 from haclient_fake_server.engine.filters import FilterError, compile_filter
+from haclient_fake_server.engine.guards import DEFAULT_TTL_S, MAX_TTL_S
 from haclient_fake_server.engine.log_query import (
     Limits,
     Selected,
@@ -49,6 +51,7 @@ from haclient_stores.bookmark import Bookmark, BookmarkList
 
 STATUS: Final = SYSTEM_PREFIX + "status"
 POSITION: Final = SYSTEM_PREFIX + "position"
+GUARDS: Final = SYSTEM_PREFIX + "guards"
 PUBLISHER: Final = SYSTEM_PREFIX + "publisher"
 
 MAX_PENDING_QUERIES: Final = 16
@@ -83,7 +86,16 @@ class _PositionQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fully_durable: bool = False
 
 
-_Parameters = TypeVar("_Parameters", _NoParameters, _PublisherQuery, _PositionQuery)
+class _GuardsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which guard is set or dropped; without a name, none."""
+
+    name: str | None = None
+    after: _Natural | None = None
+    ttl_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_TTL_S)] = DEFAULT_TTL_S
+    drop: bool = False
+
+
+_Parameters = TypeVar("_Parameters", _NoParameters, _PublisherQuery, _PositionQuery, _GuardsQuery)
 
 
 class SystemTopics:
@@ -95,6 +107,7 @@ class SystemTopics:
             STATUS: self._status,
             POSITION: self._position,
             PUBLISHER: self._publisher,
+            GUARDS: self._guards,
         }
 
     def sow(self, connection: Connection, message: Message) -> None:
@@ -159,12 +172,20 @@ class SystemTopics:
     def _read_status(self) -> Steps[_Answer]:
         state = self._state
         yield from ()
-        return {
+        answer = {
             **self._log(),
             "confirmed_position": state.durable_limit - 1,
             "durable_position": state.journal.durable_position,
             "publishers": sum(1 for each in state.publishers if each.seen),
+            "guards": len(state.guards.current(state.now_us)),
         }
+        return self._with_oldest_needed(answer)
+
+    def _with_oldest_needed(self, answer: dict[str, object]) -> dict[str, object]:
+        oldest_needed = self._state.guards.oldest_needed(self._state.now_us)
+        if oldest_needed is not None:
+            answer["oldest_needed_position"] = oldest_needed
+        return answer
 
     def _log(self) -> dict[str, object]:
         """Which log it is, and from where to where it goes."""
@@ -258,6 +279,44 @@ class SystemTopics:
             "timestamp": timestamp_text(record.timestamp_us).decode("ascii"),
             "correlation_id": to_text(record.correlation_id),
         }
+
+    # --- guards --------------------------------------------------------------------------------
+
+    def _guards(self, connection: Connection, message: Message) -> Steps[_Answer]:
+        del connection
+        query, state = _read(message, _GuardsQuery), self._state
+        if query.name is None and (query.after is not None or query.drop):
+            raise Refused(Reason.INVALID_OPTIONS, "a guard that is set or dropped needs a name")
+        if query.name is not None and (query.after is None) != query.drop:
+            raise Refused(Reason.INVALID_OPTIONS, "a guard with a name needs either after or drop")
+        if query.name is not None and query.after is not None:
+            state.guards.set(
+                query.name,
+                query.after,
+                ttl_s=query.ttl_s,
+                now_us=state.now_us,
+                first=state.journal.first_position,
+                last=state.batch.position - 1,
+            )
+            state.guards_changed = True  # this batch writes them, and the answer follows it
+        elif query.name is not None:
+            state.guards.drop(query.name, now_us=state.now_us)
+            state.guards_changed = True
+        return self._list_guards()
+
+    def _list_guards(self) -> Steps[_Answer]:
+        state = self._state
+        yield from ()
+        guards = [
+            {
+                "name": guard.name,
+                "after": guard.after,
+                "set": timestamp_text(guard.set_us).decode("ascii"),
+                "expires": timestamp_text(guard.expires_us).decode("ascii"),
+            }
+            for guard in state.guards.current(state.now_us)
+        ]
+        return self._with_oldest_needed({**self._log(), "guards": guards})
 
 
 def _read(message: Message, kind: type[_Parameters]) -> _Parameters:

@@ -122,6 +122,13 @@ class TestRefusals:
             ("/HACLIENT/publisher", b"", "invalid options"),
             ("/HACLIENT/publisher", b'{"id":1,"name":"pubber"}', "invalid options"),
             ("/HACLIENT/publisher", b'{"id":"one"}', "invalid options"),
+            ("/HACLIENT/guards", b'{"after":1}', "invalid options"),
+            ("/HACLIENT/guards", b'{"drop":true}', "invalid options"),
+            ("/HACLIENT/guards", b'{"name":"a"}', "invalid options"),
+            ("/HACLIENT/guards", b'{"name":"a","after":0,"drop":true}', "invalid options"),
+            ("/HACLIENT/guards", b'{"name":"a","after":0,"ttl_s":0}', "invalid options"),
+            ("/HACLIENT/guards", b'{"name":"a","after":0,"ttl_s":1e300}', "invalid options"),
+            ("/HACLIENT/guards", b'{"name":"a","after":1}', "invalid bookmark"),
         ],
     )
     def test_a_query_that_makes_no_sense_is_refused(
@@ -209,6 +216,7 @@ class TestStatus:
             "confirmed_position": 6,
             "durable_position": 0,  # a journal in memory
             "publishers": 2,
+            "guards": 0,
         }
 
     def test_an_empty_log_has_no_last_position(self) -> None:
@@ -411,6 +419,65 @@ class TestPublisher:
         peer.take()
         found = ask(peer, "publisher", name="pubber")
         assert (found["last_sequence"], found["persisted"], found["sequence"]) == (1, 0, 1)
+
+
+class TestGuards:
+    def test_a_consumer_sets_renews_and_drops_its_guard(self) -> None:
+        world, peer = two_publishers()
+        found = ask(peer, "guards", name="query", after=3, ttl_s=60)
+        assert found == {
+            "instance": "broker",
+            "starts": [["0000000000000abc", 1]],
+            "oldest_position": 1,
+            "last_position": 6,
+            "guards": [
+                {
+                    "name": "query",
+                    "after": 3,
+                    "set": "20231114T221500.000000Z",
+                    "expires": "20231114T221600.000000Z",
+                }
+            ],
+            "oldest_needed_position": 4,
+        }
+        world.advance(30)
+        ask(peer, "guards", name="query", after=5, ttl_s=60)
+        world.advance(59)
+        status = ask(peer, "status")
+        assert (status["guards"], status["oldest_needed_position"]) == (1, 6)
+        found = ask(peer, "guards", name="query", drop=True)
+        assert (found["guards"], "oldest_needed_position" in found) == ([], False)
+        status = ask(peer, "status")
+        assert (status["guards"], "oldest_needed_position" in status) == (0, False)
+
+    def test_one_that_is_not_renewed_ends(self) -> None:
+        world, peer = two_publishers()
+        ask(peer, "guards", name="query", after=3, ttl_s=60)
+        world.advance(60)
+        assert ask(peer, "guards")["guards"] == []
+
+    def test_they_are_kept_over_a_restart(self) -> None:
+        world, peer = two_publishers()
+        before = ask(peer, "guards", name="query", after=3)["guards"]
+        world.restart()
+        assert ask(world.client("next"), "guards")["guards"] == before
+
+    def test_the_shell_writes_them_before_the_consumer_is_answered(self) -> None:
+        world, peer = two_publishers()
+        peer.stalled = True
+        peer.send(b'{"name":"query","after":3}', c="sow", cid="q", t="/HACLIENT/guards")
+        assert [guard.name for guard in world.guards] == ["query"]
+        assert [message for message in peer.take() if message.kind == "sow"] == []
+
+    def test_a_broker_that_starts_without_what_a_guard_needs_says_so(self) -> None:
+        world, peer = two_publishers()
+        ask(peer, "guards", name="query", after=1)
+        manifest = world.journal.live.manifest
+        manifest.first_position = 4  # as after the oldest segments were removed
+        world.restart()
+        world.client("next")
+        lost = "positions 2 to 3: removed although guard 'query' needs it"
+        assert lost in world.events
 
 
 class TestSteps:

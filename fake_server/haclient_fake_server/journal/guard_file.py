@@ -1,0 +1,72 @@
+"""The file of the guards against removal, next to the journal: JSON, replaced as a whole.
+
+It is synced before a consumer is answered, so that neither a kill nor a loss of power takes a guard
+that was confirmed. It is small and changes rarely: once per batch of a streaming query.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+from haclient_fake_server.engine.guards import Guard
+from haclient_stores.disk.files import Disk
+from haclient_stores.errors import StoreCorrupt, StoreError
+
+GUARDS_NAME: Final = "guards.json"
+FORMAT_VERSION: Final = 1
+
+
+class GuardFile:
+    """The file, whose content is read once and written whenever a guard changes.
+
+    Args:
+        directory: The journal's directory, whose lock also protects this file.
+        disk: The file system.
+
+    Attributes:
+        guards: What it holds; nothing where there is no file.
+
+    Raises:
+        StoreCorrupt: The file is damaged.
+        StoreError: A newer version has written it, or it cannot be read.
+    """
+
+    def __init__(self, directory: Path, disk: Disk) -> None:
+        self._path = directory / GUARDS_NAME
+        self._disk = disk
+        self.guards: tuple[Guard, ...] = self._read() if disk.exists(self._path) else ()
+
+    def write(self, guards: Sequence[Guard]) -> None:
+        """Replace the content, and sync it.
+
+        Args:
+            guards: What the file holds from now on.
+
+        Raises:
+            StoreError: The disk failed.
+        """
+        self.guards = tuple(guards)
+        content = {"format": FORMAT_VERSION, "guards": [each._asdict() for each in guards]}
+        self._disk.replace(self._path, json.dumps(content).encode("ascii"))
+
+    def _read(self) -> tuple[Guard, ...]:
+        file = self._disk.open(self._path, writable=False)
+        try:
+            data = file.pread(file.size(), 0)
+        finally:
+            file.close()
+        try:
+            content = cast("dict[str, Any]", json.loads(data))
+            version: int = content["format"]
+            if version > FORMAT_VERSION:
+                raise StoreError(
+                    f"{self._path}: version {version}, but this version of haclient reads up to "
+                    f"{FORMAT_VERSION}: use the newer one"
+                )
+            return tuple(Guard(**fields) for fields in content["guards"])
+        except (ValueError, KeyError, TypeError) as error:  # no JSON, or JSON of another shape
+            what = f"not the guards of a journal ({error}): remove it to start without guards"
+            raise StoreCorrupt(self._path, 0, what) from error

@@ -1,0 +1,50 @@
+"""The file of the guards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from haclient_fake_server.engine.guards import Guard
+from haclient_fake_server.journal.guard_file import GUARDS_NAME, GuardFile
+from haclient_stores.disk.files import RealDisk
+from haclient_stores.errors import StoreCorrupt, StoreError
+
+GUARDS = (Guard("reader", 5, 1, 2), Guard("caf\u00e9 \udcff", 2**63, 3, 4))
+
+
+def opened(directory: Path) -> GuardFile:
+    return GuardFile(directory, RealDisk())
+
+
+def test_what_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+    file = opened(tmp_path)
+    assert file.guards == ()
+    file.write(GUARDS)
+    assert opened(tmp_path).guards == GUARDS
+    file.write(())
+    assert opened(tmp_path).guards == ()
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b'{"format":1}', b'{"format":1,"guards":[{"name":"x"}]}', b"\xff"]
+)
+def test_a_damaged_file_is_refused_with_what_to_do(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / GUARDS_NAME).write_bytes(damage)
+    with pytest.raises(StoreCorrupt, match=r"guards\.json.*remove it to start without guards"):
+        opened(tmp_path)
+
+
+def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / GUARDS_NAME).write_text(json.dumps({"format": 2, "other": "fields"}))
+    with pytest.raises(StoreError, match="version 2, but this version of haclient reads up to 1"):
+        opened(tmp_path)
+
+
+def test_a_kill_while_it_is_replaced_leaves_the_guards_of_before(tmp_path: Path) -> None:
+    file = opened(tmp_path)
+    file.write(GUARDS)
+    (tmp_path / f"{GUARDS_NAME}.new").write_bytes(b"{")
+    assert opened(tmp_path).guards == GUARDS
