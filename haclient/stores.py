@@ -10,6 +10,12 @@ from haclient_stores.adapters.recovery_point import (
     TimedAdapter,
 )
 from haclient_stores.adapters.transactional import TransactionalRecoveryPoint
+from haclient_stores.audit_log import (
+    AuditLog,
+    AuditLogReader,
+    DeliveryRecord,
+    PublishRecord,
+)
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore, NullBookmarkStore
 from haclient_stores.bookmark_stores.prune_policy import PrunePolicy
@@ -25,8 +31,11 @@ from haclient_stores.tools.explain import Explanation
 from haclient_stores.tools.store_files import Pruned, prune
 
 __all__ = [
+    "AuditLog",
+    "AuditLogReader",
     "BookmarkStore",
     "ConflatingRecoveryPointAdapter",
+    "DeliveryRecord",
     "Explanation",
     "FilePublishStore",
     "FrameLog",
@@ -40,6 +49,7 @@ __all__ = [
     "PrunePolicy",
     "Pruned",
     "PublishGap",
+    "PublishRecord",
     "PublishStore",
     "RecoveryPoint",
     "RecoveryPointAdapter",

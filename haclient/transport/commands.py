@@ -28,7 +28,7 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.protocol.codec import encode_frame, encode_header
-from haclient.protocol.messages import Message
+from haclient.protocol.messages import Message, MessageOwner
 from haclient.protocol.options import Options
 from haclient.session.acks import PendingCommand
 from haclient.session.connection_state import ConnectionStatus
@@ -36,6 +36,7 @@ from haclient.session.custom_stores import StoreSubscription
 from haclient.session.resume import ResumeContext, resume_options
 from haclient.session.session import Session
 from haclient.session.subscriptions import Marker, Sink, SubscribeRequest, Subscription
+from haclient.transport.auditing import AuditedOwner, Auditor
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
 from haclient.transport.message_queue import Delivery
@@ -58,6 +59,7 @@ class Commander:
         clock_us: Tells microseconds since 1970, by a clock that may step.
         status: The state of the connection.
         thread: The client's thread, on which its messages are discarded.
+        auditor: Records what is discarded, or `None`.
 
     Attributes:
         resume: Where bookmark subscriptions resume.
@@ -70,8 +72,10 @@ class Commander:
         clock_us: Callable[[], int],
         status: ConnectionStatus,
         thread: ClientThread | None = None,
+        auditor: Auditor | None = None,
     ) -> None:
         self._thread = thread or ClientThread()
+        self._auditor = auditor
         self.session = session
         self.bookmark_store = bookmark_store
         self.status = status
@@ -232,7 +236,7 @@ class Commander:
             command_id=command_id,
             query_id=request.query_id,
             log=log,
-            owner=None if log is None else LoggedBy(log, self._thread),
+            owner=None if log is None else self._owner(request.sub_id, log),
             accepted=accepted,
             user_acks=request.user_acks,
             ends_after=request.ends_after,
@@ -256,6 +260,11 @@ class Commander:
                 self._leave([subscription], connection)
             raise
         return subscription
+
+    def _owner(self, sub_id: str, log: SubscriptionLog) -> MessageOwner:
+        """Where the messages of a subscription are discarded."""
+        owner = LoggedBy(log, self._thread)
+        return owner if self._auditor is None else AuditedOwner(owner, self._auditor, sub_id)
 
     async def resubscribe(
         self,

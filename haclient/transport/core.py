@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Final, Protocol
 
@@ -46,6 +47,7 @@ from haclient.session.logon import (
 from haclient.session.session import Received, Session
 from haclient.session.subscriptions import Marker, Phase, Subscription
 from haclient.subscription_manager import Entry, SubscriptionManager
+from haclient.transport.auditing import AuditedPublisher, Auditor
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.commands import Commander, Fields, delete_stored, drop_queued, lost_error
 from haclient.transport.connection import Connection
@@ -89,10 +91,18 @@ class Core:
         self.status = ConnectionStatus(reconnects=manager is not None)
         self.session = Session()
         self.thread = ClientThread()
+        audit_log = settings.audit_log
+        self._auditor = None if audit_log is None else Auditor(audit_log, settings.clock_us)
         self.commander = Commander(
-            self.session, settings.bookmark_store, settings.clock_us, self.status, self.thread
+            self.session,
+            settings.bookmark_store,
+            settings.clock_us,
+            self.status,
+            self.thread,
+            self._auditor,
         )
-        self.publisher = Publisher(
+        publisher = Publisher if self._auditor is None else partial(AuditedPublisher, self._auditor)
+        self.publisher = publisher(
             settings.publish_store,
             max_unpersisted_bytes=settings.max_unpersisted_bytes,
             would_deadlock=self._refuse_deadlock,
@@ -118,7 +128,12 @@ class Core:
         self._live = trio.Event()
         self._closed = trio.Event()
         self._uri: Uri | None = None
-        self._stores = open_all(settings.publish_store, settings.bookmark_store, self.name)
+        with ExitStack() as accepted:  # a client that cannot be made lets go of its audit log
+            if self._auditor is not None:
+                accepted.callback(self._auditor.log.close)
+                self._auditor.open_for(self.name)
+            self._stores = open_all(settings.publish_store, settings.bookmark_store, self.name)
+            accepted.pop_all()
         self._maintenance = StoreMaintenance(settings.bookmark_store, self._stores)
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())
@@ -176,7 +191,11 @@ class Core:
                 if last_calls.cancelled_caught:
                     _logger.warning("client %s: its callbacks did not end in time", self.name)
             finally:
-                await self._maintenance.close()
+                try:
+                    await self._maintenance.close()
+                finally:
+                    if self._auditor is not None:
+                        self._auditor.log.close()
 
     def stop(self, reason: HAClientError) -> None:
         """Expect no other connection: every task that waits for one gets the reason."""
@@ -212,7 +231,7 @@ class Core:
             link,
             self.session,
             writer=Writer(link, self.publisher.log, self.publisher.gate),
-            on_received=self._received,
+            on_received=self._received if self._auditor is None else self._received_audited,
             events=self.events,
             ack_awaited=self._ack_awaited,
             on_stopped=self.publisher.persisted.release,
@@ -580,6 +599,11 @@ class Core:
     def _refuse_deadlock(self, what: str) -> None:
         if self.connection is not None:
             self.connection.refuse_deadlock(what)
+
+    def _received_audited(self, received: Received) -> None:
+        if self._auditor is not None:
+            self._auditor.received(received)
+        self._received(received)
 
     def _received(self, received: Received) -> None:
         for ack in received.failed:

@@ -594,14 +594,28 @@ class Publisher:
             await self.make_room()
             self._check_logged_on()
             piece = bodies[start : start + _BATCH_PIECE]
-            first = first_sequence + start
-            last = first + len(piece) - 1
-            # After the wait: another task may have published meanwhile.
-            self.sequences.check(first, last)
             own = heads if len(heads) == 1 else heads[start : start + _BATCH_PIECE]
-            frames = numbered_frames(own, first, piece)
-            self.sequences.last_published = last
-            self.send_unstored(frames)
+            self.send_numbered(own, piece, first_sequence + start)
+
+    def send_numbered(
+        self, heads: Sequence[bytes], bodies: Sequence[Payload], first_sequence: int
+    ) -> None:
+        """Queue messages under consecutive explicit numbers; never waits.
+
+        Args:
+            heads: What `publish_head` returns, one for each message or one for all.
+            bodies: Their bodies, at least one.
+            first_sequence: The number of the first.
+
+        Raises:
+            UsageError: The server would drop one of them as a duplicate.
+        """
+        last = first_sequence + len(bodies) - 1
+        # Here and not before the wait for room: another task may have published meanwhile.
+        self.sequences.check(first_sequence, last)
+        frames = numbered_frames(heads, first_sequence, bodies)
+        self.sequences.last_published = last
+        self.send_unstored(frames)
 
     # -- room ---------------------------------------------------------------
 

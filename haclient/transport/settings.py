@@ -26,6 +26,7 @@ from haclient.session.connection_state import Heartbeat, StateListener
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.message_queue import DEFAULT_CAP_BYTES, HandlerErrorPolicy, check_policy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
+from haclient_stores.audit_log import AuditLog
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 
@@ -92,6 +93,8 @@ class ClientOptions(TypedDict, total=False):
             connected or not.
         exit_timeout: Seconds that leaving the block waits for publishes to be persisted, before it
             warns and leaves them to the store; `None` waits for as long as it takes, 0 not at all.
+        audit_log: Records each publish, ack, delivery and discard with its time, for an audit. The
+            client owns it and closes it.
     """
 
     heartbeat: float | None
@@ -107,6 +110,7 @@ class ClientOptions(TypedDict, total=False):
     max_queued_bytes: int
     max_unpersisted_bytes: int
     exit_timeout: float | None
+    audit_log: AuditLog | None
 
 
 class HAOptions(ClientOptions, total=False):
@@ -165,6 +169,7 @@ class Settings:
     max_queued_bytes: int = DEFAULT_CAP_BYTES
     max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES
     exit_timeout: float | None = 5.0
+    audit_log: AuditLog | None = None
 
     def __post_init__(self) -> None:
         """Refuse what can never work, before any store is taken.

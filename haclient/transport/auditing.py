@@ -1,0 +1,158 @@
+"""The hooks of a client that keeps an audit log; one that keeps none has none of this on its way.
+
+The parts below take the place of the plain ones when the client is made, so that the hot paths ask
+nothing. `AuditedPublisher` records each publish after it was stored or sent, and each ack before
+what waits for it is woken. `Auditor.received` records a chunk of deliveries before a sink gets it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+from typing_extensions import override
+
+from haclient.protocol.codec import Payload
+from haclient.protocol.identity import publisher_id
+from haclient.protocol.messages import Message, MessageOwner
+from haclient.session.connection_state import ConnectionStatus
+from haclient.session.logon import LoggedOn
+from haclient.session.session import Received
+from haclient.transport.client_thread import ClientThread
+from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Publisher
+from haclient_stores.audit_log import AuditLog
+from haclient_stores.interfaces import PublishStore
+
+_TOPIC: Final = re.compile(rb'"t":("(?:[^"\\]|\\.)*")')
+_CACHED_TOPICS: Final = 4096
+
+
+class Auditor:
+    """The audit log of one client, with the client's clock.
+
+    Args:
+        log: The log; the client closes it.
+        clock_us: Tells microseconds since 1970.
+    """
+
+    def __init__(self, log: AuditLog, clock_us: Callable[[], int]) -> None:
+        self.log = log
+        self.clock_us = clock_us
+        self._topics: dict[bytes, str] = {}
+
+    def open_for(self, client_name: str) -> None:
+        """Begin to record; see `AuditLog.open_for`."""
+        self.log.open_for(client_name, publisher_id(client_name), self.clock_us())
+
+    def received(self, received: Received) -> None:
+        """Record the deliveries of one chunk, before they are delivered."""
+        now_us = self.clock_us()
+        for subscription, batch in received.deliveries:
+            if isinstance(batch, list) and subscription.log is not None:
+                pairs = [(message.bookmark, message.number) for message in batch]
+                self.log.received(subscription.sub_id, pairs, now_us)
+        self.log.flush_when_due(now_us)
+
+    def published(self, head: bytes, sequence: int) -> None:
+        """Record a publish by the head of its frame, which names the topic."""
+        found = _TOPIC.search(head)
+        written = b'""' if found is None else found[1]
+        topic = self._topics.get(written)
+        if topic is None:
+            topic = msgspec.json.decode(written, type=str)
+            if len(self._topics) >= _CACHED_TOPICS:
+                self._topics.clear()
+            self._topics[written] = topic
+        self.log.published(sequence, topic, self.clock_us())
+
+
+class AuditedOwner:
+    """Where `message.discard()` goes: the bookmark store, then the audit log.
+
+    Args:
+        owner: The owner of an unaudited message.
+        auditor: Records the discard.
+        sub_id: The subscription.
+    """
+
+    __slots__ = ("_auditor", "_owner", "_sub_id")
+
+    def __init__(self, owner: MessageOwner, auditor: Auditor, sub_id: str) -> None:
+        self._owner = owner
+        self._auditor = auditor
+        self._sub_id = sub_id
+
+    def discard(self, number: int) -> None:
+        """Discard, then record it: an error of the store is not a discard."""
+        self._owner.discard(number)
+        auditor = self._auditor
+        auditor.log.discarded(self._sub_id, number, auditor.clock_us())
+
+
+class AuditedPublisher(Publisher):
+    """A publisher that records what it publishes and what becomes of it.
+
+    Args:
+        auditor: Records it.
+        store: See `Publisher`, as all others.
+    """
+
+    def __init__(
+        self,
+        auditor: Auditor,
+        store: PublishStore | None,
+        *,
+        max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES,
+        would_deadlock: Callable[[str], None],
+        status: ConnectionStatus | None = None,
+        thread: ClientThread | None = None,
+    ) -> None:
+        super().__init__(
+            store,
+            max_unpersisted_bytes=max_unpersisted_bytes,
+            would_deadlock=would_deadlock,
+            status=status,
+            thread=thread,
+        )
+        self.auditor = auditor
+
+    @override
+    def append(self, head: bytes, body: Payload) -> int:
+        sequence = super().append(head, body)
+        self.auditor.published(head, sequence)
+        return sequence
+
+    @override
+    async def publish(self, topic: str, body: Payload) -> int | None:
+        sequence = await super().publish(topic, body)
+        if sequence is not None:  # one that `append` has recorded is not recorded again
+            self.auditor.log.published(sequence, topic, self.auditor.clock_us())
+        return sequence
+
+    @override
+    def send_numbered(
+        self, heads: Sequence[bytes], bodies: Sequence[Payload], first_sequence: int
+    ) -> None:
+        super().send_numbered(heads, bodies, first_sequence)
+        for index in range(len(bodies)):
+            head = heads[0] if len(heads) == 1 else heads[index]
+            self.auditor.published(head, first_sequence + index)
+
+    @override
+    def reconcile(self, server: LoggedOn, clock_us: int) -> None:
+        if server.persisted:
+            self.auditor.log.acknowledged(server.persisted, self.auditor.clock_us())
+        super().reconcile(server, clock_us)
+
+    @override
+    def acknowledged(self, sequence: int) -> None:
+        self.auditor.log.acknowledged(sequence, self.auditor.clock_us())
+        super().acknowledged(sequence)
+
+    @override
+    def refused(self, ack: Message) -> Message:
+        if ack.sequence is not None:
+            self.auditor.log.refused(ack.sequence, self.auditor.clock_us())
+        return super().refused(ack)

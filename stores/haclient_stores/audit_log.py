@@ -1,0 +1,540 @@
+"""The audit log: what a client published, received and discarded, and when.
+
+A publish store forgets what is persisted, and a bookmark log is pruned. For an audit of deliveries
+a client can keep a log that only grows and is never asked for anything: of each publish its
+sequence, topic and time, and when it was acknowledged or refused; of each delivery its
+subscription, bookmark and time, and when it was discarded. `AuditLog` writes it, `AuditLogReader`
+joins the events of a log to one record for each publish and each delivery.
+
+The log is a directory of segments `audit-00000001.log`, ...; a new one begins when one has reached
+`segment_bytes`, and the oldest are removed while all together exceed `max_bytes`. A segment is a
+sequence of blocks, little-endian:
+
+======  =====  ================================================================
+offset  bytes  meaning
+======  =====  ================================================================
+0       4      magic `HAAL`
+4       4      crc32 of the rest of the block, continued from the block before
+8       1      kind of the block
+9       3      zero
+12      4      events in the block
+16      4      bytes of the payload, which follows
+20      8      time of the block, in microseconds since 1970
+======  =====  ================================================================
+
+| kind | payload |
+|---|---|
+| 1 session | JSON: version, client, publisher_id, session; begins a segment, and each run |
+| 2 name | UTF-8 of a topic or sub id; names count from 0 within a segment |
+| 3 published | sequences u64[n], times i64[n], names of topics u32[n] |
+| 4 acknowledged | u64: everything up to this sequence is persisted |
+| 5 refused | u64: the sequence that the server has refused |
+| 6 received | u32 name of the sub id; publisher ids u64[n], sequences u64[n], numbers u64[n] |
+| 7 discarded | numbers u64[n], times i64[n], names of sub ids u32[n] |
+
+A number is the bookmark store's name for one delivery within a session. A checksum continues that
+of the block before, so that after a torn write nothing old is taken for new; reading a segment
+ends at the first block that does not match, and the next session overwrites it.
+
+Deliveries are written before the application sees them, in one write for each chunk that the socket
+gave. Publishes and discards are collected: a killed process loses the last ones of them, at most
+`COLLECTED_EVENTS`; a lost publish is then in the server's log without a record here. Nothing is
+synced: a loss of power may take more. An error of the disk ends the log, not the client.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from haclient_stores.disk.files import Disk, File, RealDisk
+from haclient_stores.errors import StoreError, UsageError
+
+__all__ = ["AuditLog", "AuditLogReader", "DeliveryRecord", "PublishRecord"]
+
+COLLECTED_EVENTS: Final = 1024
+"""Publishes or discards that are written together."""
+
+VERSION: Final = 1
+
+_COLLECTED_US: Final = 1_000_000  # discards that are older are written with the next chunk
+
+_MAGIC: Final = b"HAAL"
+_HEADER: Final = struct.Struct("<4sIB3xIIq")
+_CHECKED_FROM: Final = 8  # the checksum covers what follows it
+_U64: Final = struct.Struct("<Q")
+_U32: Final = struct.Struct("<I")
+_SESSION, _NAME, _PUBLISHED, _ACKNOWLEDGED, _REFUSED, _RECEIVED, _DISCARDED = range(1, 8)
+_MIN_SEGMENT_BYTES: Final = 4096
+_READ_BYTES: Final = 1 << 20
+_logger = logging.getLogger(__name__)
+
+
+class AuditLog:
+    """Writes an audit log; one client at a time, in one thread except for `discarded`.
+
+    Args:
+        path: The directory; it is created.
+        segment_bytes: Size at which a new segment begins.
+        max_bytes: Size of all segments above which the oldest are removed.
+        disk: The file system.
+
+    Raises:
+        UsageError: A size can never work.
+        StoreLocked: Another process, or another client, writes it.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        segment_bytes: int = 16 * 2**20,
+        max_bytes: int = 2**30,
+        disk: Disk | None = None,
+    ) -> None:
+        if not _MIN_SEGMENT_BYTES <= segment_bytes <= max_bytes:
+            raise UsageError(
+                f"an audit log has segment_bytes of {_MIN_SEGMENT_BYTES} to max_bytes, not "
+                f"segment_bytes={segment_bytes} and max_bytes={max_bytes}"
+            )
+        self.path: Final = Path(path)
+        self._segment_bytes = segment_bytes
+        self._max_segments = max(max_bytes // segment_bytes, 1)
+        self._disk = disk or RealDisk()
+        self._disk.make_directory(self.path)
+        self._lock = self._disk.open_locked(self.path / "lock")
+        self._file: File | None = None
+        self._number = 0
+        self._end = 0
+        self._crc = 0
+        self._session = b""
+        self._names: dict[str, int] = {}
+        self._published: list[tuple[int, int, str]] = []
+        self._last_published = 0
+        # Another thread may discard: appending to a deque is atomic, and so is taking from it.
+        self._discarded: deque[tuple[int, int, str]] = deque()
+
+    # -- the life of the log -------------------------------------------------------
+
+    def open_for(self, client_name: str, publisher_id: int, now_us: int) -> None:
+        """Begin a session of one client.
+
+        Args:
+            client_name: Its name.
+            publisher_id: The hash of the name.
+            now_us: The time in microseconds since 1970.
+
+        Raises:
+            UsageError: Another client writes this log.
+            StoreError: A segment is of a newer version, or cannot be read.
+        """
+        if self._file is not None:
+            raise UsageError(f"{self.path}: an audit log belongs to one client at a time")
+        facts = {
+            "version": VERSION,
+            "client": client_name,
+            "publisher_id": publisher_id,
+            "session": f"{now_us}-{self._disk.process_id()}",
+        }
+        self._session = json.dumps(facts).encode()
+        numbers = _segment_numbers(self._disk, self.path)
+        self._number = numbers[-1] if numbers else 1
+        self._file = self._disk.open(_segment(self.path, self._number), create=True)
+        for block in _blocks(self._file):  # to its end, where this session continues
+            self._end, self._crc = block.end, block.crc
+        self._write(_SESSION, self._session, 1, now_us)
+
+    def close(self) -> None:
+        """Write what is collected and release the log; calling it again does nothing."""
+        try:
+            self.flush()
+        finally:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            self._lock.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether events are recorded: it was opened for a client, and no error has ended it."""
+        return self._file is not None
+
+    # -- events ------------------------------------------------------------------------
+
+    def published(self, sequence: int, topic: str, now_us: int) -> None:
+        """A message was published; a call with the number of the last one is ignored."""
+        if sequence == self._last_published:
+            return
+        self._last_published = sequence
+        self._published.append((sequence, now_us, topic))
+        if len(self._published) >= COLLECTED_EVENTS:
+            self._write_published()
+
+    def acknowledged(self, sequence: int, now_us: int) -> None:
+        """The server has persisted every publish up to `sequence`."""
+        self._write_published()
+        self._write(_ACKNOWLEDGED, _U64.pack(sequence), 1, now_us)
+
+    def refused(self, sequence: int, now_us: int) -> None:
+        """The server has refused one publish."""
+        self._write_published()
+        self._write(_REFUSED, _U64.pack(sequence), 1, now_us)
+
+    def received(self, sub_id: str, deliveries: Sequence[tuple[str, int]], now_us: int) -> None:
+        """Messages are about to be delivered.
+
+        Args:
+            sub_id: Their subscription.
+            deliveries: The bookmark and the number of each; what has no bookmark is left out.
+            now_us: When they were received, in microseconds since 1970.
+        """
+        publishers, sequences, numbers = array("Q"), array("Q"), array("Q")
+        for bookmark, number in deliveries:
+            # "<publisher>|<sequence>|", in almost every case; a list names the newest last
+            publisher, _, rest = bookmark.rpartition(",")[2].partition("|")
+            if rest:
+                publishers.append(int(publisher))
+                sequences.append(int(rest.partition("|")[0]))
+                numbers.append(number)
+        if not publishers:
+            return
+        self._rotate_when_full(now_us)
+        name = _U32.pack(self._name(sub_id, now_us))
+        payload = b"".join((name, *map(_bytes, (publishers, sequences, numbers))))
+        self._write(_RECEIVED, payload, len(publishers), now_us)
+
+    def discarded(self, sub_id: str, number: int, now_us: int) -> None:
+        """A delivery was discarded; any thread may call this."""
+        self._discarded.append((number, now_us, sub_id))
+
+    def flush(self) -> None:
+        """Write what is collected."""
+        self._write_published()
+        self._write_discarded()
+
+    def flush_when_due(self, now_us: int) -> None:
+        """Write the discards if there are many or old ones; on the client's thread."""
+        queue = self._discarded
+        if queue and (len(queue) >= COLLECTED_EVENTS or queue[0][1] + _COLLECTED_US < now_us):
+            self._write_discarded()
+
+    # -- blocks ------------------------------------------------------------------------
+
+    def _write_published(self) -> None:
+        events, self._published = self._published, []
+        if events:
+            self._write_events(_PUBLISHED, events)
+
+    def _write_discarded(self) -> None:
+        queue = self._discarded
+        events = [queue.popleft() for _ in range(len(queue))]
+        if events:
+            self._write_events(_DISCARDED, events)
+
+    def _write_events(self, kind: int, events: Sequence[tuple[int, int, str]]) -> None:
+        """Write a block of numbers, times and names."""
+        now_us = events[-1][1]
+        self._rotate_when_full(now_us)
+        names = array("I", [self._name(each[2], now_us) for each in events])
+        numbers = array("Q", [each[0] for each in events])
+        times = array("q", [each[1] for each in events])
+        self._write(kind, b"".join(map(_bytes, (numbers, times, names))), len(events), now_us)
+
+    def _name(self, text: str, now_us: int) -> int:
+        """The number of a name in the current segment, which is written when it is new."""
+        number = self._names.get(text)
+        if number is None:
+            number = self._names[text] = len(self._names)
+            self._write(_NAME, text.encode("utf-8", "surrogateescape"), 1, now_us)
+        return number
+
+    def _rotate_when_full(self, now_us: int) -> None:
+        """Begin a new segment after a full one, and remove the oldest above the limit.
+
+        Before the names of a block are numbered, since names count within their segment.
+        """
+        if self._file is None or self._end < self._segment_bytes:
+            return
+        try:
+            self._file.close()
+            self._number += 1
+            self._file = self._disk.open(_segment(self.path, self._number), create=True)
+            for number in _segment_numbers(self._disk, self.path)[: -self._max_segments]:
+                self._disk.remove(_segment(self.path, number))
+        except StoreError as error:
+            self._end_with(error)
+            return
+        self._end = self._crc = 0
+        self._names.clear()
+        self._write(_SESSION, self._session, 1, now_us)
+
+    def _write(self, kind: int, payload: bytes, count: int, now_us: int) -> None:
+        file = self._file
+        if file is None:
+            return
+        block = bytearray(_HEADER.pack(_MAGIC, 0, kind, count, len(payload), now_us) + payload)
+        crc = zlib.crc32(memoryview(block)[_CHECKED_FROM:], self._crc)
+        _U32.pack_into(block, 4, crc)
+        try:
+            file.pwrite(block, self._end)
+        except StoreError as error:
+            self._end_with(error)
+            return
+        self._end += len(block)
+        self._crc = crc
+        if kind == _SESSION:  # names count from here on
+            self._names.clear()
+
+    def _end_with(self, error: StoreError) -> None:
+        """End the log: messages are worth more than the record of them."""
+        _logger.error("%s: the audit log ends here, the client goes on: %s", self.path, error)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+# -- reading -----------------------------------------------------------------------------
+
+
+class PublishRecord(NamedTuple):
+    """One publish.
+
+    Attributes:
+        client: The client's name.
+        publisher_id: The hash of the name, unsigned.
+        sequence: Its number.
+        topic: Its topic.
+        published_us: When it was published, in microseconds since 1970.
+        acked_us: When the server's ack that covers it came, `None` while there is none.
+        refused_us: When the server refused it, `None` if it did not.
+    """
+
+    client: str
+    publisher_id: int
+    sequence: int
+    topic: str
+    published_us: int
+    acked_us: int | None
+    refused_us: int | None
+
+
+class DeliveryRecord(NamedTuple):
+    """One delivery. A message that was not discarded may be delivered again, as another record.
+
+    Attributes:
+        client: The client's name.
+        sub_id: The subscription.
+        publisher_id: From the message's bookmark, unsigned.
+        sequence: From the message's bookmark.
+        received_us: When it was received, in microseconds since 1970.
+        discarded_us: When it was discarded, `None` if it was not.
+        ordinal: Its place in the order of receipt, counted from 0 over the whole log.
+    """
+
+    client: str
+    sub_id: str
+    publisher_id: int
+    sequence: int
+    received_us: int
+    discarded_us: int | None
+    ordinal: int
+
+
+class AuditLogReader:
+    """Reads an audit log, also while it is written.
+
+    Args:
+        path: Its directory.
+        disk: The file system.
+
+    Raises:
+        StoreError: There is no such directory.
+    """
+
+    def __init__(self, path: str | Path, *, disk: Disk | None = None) -> None:
+        self._path = Path(path)
+        self._disk = disk or RealDisk()
+        self._segments = _segment_numbers(self._disk, self._path)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the log has its beginning: no segment was removed for want of room."""
+        return not self._segments or self._segments[0] == 1
+
+    def publishes(self) -> Iterator[PublishRecord]:
+        """The publishes; each comes when it is acknowledged or refused, the others at the end.
+
+        Raises:
+            StoreError: A segment is of a newer version, or cannot be read.
+        """
+        waiting: dict[tuple[str, int], dict[int, PublishRecord]] = {}
+        for session, names, block in self._events():
+            key = session.client, session.publisher_id
+            open_ones = waiting.setdefault(key, {})
+            if block.kind == _PUBLISHED:
+                for sequence, time_us, name in block.numbered():
+                    # Published again under its number on a later connection: the first counts.
+                    if sequence not in open_ones:
+                        open_ones[sequence] = PublishRecord(
+                            *key, sequence, names[name], time_us, None, None
+                        )
+            elif block.kind == _ACKNOWLEDGED:
+                # They rise: what is published again keeps the place of its first record.
+                for sequence in list(takewhile(block.covers, open_ones)):
+                    yield open_ones.pop(sequence)._replace(acked_us=block.time_us)
+            elif block.kind == _REFUSED and block.number in open_ones:
+                yield open_ones.pop(block.number)._replace(refused_us=block.time_us)
+        for open_ones in waiting.values():
+            yield from open_ones.values()
+
+    def deliveries(self) -> Iterator[DeliveryRecord]:
+        """The deliveries; each comes when it is discarded, the others when their session ends.
+
+        Raises:
+            StoreError: A segment is of a newer version, or cannot be read.
+        """
+        waiting: dict[tuple[str, int], DeliveryRecord] = {}
+        current, ordinal = "", 0
+        for session, names, block in self._events():
+            if session.session != current:
+                yield from waiting.values()
+                waiting.clear()
+                current = session.session
+            if block.kind == _RECEIVED:
+                sub_id = names[int(_U32.unpack_from(block.payload)[0])]
+                for publisher, sequence, number in block.received():
+                    waiting[sub_id, number] = DeliveryRecord(
+                        session.client, sub_id, publisher, sequence, block.time_us, None, ordinal
+                    )
+                    ordinal += 1
+            elif block.kind == _DISCARDED:
+                for number, time_us, name in block.numbered():
+                    if record := waiting.pop((names[name], number), None):
+                        yield record._replace(discarded_us=time_us)
+        yield from waiting.values()
+
+    def _events(self) -> Iterator[tuple[_Session, list[str], _Block]]:
+        """Every block with its session and the names of its segment so far."""
+        for number in self._segments:
+            path = _segment(self._path, number)
+            if not self._disk.exists(path):  # removed by the writer since it was listed
+                continue
+            file = self._disk.open(path, writable=False)
+            session: _Session | None = None
+            names: list[str] = []
+            try:
+                for block in _blocks(file):
+                    if block.kind == _SESSION:
+                        session, names = _read_session(path, block.payload), []
+                    elif block.kind == _NAME:
+                        names.append(block.payload.decode("utf-8", "surrogateescape"))
+                    elif session is not None:
+                        yield session, names, block
+            finally:
+                file.close()
+
+
+class _Session(NamedTuple):
+    client: str
+    publisher_id: int
+    session: str
+
+
+class _Block(NamedTuple):
+    kind: int
+    events: int
+    time_us: int
+    payload: bytes
+    end: int
+    crc: int
+
+    @property
+    def number(self) -> int:
+        """The one number of an ack or a refusal."""
+        return int(_U64.unpack(self.payload)[0])
+
+    def covers(self, sequence: int) -> bool:
+        """Whether an ack covers a sequence."""
+        return sequence <= self.number
+
+    def numbered(self) -> Iterator[tuple[int, int, int]]:
+        """Number, time and name of each event."""
+        count = self.events
+        return zip(
+            _array("Q", self.payload[: 8 * count]),
+            _array("q", self.payload[8 * count : 16 * count]),
+            _array("I", self.payload[16 * count :]),
+            strict=True,
+        )
+
+    def received(self) -> Iterator[tuple[int, int, int]]:
+        """Publisher id, sequence and number of each delivery."""
+        columns = _array("Q", self.payload[4:])
+        count = self.events
+        return zip(columns[:count], columns[count : 2 * count], columns[2 * count :], strict=True)
+
+
+def _read_session(path: Path, payload: bytes) -> _Session:
+    facts = json.loads(payload)
+    if facts["version"] != VERSION:
+        raise StoreError(
+            f"{path}: format version {facts['version']}, where this version of haclient reads "
+            f"version {VERSION}: use the version of haclient that has written it"
+        )
+    return _Session(str(facts["client"]), int(facts["publisher_id"]), str(facts["session"]))
+
+
+def _blocks(file: File) -> Iterator[_Block]:
+    """The blocks of a segment up to the first that is not whole or not in its place."""
+    offset = crc = 0
+    data, begin = b"", 0
+    while True:
+        at = offset - begin
+        if len(data) - at < _HEADER.size:
+            data, begin, at = file.pread(_READ_BYTES, offset), offset, 0
+            if len(data) < _HEADER.size:
+                return
+        magic, wanted, kind, count, length, time_us = _HEADER.unpack_from(data, at)
+        if magic != _MAGIC:
+            return
+        size = _HEADER.size + length
+        if len(data) - at < size:
+            data, begin, at = file.pread(max(size, _READ_BYTES), offset), offset, 0
+            if len(data) < size:
+                return
+        crc = zlib.crc32(memoryview(data)[at + _CHECKED_FROM : at + size], crc)
+        if crc != wanted:
+            return
+        offset += size
+        payload = data[at + _HEADER.size : at + size]
+        yield _Block(kind, count, time_us, payload, offset, crc)
+
+
+def _array(kind: str, data: bytes) -> array[int]:
+    values: array[int] = array(kind)
+    values.frombytes(data)
+    return values
+
+
+def _bytes(values: array[int]) -> bytes:
+    return values.tobytes()
+
+
+def _segment(path: Path, number: int) -> Path:
+    return path / f"audit-{number:08d}.log"
+
+
+def _segment_numbers(disk: Disk, path: Path) -> list[int]:
+    """The numbers of the segments in a directory, oldest first."""
+    names = [each for each in disk.listdir(path) if each.startswith("audit-")]
+    return sorted(
+        int(each[6:-4]) for each in names if each.endswith(".log") and each[6:-4].isdigit()
+    )

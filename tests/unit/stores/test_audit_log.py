@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from haclient_stores.audit_log import (
+    COLLECTED_EVENTS,
+    AuditLog,
+    AuditLogReader,
+    DeliveryRecord,
+    PublishRecord,
+)
+from haclient_stores.errors import StoreError, StoreLocked, UsageError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "audit"
+
+
+def opened(path: Path, now_us: int = 100, *, segments: int = 0) -> AuditLog:
+    """A log of one client; with so many segments of 4 KiB, if any."""
+    if segments:
+        log = AuditLog(path, segment_bytes=4096, max_bytes=segments * 4096)
+    else:
+        log = AuditLog(path)
+    log.open_for("c", 7, now_us)
+    return log
+
+
+def publishes(path: Path) -> list[PublishRecord]:
+    return list(AuditLogReader(path).publishes())
+
+
+def deliveries(path: Path) -> list[DeliveryRecord]:
+    return list(AuditLogReader(path).deliveries())
+
+
+@pytest.mark.row("AU2")
+def test_a_publish_has_the_times_of_its_publish_and_of_the_ack_that_covers_it(path: Path) -> None:
+    log = opened(path)
+    log.published(1, "orders", 101)
+    log.published(2, "quotes", 102)
+    log.published(2, "quotes", 999)  # the same publish, told twice
+    log.published(5, "orders", 103)
+    log.acknowledged(2, 110)
+    log.close()
+    assert publishes(path) == [
+        PublishRecord("c", 7, 1, "orders", 101, 110, None),
+        PublishRecord("c", 7, 2, "quotes", 102, 110, None),
+        PublishRecord("c", 7, 5, "orders", 103, None, None),
+    ]
+
+
+def test_a_refused_publish_is_not_acknowledged_by_a_later_ack(path: Path) -> None:
+    log = opened(path)
+    for sequence in (1, 2, 3):
+        log.published(sequence, "t", 100 + sequence)
+    log.refused(2, 110)
+    log.acknowledged(3, 120)
+    log.close()
+    found = {each.sequence: (each.acked_us, each.refused_us) for each in publishes(path)}
+    assert found == {1: (120, None), 2: (None, 110), 3: (120, None)}
+
+
+@pytest.mark.row("AU2")
+def test_a_delivery_has_the_times_of_its_receipt_and_discard(path: Path) -> None:
+    log = opened(path)
+    log.received("s", [("7|1|", 1), ("8|4|", 2), ("", 3)], 200)
+    log.received("other", [("7|1|,9|12|", 1)], 201)
+    log.discarded("s", 2, 210)
+    log.discarded("other", 9, 211)  # of a delivery that is not in this log
+    log.close()
+    assert sorted(deliveries(path), key=lambda each: each.ordinal) == [
+        DeliveryRecord("c", "s", 7, 1, 200, None, 0),
+        DeliveryRecord("c", "s", 8, 4, 200, 210, 1),
+        DeliveryRecord("c", "other", 9, 12, 201, None, 2),
+    ]
+
+
+def test_a_later_run_acknowledges_what_an_earlier_one_published(path: Path) -> None:
+    for now_us in (100, 200):
+        log = opened(path, now_us)
+        if now_us == 100:
+            log.published(1, "t", 101)
+            log.received("s", [("7|1|", 1)], 105)
+        else:
+            log.acknowledged(1, 201)
+            log.received("s", [("7|1|", 1)], 205)
+            log.discarded("s", 1, 206)
+        log.close()
+    assert publishes(path) == [PublishRecord("c", 7, 1, "t", 101, 201, None)]
+    # Numbers are of one run: a discard belongs to the delivery of its own.
+    assert [(each.received_us, each.discarded_us) for each in deliveries(path)] == [
+        (105, None),
+        (205, 206),
+    ]
+    assert [each.name for each in path.glob("*.log")] == ["audit-00000001.log"]
+
+
+def test_deliveries_are_in_the_file_before_the_log_is_flushed(path: Path) -> None:
+    log = opened(path)
+    log.received("s", [("7|1|", 1)], 200)
+    assert [each.sequence for each in deliveries(path)] == [1]
+    log.close()
+
+
+def test_publishes_and_discards_are_collected_and_written_together(path: Path) -> None:
+    log = opened(path)
+    for sequence in range(1, COLLECTED_EVENTS + 2):
+        log.published(sequence, "t", sequence)
+        log.discarded("s", sequence, sequence)
+    log.received("s", [(f"7|{n}|", n) for n in range(1, COLLECTED_EVENTS + 2)], 1)
+    assert len(publishes(path)) == COLLECTED_EVENTS
+    assert sum(each.discarded_us is not None for each in deliveries(path)) == 0
+    log.flush_when_due(1)
+    assert all(each.discarded_us is not None for each in deliveries(path))
+    log.close()
+    assert len(publishes(path)) == COLLECTED_EVENTS + 1
+
+
+def test_old_discards_are_written_with_the_next_chunk(path: Path) -> None:
+    log = opened(path)
+    log.received("s", [("7|1|", 1)], 200)
+    log.discarded("s", 1, 210)
+    log.flush_when_due(211)
+    assert deliveries(path)[0].discarded_us is None
+    log.flush_when_due(2_000_000)
+    assert deliveries(path)[0].discarded_us == 210
+    log.close()
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_torn_tail_is_cut_and_overwritten(path: Path, cut: int) -> None:
+    log = opened(path)
+    log.published(1, "t", 101)
+    log.flush()
+    log.received("s", [("7|1|", 1)], 102)
+    log.close()
+    segment = path / "audit-00000001.log"
+    segment.write_bytes(segment.read_bytes()[:-cut])
+    assert len(publishes(path)) == 1
+    assert deliveries(path) == []
+    log = opened(path, 300)
+    log.received("s", [("7|2|", 1)], 301)
+    log.close()
+    assert [each.sequence for each in deliveries(path)] == [2]
+    assert len(publishes(path)) == 1
+
+
+def test_nothing_behind_a_damaged_block_is_read(path: Path) -> None:
+    log = opened(path)
+    for number in range(1, 4):
+        log.received("s", [(f"7|{number}|", number)], number)
+    log.close()
+    segment = path / "audit-00000001.log"
+    data = bytearray(segment.read_bytes())
+    data[-60 - 1] ^= 1  # in the second delivery: the last block has 56 bytes
+    segment.write_bytes(data)
+    assert [each.sequence for each in deliveries(path)] == [1]
+
+
+def test_segments_are_rotated_and_the_oldest_removed(path: Path) -> None:
+    log = opened(path, segments=3)
+    for number in range(1, 2001):
+        log.received("s", [(f"7|{number}|", number)], number)
+    log.close()
+    assert len(list(path.glob("*.log"))) == 3
+    assert sum(each.stat().st_size for each in path.glob("*.log")) < 3 * 4096 + 3 * 200
+    reader = AuditLogReader(path)
+    assert not reader.is_complete
+    found = [each.sequence for each in reader.deliveries()]
+    assert found == list(range(found[0], 2001))
+    assert [each.ordinal for each in reader.deliveries()] == list(range(len(found)))
+
+
+def test_discards_find_their_delivery_across_segments(path: Path) -> None:
+    log = opened(path, segments=256)
+    for number in range(1, 501):
+        log.received("s", [(f"7|{number}|", number)], number)
+    for number in range(1, 501):
+        log.discarded("s", number, 1000 + number)
+    log.close()
+    assert len(list(path.glob("*.log"))) > 1
+    reader = AuditLogReader(path)
+    assert reader.is_complete
+    assert [each.discarded_us for each in reader.deliveries()] == list(range(1001, 1501))
+
+
+@pytest.fixture
+def file_limit() -> Iterator[Callable[[int], None]]:
+    """Sets the size that files of this process may have, for one test."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_an_error_of_the_disk_ends_the_log_and_not_its_user(
+    path: Path, file_limit: Callable[[int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    log = opened(path)
+    log.received("s", [("7|1|", 1)], 101)
+    segment = path / "audit-00000001.log"
+    file_limit(segment.stat().st_size)
+    log.received("s", [("7|2|", 2)], 102)
+    log.received("s", [("7|3|", 3)], 103)
+    assert not log.is_open
+    (record,) = caplog.records
+    assert record.message.startswith(
+        f"{path}: the audit log ends here, the client goes on: {segment}: cannot write: "
+    )
+    log.close()
+    assert [each.sequence for each in deliveries(path)] == [1]
+
+
+def test_a_log_has_one_writer(path: Path) -> None:
+    log = opened(path)
+    with pytest.raises(StoreLocked):
+        AuditLog(path)
+    with pytest.raises(UsageError, match="belongs to one client at a time"):
+        log.open_for("d", 8, 200)
+    log.close()
+    log.close()
+    opened(path).close()
+
+
+def test_a_log_of_a_newer_version_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("haclient_stores.audit_log.VERSION", 2)
+    opened(path).close()
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match=r"format version 2, where .* reads version 1"):
+        publishes(path)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2**20), (2**20, 2**19)])
+def test_sizes_that_can_never_work_are_refused(path: Path, sizes: tuple[int, int]) -> None:
+    with pytest.raises(UsageError, match="segment_bytes of 4096 to max_bytes"):
+        AuditLog(path, segment_bytes=sizes[0], max_bytes=sizes[1])
+
+
+def test_a_directory_that_is_not_there_cannot_be_read(path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot list"):
+        AuditLogReader(path)
