@@ -19,6 +19,11 @@ SOURCES = {
     "haclient_stores": ROOT / "stores/haclient_stores",
     "haclient_fake_server": ROOT / "fake_server/haclient_fake_server",
 }
+# Their tests need the extra pyspark and Java, and so a session of nox of their own.
+PYSPARK_FOLDERS = {
+    ROOT / "haclient/pyspark": "tests/pyspark",
+    ROOT / "haclient/cli/pyspark": "tests/pyspark/cli",
+}
 UNIT_FOLDERS = {"haclient": "", "haclient_stores": "stores", "haclient_fake_server": "fake_server"}
 PURE = (
     "haclient/protocol",
@@ -201,6 +206,10 @@ def test_every_module_has_its_own_unit_test() -> None:
 
 
 def unit_test_of(path: Path) -> Path:
+    for folder, tests in PYSPARK_FOLDERS.items():
+        if path.is_relative_to(folder):
+            inner = path.relative_to(folder)
+            return ROOT / tests / inner.parent / f"test_{inner.name}"
     for package, folder in SOURCES.items():
         if path.is_relative_to(folder):
             inner = path.relative_to(folder)
@@ -335,17 +344,25 @@ HEAVY = {
     "rich",
     "numpy",
     "pandas",
+    "pyarrow",
     "pyspark",
 }
 
 
-@pytest.mark.parametrize("name", ["haclient", "haclient.protocol", "haclient.session"])
+@pytest.mark.parametrize(
+    "name", ["haclient", "haclient.protocol", "haclient.session", "haclient.pyspark"]
+)
 def test_importing_a_pure_package_loads_no_trio(name: str) -> None:
     assert not loaded_by(f"import {name}") & HEAVY
 
 
 def test_the_stores_load_neither_the_client_nor_trio() -> None:
     assert not loaded_by("import haclient_stores") & (HEAVY | {"haclient"})
+
+
+def test_the_journal_format_loads_nothing_of_the_broker() -> None:
+    """PySpark's workers read journals by it."""
+    assert not loaded_by("import haclient_fake_server.journal.format") & (HEAVY | {"haclient"})
 
 
 def test_the_client_loads_trio_and_nothing_heavier() -> None:

@@ -341,13 +341,21 @@ def read_start(record: Record) -> LogStart:
     return LogStart(record.publisher_id, record.sequence, record.payload)
 
 
-def read_block_header(data: bytes | memoryview, offset: int, *, segment: int) -> BlockHeader | None:
+def read_block_header(
+    data: bytes | memoryview, offset: int, *, segment: int, base: int = 0
+) -> BlockHeader | None:
     """The block header at `offset` of a segment; `None` when there are only zeros.
+
+    Args:
+        data: Bytes of the segment.
+        offset: Where the header is in the segment.
+        segment: Number of the segment.
+        base: Where `data` begins in the segment.
 
     Raises:
         JournalFormatError: The bytes are neither zeros nor a whole block header of this place.
     """
-    head = bytes(data[offset : offset + BLOCK_HEADER_BYTES])
+    head = bytes(data[offset - base : offset - base + BLOCK_HEADER_BYTES])
     if not head.strip(b"\0"):
         return None
     if len(head) < BLOCK_HEADER_BYTES:
@@ -365,17 +373,23 @@ def read_block_header(data: bytes | memoryview, offset: int, *, segment: int) ->
 
 
 def read_blocks(
-    data: bytes | memoryview, offset: int = 0, *, segment: int
+    data: bytes | memoryview, offset: int = 0, *, segment: int, base: int = 0
 ) -> Iterator[BlockHeader]:
     """All blocks of a segment from `offset` on, each verified by both checksums.
 
     Ends where zeros begin, or at the end of `data`.
 
+    Args:
+        data: Bytes of the segment; of a `memoryview` nothing is copied.
+        offset: Where the first of them is in the segment.
+        segment: Number of the segment.
+        base: Where `data` begins in the segment.
+
     Raises:
         JournalFormatError: A block is not whole, or not in its place.
     """
-    while (block := read_block_header(data, offset, segment=segment)) is not None:
-        body = data[block.start : block.end]
+    while (block := read_block_header(data, offset, segment=segment, base=base)) is not None:
+        body = data[block.start - base : block.end - base]
         if len(body) < block.length:
             raise JournalFormatError(offset, "a block is cut short")
         if zlib.crc32(body) != block.checksum:

@@ -1,0 +1,678 @@
+"""A journal on disk, as a reader sees it: its segments, and which bytes of them hold some rows.
+
+A broker may append to the journal, begin segments and remove the oldest ones while it is read. So a
+reader first fixes an end: the end of the last whole block of the last segment. Blocks never change
+and positions rise by one, so the same range always has the same rows.
+
+The manifest of a sealed segment says what is in it. The others, usually the last one alone, have
+none that is up to date: `JournalLog` walks their block headers and builds one, and goes on where it
+has stopped when it is asked again. It looks into blocks with records of their own only (topics,
+starts): they have more records than positions.
+
+**The end of the last segment** is where no whole block follows. There, a block may be half written
+at this moment, or a killed broker may have left one. It is damage, and an error, if a later block
+says that this place was synced (see `Durable` in the format).
+
+**The identity of a log** is the list of its starts: each time that a broker opens a log for
+appending, it adds a random number and the position from which on it writes. A place is a position
+and the last start before it. It belongs to a log that has this start, and in which no later start
+began at an earlier position, which happens when the end of a log was lost with power.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from haclient.errors import StoreCorrupt, StoreError, UsageError
+from haclient.protocol.identity import publisher_id
+from haclient.pyspark.journal_records import RowRange, headers_at, record_offsets
+from haclient_fake_server.journal.format import (
+    INDEX_STRIDE_BYTES,
+    SEGMENT_HEADER_BYTES,
+    TIMESTAMP,
+    TIMESTAMP_AT,
+    BlockHeader,
+    Durable,
+    JournalFormatError,
+    LogStart,
+    Manifest,
+    NewerVersionError,
+    RecordCommand,
+    SegmentHeader,
+    Stride,
+    manifest_name,
+    read_blocks,
+    read_records,
+    read_start,
+    segment_name,
+    segment_number,
+    whole_blocks_after,
+)
+
+CHUNK_BYTES: Final = 8 * 2**20
+"""So much of a segment is read at once; a longer block is read whole."""
+
+_NAMES: Final = ("utf-8", "surrogateescape")
+"""How manifests keep names that are not UTF-8."""
+
+_ATTEMPTS: Final = 5
+"""So often segments may be removed while they are listed."""
+
+
+class DataLoss(StoreError):
+    """Positions that were asked for are not in the log any more, or it is another log."""
+
+
+class Chunk(NamedTuple):
+    """Some bytes of a segment.
+
+    Attributes:
+        data: The bytes.
+        base: Where they begin in the segment.
+        blocks: The blocks that are whole in them, in order, checked by both checksums.
+    """
+
+    data: bytes
+    base: int
+    blocks: list[BlockHeader]
+
+
+class Piece(NamedTuple):
+    """Whole blocks of a segment: from one offset to another."""
+
+    segment: int
+    start: int
+    end: int
+
+
+class Place(NamedTuple):
+    """A place in a log: everything before `position` has been read.
+
+    Attributes:
+        position: The first position that was not read.
+        start_id: The last start of the log that began at or before it; 0 when none is known.
+    """
+
+    position: int
+    start_id: int
+
+
+def read_chunks(
+    path: Path, segment: int, start: int, end: int, *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[Chunk]:
+    """The blocks between two offsets of a segment, chunk by chunk.
+
+    Ends early where zeros begin, and at the end of the file.
+
+    Args:
+        path: The segment's file.
+        segment: Its number.
+        start: Offset of the first block.
+        end: Offset after the last one.
+        chunk_bytes: How much is read at once.
+
+    Raises:
+        JournalFormatError: A block is not whole; all before it were given already.
+        OSError: The file cannot be read.
+    """
+    size = chunk_bytes
+    with path.open("rb", buffering=0) as file:
+        while start < end:
+            data = os.pread(file.fileno(), min(size, end - start), start)
+            blocks, error = _split(data, start, segment)
+            if blocks:
+                yield Chunk(data, start, blocks)
+                start, size = blocks[-1].end, chunk_bytes
+            elif error is None:
+                return
+            elif len(data) == size and size < end - start:  # the block may be longer than that
+                size *= 2
+            else:
+                raise error
+
+
+def _split(
+    data: bytes, start: int, segment: int
+) -> tuple[list[BlockHeader], JournalFormatError | None]:
+    """The whole blocks at the beginning of `data`, and why they end."""
+    blocks: list[BlockHeader] = []
+    try:
+        for block in read_blocks(memoryview(data), start, segment=segment, base=start):
+            blocks.append(block)  # noqa: PERF402 - those before an error count
+    except JournalFormatError as error:
+        return blocks, error
+    return blocks, None
+
+
+def read_pieces(directory: Path, pieces: Iterable[Piece]) -> Iterator[Chunk]:
+    """The blocks of some pieces.
+
+    Args:
+        directory: Where the journal is.
+        pieces: Which bytes of it.
+
+    Raises:
+        DataLoss: A segment was removed.
+        StoreCorrupt: A block is damaged.
+        StoreError: The file cannot be read.
+    """
+    for number, start, end in pieces:
+        path = directory / segment_name(number)
+        try:
+            for chunk in read_chunks(path, number, start, end):
+                yield chunk
+                start = chunk.blocks[-1].end  # noqa: PLW2901 - how far it was read
+        except FileNotFoundError as error:
+            raise DataLoss(
+                f"{path} was removed after the query was planned: keep segments for longer, or "
+                "read with failOnDataLoss=false"
+            ) from error
+        except JournalFormatError as error:
+            raise StoreCorrupt(path, error.offset, error.what) from error
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error}") from error
+        if start < end:
+            raise StoreCorrupt(path, start, f"the log ends here, blocks up to {end} were there")
+
+
+def plan_splits(
+    manifests: Sequence[Manifest],
+    wanted: RowRange,
+    is_wanted: Callable[[str], bool],
+    max_bytes: int,
+) -> list[tuple[Piece, ...]]:
+    """Which bytes have to be read for some rows, in splits of a limited size, by position.
+
+    Args:
+        manifests: What the segments hold, in order.
+        wanted: Positions and times of the rows.
+        is_wanted: Whether a topic is wanted, by its name.
+        max_bytes: Size of a split; one stride of the index is never cut.
+    """
+    splits: list[tuple[Piece, ...]] = []
+    pieces: list[Piece] = []
+    size = 0
+    for manifest in manifests:
+        edges = _edges(manifest, wanted, is_wanted)
+        for start, end in pairwise(edges):
+            if pieces and size + end - start > max_bytes:
+                splits.append(tuple(pieces))
+                pieces, size = [], 0
+            if pieces and pieces[-1].segment == manifest.number and pieces[-1].end == start:
+                pieces[-1] = pieces[-1]._replace(end=end)
+            else:
+                pieces.append(Piece(manifest.number, start, end))
+            size += end - start
+    if pieces:
+        splits.append(tuple(pieces))
+    return splits
+
+
+def _edges(manifest: Manifest, wanted: RowRange, is_wanted: Callable[[str], bool]) -> list[int]:
+    """Where the strides begin that may hold wanted rows, and the end of the last one."""
+    index = manifest.index
+    is_outside = (
+        not index
+        or wanted.first_position >= wanted.end_position
+        or wanted.from_us >= wanted.until_us
+        or manifest.next_position <= wanted.first_position
+        or manifest.first_position >= wanted.end_position
+        or manifest.last_us < wanted.from_us
+        or manifest.first_us >= wanted.until_us
+    )
+    if is_outside or not any(is_wanted(topic) for _, topic in manifest.topics.values()):
+        return []
+    # The stride before the first one that begins later may hold the first wanted row. Times may be
+    # equal, so there it is the stride before the first that begins at this time.
+    first = max(
+        bisect.bisect_right(index, wanted.first_position, key=lambda each: each.position) - 1,
+        bisect.bisect_left(index, wanted.from_us, key=lambda each: each.timestamp_us) - 1,
+        0,
+    )
+    after = min(
+        bisect.bisect_left(index, wanted.end_position, key=lambda each: each.position),
+        bisect.bisect_left(index, wanted.until_us, key=lambda each: each.timestamp_us),
+    )
+    if first >= after:
+        return []
+    end = index[after].offset if after < len(index) else manifest.data_bytes
+    return [*(stride.offset for stride in index[first:after]), end]
+
+
+class JournalLog:
+    """The segments of a journal, as they were when `refresh` was called last.
+
+    Args:
+        directory: Where the journal is.
+        instance: Name of the broker that has to have written it; `None` takes any.
+
+    Attributes:
+        manifests: What the segments hold, in order.
+        starts: The most recent starts of the log, the youngest last.
+    """
+
+    def __init__(self, directory: Path, *, instance: str | None = None) -> None:
+        self.directory = directory
+        self.manifests: list[Manifest] = []
+        self.starts: list[LogStart] = []
+        self._instance = instance
+        self._complete: dict[int, Manifest] = {}
+        self._scans: dict[int, _Scan] = {}
+
+    @property
+    def first_position(self) -> int:
+        """The lowest position that is there, or the next one of an empty log."""
+        return self.manifests[0].first_position
+
+    @property
+    def end_position(self) -> int:
+        """The position that the next record will have."""
+        return self.manifests[-1].next_position
+
+    def refresh(self) -> None:
+        """Look again at what is there.
+
+        Raises:
+            UsageError: There is no journal, or it is of another instance.
+            StoreCorrupt: A segment is missing or damaged.
+            StoreError: A newer version has written the journal, or it cannot be read.
+        """
+        for attempt in range(1, 1 + _ATTEMPTS):
+            try:
+                self._refresh(self._numbers())
+            except (FileNotFoundError, StoreCorrupt):
+                # The broker may remove the oldest segments in the meantime.
+                if attempt == _ATTEMPTS:
+                    raise
+            except NewerVersionError as error:
+                raise StoreError(f"{self.directory}: {error.what}") from error
+            except OSError as error:
+                raise StoreError(f"{self.directory} cannot be read: {error}") from error
+            else:
+                return
+
+    def topics(self, is_wanted: Callable[[str], bool]) -> dict[int, str]:
+        """By topic id, the topics that are wanted.
+
+        Args:
+            is_wanted: Whether a topic is wanted, by its name.
+        """
+        known: dict[int, str] = {}
+        for manifest in self.manifests:
+            known |= {id_: topic for id_, (_, topic) in manifest.topics.items() if id_ not in known}
+        return {id_: _printable(topic) for id_, topic in known.items() if is_wanted(topic)}
+
+    def place(self, position: int) -> Place:
+        """A position together with the identity of this log.
+
+        Args:
+            position: The first position that was not read.
+        """
+        starts = self.starts
+        if not starts or starts[0].first_position > position:  # an old place
+            starts = self._all_starts()
+        begun = [start.id for start in starts if start.first_position <= position]
+        return Place(position, begun[-1] if begun else 0)
+
+    def check_place(self, place: Place, *, fail_on_data_loss: bool) -> int:
+        """From which position a reader goes on that has read up to a place.
+
+        Args:
+            place: The place.
+            fail_on_data_loss: Whether removed positions are an error; otherwise it goes on with the
+                oldest that is there.
+
+        Raises:
+            DataLoss: It is a place of another log, or of a lost end of this one; or positions were
+                removed.
+        """
+        self.check_identity(place)
+        if place.position >= self.first_position:
+            return place.position
+        if fail_on_data_loss:
+            raise self.removed(place.position)
+        return self.first_position
+
+    def removed(self, position: int) -> DataLoss:
+        """The error for positions that were removed.
+
+        Args:
+            position: The first that is wanted.
+        """
+        return DataLoss(
+            f"{self.directory}: position {position} is wanted, the oldest that is left is "
+            f"{self.first_position}: keep segments for longer, or read with failOnDataLoss=false"
+        )
+
+    def check_identity(self, place: Place) -> None:
+        """Check that a place belongs to this log.
+
+        Args:
+            place: The place.
+
+        Raises:
+            DataLoss: It is a place of another log, or of a lost end of this one.
+        """
+        starts = self.starts
+        known = [each.id for each in starts]
+        if place.start_id not in known:
+            starts = self._all_starts()
+            known = [each.id for each in starts]
+        if place.start_id not in known:
+            raise DataLoss(
+                f"{self.directory} is another log than the one that was read up to position "
+                f"{place.position} (no start {place.start_id:016x}): begin with a new checkpoint"
+            )
+        later = starts[known.index(place.start_id) + 1 :]
+        lowest = min((each.first_position for each in later), default=self.end_position)
+        if place.position > lowest:
+            raise DataLoss(
+                f"{self.directory}: position {place.position} was read, but the log was lost from "
+                f"position {lowest} on and continued: begin with a new checkpoint"
+            )
+
+    def _all_starts(self) -> list[LogStart]:
+        """The starts that the beginnings of all segments repeat."""
+        found: dict[LogStart, None] = {}
+        for manifest in self.manifests[:-1]:
+            piece = Piece(manifest.number, SEGMENT_HEADER_BYTES, manifest.data_bytes)
+            chunk = next(read_pieces(self.directory, [piece]), None)
+            if chunk is not None:
+                found |= dict.fromkeys(_starts_in(chunk, chunk.blocks[:1]))
+        return [*(found | dict.fromkeys(self.starts))]
+
+    def position_of_time(self, from_us: int) -> int:
+        """The position of the first record at or after a time; that of the next if there is none.
+
+        Args:
+            from_us: In microseconds since 1970, UTC.
+        """
+
+        def is_it(headers: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+            is_late: npt.NDArray[np.bool_] = headers["timestamp_us"] >= from_us
+            return is_late
+
+        return self._find(self._pieces(RowRange(from_us=from_us)), is_it) or self.end_position
+
+    def position_of_message(self, publisher: int, sequence: int) -> int | None:
+        """The position of a message.
+
+        Args:
+            publisher: Id of its publisher.
+            sequence: Its sequence number.
+
+        Returns:
+            The position, or `None` if the message is not there.
+        """
+
+        def is_it(headers: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+            found: npt.NDArray[np.bool_] = headers["sequence"] == sequence
+            found &= headers["publisher_id"] == publisher
+            return found
+
+        pieces = (
+            Piece(manifest.number, stride.offset, end)
+            for manifest in self.manifests
+            for stride, end in _strides(manifest)
+            if _may_hold(stride, publisher, sequence)
+        )
+        return self._find(pieces, is_it)
+
+    def end_after_bytes(self, position: int, count: int) -> int:
+        """The position that a reader reaches with some bytes of the log; at least one stride.
+
+        Args:
+            position: Where it begins.
+            count: How many bytes.
+        """
+        left = count
+        for manifest in self.manifests:
+            if manifest.next_position <= position:
+                continue
+            for stride, end in _strides(manifest):
+                if stride.position > position and left <= 0:
+                    return stride.position
+                left -= end - stride.offset
+            if left <= 0:
+                return manifest.next_position
+        return self.end_position
+
+    def _pieces(self, wanted: RowRange) -> Iterator[Piece]:
+        for split in plan_splits(self.manifests, wanted, lambda _: True, INDEX_STRIDE_BYTES):
+            yield from split
+
+    def _find(
+        self,
+        pieces: Iterable[Piece],
+        is_it: Callable[[npt.NDArray[np.void]], npt.NDArray[np.bool_]],
+    ) -> int | None:
+        """The position of the first record for which a condition holds."""
+        for chunk in read_pieces(self.directory, pieces):
+            headers = headers_at(
+                chunk.data, record_offsets(chunk.data, chunk.blocks, base=chunk.base)
+            )
+            places = np.flatnonzero(is_it(headers) & (headers["position"] > 0))
+            if len(places):
+                return int(headers["position"][places[0]])
+        return None
+
+    def _numbers(self) -> list[int]:
+        try:
+            names = os.listdir(self.directory)  # noqa: PTH208 - names are enough
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise UsageError(
+                f"the option journalPath names {self.directory}, which is no directory here: it "
+                "has to be a broker's --data directory that driver and workers can read"
+            ) from error
+        numbers = sorted(number for name in names if (number := segment_number(name)) is not None)
+        if not numbers:
+            raise UsageError(
+                f"the option journalPath names {self.directory}, in which there is no journal "
+                f"({segment_name(1)} ...): it has to be a broker's --data directory"
+            )
+        for before, after in pairwise(numbers):
+            if after != before + 1:
+                what = f"this segment is missing, {segment_name(after)} is there: bring it back"
+                raise StoreCorrupt(self.directory / segment_name(before + 1), 0, what)
+        return numbers
+
+    def _refresh(self, numbers: list[int]) -> None:
+        manifests: list[Manifest] = []
+        for number in numbers:
+            manifest = self._complete.get(number)
+            if manifest is None:
+                manifest = self._load(number, is_last=number == numbers[-1])
+            if manifests:
+                self._join(manifests[-1], manifest)
+            manifests.append(manifest)
+        self.manifests = manifests
+        last = self._scans[numbers[-1]]
+        last.check_end()
+        self.starts = [*last.starts]
+        # The next time, only the last segment may have more.
+        self._complete = {each.number: each for each in manifests[:-1]}
+        self._scans = {numbers[-1]: last}
+
+    def _load(self, number: int, *, is_last: bool) -> Manifest:
+        path = self.directory / segment_name(number)
+        scan = self._scans.get(number)
+        if scan is None:
+            header = self._header(path, number)
+            manifest = None if is_last else self._sealed_manifest(number)
+            if manifest is not None:
+                return manifest
+            scan = self._scans[number] = _Scan(path, header)
+        scan.extend()
+        return scan.manifest
+
+    def _header(self, path: Path, number: int) -> SegmentHeader:
+        with path.open("rb") as file:
+            data = file.read(SEGMENT_HEADER_BYTES)
+        try:
+            header = SegmentHeader.decode(data)
+        except NewerVersionError:
+            raise
+        except JournalFormatError as error:
+            raise StoreCorrupt(path, error.offset, error.what) from error
+        if header.number != number:
+            what = f"this is segment {header.number}: name it {segment_name(header.number)}"
+            raise StoreCorrupt(path, 0, what)
+        if self._instance is not None and header.instance_id != publisher_id(self._instance):
+            raise UsageError(
+                f"the option instance is {self._instance!r}, but another instance has written "
+                f"{path}: leave the option out, or correct journalPath"
+            )
+        return header
+
+    def _sealed_manifest(self, number: int) -> Manifest | None:
+        """The manifest of a sealed segment, if there is one that can be read."""
+        path = self.directory / manifest_name(number)
+        try:
+            manifest = Manifest.from_json(path.read_text(encoding="utf-8"))
+        except NewerVersionError:
+            raise
+        except (FileNotFoundError, JournalFormatError, UnicodeDecodeError):
+            return None  # it is only a cache of its segment
+        return manifest if manifest.sealed and manifest.number == number else None
+
+    def _join(self, before: Manifest, after: Manifest) -> None:
+        if before.next_position == after.first_position:
+            return
+        what = (
+            f"the log ends here before position {before.next_position}, but "
+            f"{segment_name(after.number)} begins at {after.first_position}"
+        )
+        scan = self._scans.get(before.number)
+        if scan is not None and scan.error is not None:
+            what = f"{scan.error.what}: {what}"
+        raise StoreCorrupt(self.directory / segment_name(before.number), before.data_bytes, what)
+
+
+@dataclass(slots=True)
+class _Scan:
+    """A segment without a manifest, walked block by block.
+
+    Attributes:
+        path: Its file.
+        header: Its header.
+        manifest: What it holds, as far as it was walked.
+        starts: The starts in it.
+        error: Why the last walk ended, unless there was nothing more.
+    """
+
+    path: Path
+    header: SegmentHeader
+    manifest: Manifest = field(init=False)
+    starts: dict[LogStart, None] = field(default_factory=dict[LogStart, None])
+    error: JournalFormatError | None = None
+    _is_checked: bool = False
+
+    def __post_init__(self) -> None:
+        position = self.header.first_position
+        self.manifest = Manifest(self.header.number, position, position)
+
+    def extend(self) -> None:
+        """Walk the blocks that were written since."""
+        self.error = None
+        manifest = self.manifest
+        size = self.path.stat().st_size
+        try:
+            for chunk in read_chunks(self.path, manifest.number, manifest.data_bytes, size):
+                self._take(chunk)
+        except JournalFormatError as error:
+            self.error = error
+
+    def check_end(self) -> None:
+        """Check that what follows the last whole block may follow it.
+
+        Raises:
+            StoreCorrupt: It was synced, so something there is damaged.
+        """
+        if self._is_checked and self.error is None:
+            return
+        number, end = self.manifest.number, self.manifest.data_bytes
+        with self.path.open("rb") as file:
+            file.seek(end)
+            if not any(part.strip(b"\0") for part in iter(lambda: file.read(CHUNK_BYTES), b"")):
+                self._is_checked = True  # to read all those zeros again would find no more
+                return
+            file.seek(0)
+            data = file.read()
+        for block in whole_blocks_after(data, end, segment=number):
+            if block.durable > Durable(number, end):
+                why = self.error.what if self.error is not None else "there are zeros here"
+                what = f"{why}, a whole block follows at {block.offset}, and this was synced"
+                raise StoreCorrupt(self.path, end, what)
+        self._is_checked = True
+
+    def _take(self, chunk: Chunk) -> None:
+        """Take in the blocks of a chunk."""
+        manifest, blocks = self.manifest, chunk.blocks
+        for number, block in enumerate(blocks):
+            if block.first_position != manifest.next_position:
+                position = manifest.next_position
+                what = f"a block of position {block.first_position} follows one before {position}"
+                raise JournalFormatError(block.offset, what)
+            first_us: int = TIMESTAMP.unpack_from(
+                chunk.data, block.start - chunk.base + TIMESTAMP_AT
+            )[0]
+            index = manifest.index
+            if not index or block.offset - index[-1].offset >= INDEX_STRIDE_BYTES:
+                index.append(Stride(block.first_position, block.offset, first_us))
+            manifest.first_us = manifest.first_us or first_us
+            after = blocks[number + 1].first_position if number + 1 < len(blocks) else None
+            if after is None or after - block.first_position != block.records:
+                after = self._look_into(chunk, block)
+            manifest.next_position = after
+            manifest.data_bytes = block.end
+
+    def _look_into(self, chunk: Chunk, block: BlockHeader) -> int:
+        """Take in the records without a position, and the last time; the position that follows."""
+        offsets = record_offsets(chunk.data, [block], base=chunk.base)
+        headers = headers_at(chunk.data, offsets)
+        self.manifest.last_us = int(headers["timestamp_us"][-1])
+        has_position = headers["position"] > 0
+        for offset, header in zip(offsets[~has_position], headers[~has_position], strict=True):
+            if header["command"] not in {RecordCommand.TOPIC, RecordCommand.START}:
+                continue
+            (record,) = read_records(chunk.data, int(offset), int(offset) + int(header["length"]))
+            if record.command == RecordCommand.START:
+                self.starts[read_start(record)] = None
+            else:
+                names = (record.key.decode(*_NAMES), record.payload.decode(*_NAMES))
+                self.manifest.topics.setdefault(record.topic_id, names)
+        return block.first_position + int(np.count_nonzero(has_position))
+
+
+def _starts_in(chunk: Chunk, blocks: Sequence[BlockHeader]) -> Iterator[LogStart]:
+    for block in blocks:
+        for record in read_records(chunk.data, block.start - chunk.base, block.end - chunk.base):
+            if record.command == RecordCommand.START:
+                yield read_start(record)
+
+
+def _strides(manifest: Manifest) -> Iterator[tuple[Stride, int]]:
+    """The strides of a segment, each with the offset of its end."""
+    ends = [*(stride.offset for stride in manifest.index[1:]), manifest.data_bytes]
+    yield from zip(manifest.index, ends, strict=True)
+
+
+def _may_hold(stride: Stride, publisher: int, sequence: int) -> bool:
+    if not stride.publishers:  # walked here, or without messages
+        return True
+    low, high = stride.publishers.get(publisher, (1, 0))
+    return low <= sequence <= high
+
+
+def _printable(name: str) -> str:
+    """A name of bytes that are not UTF-8 with marks instead of them."""
+    return name.encode(*_NAMES).decode("utf-8", "replace")

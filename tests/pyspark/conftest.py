@@ -1,0 +1,66 @@
+"""One session of PySpark for all tests of this folder; they are run by `nox -s pyspark`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Without the extra there is nothing to import. (This folder has the name of a package that may be
+# missing; so a module of it is looked for.)
+HAS_EXTRA = find_spec("pyarrow") is not None and (
+    find_spec("pyspark") is not None and find_spec("pyspark.sql") is not None
+)
+collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py", "*/test_*.py"]
+
+HERE = Path(__file__).parent
+
+# An example waits while the JVM uses all processors.
+settings.register_profile("pyspark", deadline=None)
+settings.load_profile("pyspark")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every test of this folder needs the extra: `-m "not pyspark"` leaves them out."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.pyspark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession]:
+    """A session with two threads, which tries each task up to four times; our sources are known."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
+
+    from haclient.pyspark import register  # noqa: PLC0415 - the same
+
+    folder = tmp_path_factory.mktemp("pyspark")
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Workers import the sources of this checkout, installed or not, and the modules of the tests.
+    os.environ["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dderby.system.home={folder}",
+    }
+    builder = SparkSession.builder.master("local[2,4]").appName("haclient tests")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")  # errors arrive as exceptions
+    register(session)
+    yield session
+    session.stop()

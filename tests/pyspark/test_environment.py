@@ -1,0 +1,136 @@
+"""What is wrong with an environment is said in one line, before the first query."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import haclient.pyspark
+from haclient.errors import UsageError
+from haclient.pyspark.environment import (
+    check_installation,
+    check_worker,
+    java_problem,
+    probe,
+    register,
+)
+
+THIS_PYTHON = ".".join(map(str, sys.version_info[:2]))
+WORKER = {
+    "python": THIS_PYTHON,
+    "executable": "/opt/python3",
+    "pyarrow": "20.0.0",
+    "numpy": "2.0.0",
+    "haclient": "1",
+}
+
+
+def fake_java(folder: Path, script: str) -> dict[str, str]:
+    """An environment whose Java is a script."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    java.chmod(0o755)
+    return {"JAVA_HOME": str(folder)}
+
+
+def test_the_installation_that_runs_the_tests_is_fine() -> None:
+    check_installation()
+
+
+def test_a_java_that_is_new_enough_is_taken_from_java_home_or_the_path(tmp_path: Path) -> None:
+    home = fake_java(tmp_path, """echo 'openjdk version "21.0.2" 2024-01-16' >&2""")
+    assert java_problem(home) == ""
+    assert java_problem({"PATH": str(tmp_path / "bin")}) == ""
+
+
+def test_a_missing_java_is_named(tmp_path: Path) -> None:
+    assert java_problem({"PATH": str(tmp_path)}).startswith("Java is missing: install Java 17")
+    with pytest.raises(UsageError, match="Java is missing: install Java 17 or later"):
+        check_installation({"PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "1.8.0_392"])
+def test_a_java_that_is_too_old_is_named_with_its_version(tmp_path: Path, version: str) -> None:
+    problem = java_problem(fake_java(tmp_path, f"""echo 'openjdk version "{version}"' >&2"""))
+    assert f'bin/java is openjdk version "{version}": install Java 17' in problem
+
+
+def test_a_java_that_does_not_run_is_named(tmp_path: Path) -> None:
+    problem = java_problem(fake_java(tmp_path, "exit 3"))
+    assert "bin/java -version has failed" in problem
+    assert "exit status 3" in problem
+    silent = java_problem(fake_java(tmp_path / "silent", "exit 0"))
+    assert "of an unknown version" in silent
+
+
+def test_a_worker_that_has_all_is_fine() -> None:
+    check_worker(WORKER, is_shipped=False)
+    check_worker({**WORKER, "haclient": ""}, is_shipped=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"python": "3.8"}, f"runs Python {THIS_PYTHON}, Python 3.8 was found on a worker"),
+        ({"pyarrow": ""}, r"pyarrow is missing on a worker \(/opt/python3\): install it there"),
+        ({"numpy": ""}, r"numpy is missing on a worker \(/opt/python3\): install it there"),
+        (
+            {"pyarrow": "11.0"},
+            r"pyarrow on a worker \(/opt/python3\) 18.0 or later is needed, 11.0",
+        ),
+        ({"haclient": ""}, r"haclient is missing on a worker \(/opt/python3\): install it there"),
+    ],
+)
+def test_what_a_worker_lacks_is_named(change: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        check_worker({**WORKER, **change}, is_shipped=False)
+
+
+def test_workers_on_this_machine_get_the_interpreter_of_the_program(spark: SparkSession) -> None:
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    assert spark.sparkContext.pythonExec == sys.executable
+
+
+def test_a_worker_is_asked_for_what_it_has(spark: SparkSession) -> None:
+    register(spark, probe_workers=True)
+
+
+def test_workers_without_what_is_needed_are_refused_in_one_line(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = tmp_path / "python3"  # the same Python, in which pyarrow cannot be imported
+    lacking.write_text(
+        f'#!/bin/sh\nPYTHONPATH={tmp_path}:$PYTHONPATH exec {sys.executable} "$@"\n',
+        encoding="utf-8",
+    )
+    lacking.chmod(0o755)
+    (tmp_path / "pyarrow.py").write_text("raise ImportError('not here')\n", encoding="utf-8")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(lacking))
+    monkeypatch.setenv("PYSPARK_PYTHON", str(lacking))
+    with pytest.raises(UsageError, match="pyarrow is missing on a worker") as caught:
+        register(spark)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_interpreter_that_does_not_exist_is_named(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = str(tmp_path / "no-such-python")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", missing)
+    monkeypatch.setenv("PYSPARK_PYTHON", missing)
+    with pytest.raises(UsageError, match=f"the workers' Python .{missing}. does not run") as caught:
+        probe(spark)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_of_the_package_are_loaded_when_they_are_used() -> None:
+    assert dir(haclient.pyspark) == sorted(haclient.pyspark.__all__)
+    for name in haclient.pyspark.__all__:
+        assert getattr(haclient.pyspark, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        getattr(haclient.pyspark, "no_such_name")  # noqa: B009 - a type checker would refuse it

@@ -1,0 +1,153 @@
+"""Options of data sources are read with a type, and every error is one line that helps."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from haclient.errors import UsageError
+from haclient.pyspark.options import MAX_INTEGER, OptionReader, parse_timestamp
+
+
+def reader(**given: str) -> OptionReader:
+    return OptionReader("amps-journal", given)
+
+
+def test_names_of_options_have_no_case() -> None:
+    assert reader(JOURNALPATH="a").required("journalPath") == "a"
+    assert reader(journalpath="a").text("journalPath") == "a"
+
+
+def test_an_option_that_was_not_given_has_its_default() -> None:
+    read = reader()
+    assert read.text("topic") is None
+    assert read.text("topic", "t") == "t"
+    assert read.integer("batchRows", 5) == 5
+    assert read.integer("batchRows") is None
+    assert read.size("maxPartitionBytes", 7) == 7
+    assert read.flag("failOnDataLoss", default=True) is True
+    assert read.choice("command", ["subscribe", "sow"], "subscribe") == "subscribe"
+    assert read.names("columns") == ()
+    assert read.pattern("topicPattern") is None
+    assert read.timestamp_us("startingTimestamp") is None
+
+
+@pytest.mark.parametrize("value", [{}, {"journalPath": ""}])
+def test_an_option_that_has_to_be_there_is_asked_for(value: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"journalPath is missing: set it, such as /data/east"):
+        reader(**value).required("journalPath", "/data/east")
+
+
+@given(st.integers(1, MAX_INTEGER))
+def test_a_whole_number_is_read(number: int) -> None:
+    assert reader(batchRows=str(number)).integer("batchRows") == number
+
+
+@pytest.mark.parametrize("value", ["", "x", "1.5", "0", "-1", str(MAX_INTEGER + 1), "1_000", "²"])
+def test_anything_else_is_no_whole_number(value: str) -> None:
+    with pytest.raises(UsageError, match="batchRows has to be a whole number from 1 on, found"):
+        reader(batchRows=value).integer("batchRows")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1", 1), ("64k", 65536), ("128m", 128 << 20), ("2G", 2 << 30), ("1MiB", 1 << 20), ("5 b", 5)],
+)
+def test_a_size_may_have_a_unit(text: str, count: int) -> None:
+    assert reader(maxPartitionBytes=text).size("maxPartitionBytes") == count
+
+
+@pytest.mark.parametrize("text", ["", "0", "m", "-1m", "1x", "1.5m", "99999999999999t"])
+def test_anything_else_is_no_size(text: str) -> None:
+    with pytest.raises(UsageError, match="maxPartitionBytes has to be a number of bytes"):
+        reader(maxPartitionBytes=text).size("maxPartitionBytes")
+
+
+def test_a_flag_is_true_or_false() -> None:
+    assert reader(failOnDataLoss="FALSE").flag("failOnDataLoss", default=True) is False
+    with pytest.raises(UsageError, match="failOnDataLoss has to be true or false, found 'no'"):
+        reader(failOnDataLoss="no").flag("failOnDataLoss", default=True)
+
+
+def test_a_choice_is_one_of_its_words_in_any_case() -> None:
+    assert reader(command="SOW").choice("command", ["subscribe", "sow"], "subscribe") == "sow"
+    with pytest.raises(UsageError, match="command has to be one of subscribe, sow, found 'x'"):
+        reader(command="x").choice("command", ["subscribe", "sow"], "subscribe")
+
+
+def test_names_stand_between_commas() -> None:
+    assert reader(columns="topic, data").names("columns") == ("topic", "data")
+    for value in ("", "a,,b", "a,a"):
+        with pytest.raises(UsageError, match="columns has to be different names"):
+            reader(columns=value).names("columns")
+
+
+def test_a_pattern_is_a_regular_expression() -> None:
+    pattern = reader(topicPattern="or.*").pattern("topicPattern")
+    assert pattern is not None
+    assert pattern.fullmatch("orders")
+    with pytest.raises(UsageError, match=r"topicPattern has to be a regular expression \(missing"):
+        reader(topicPattern="(").pattern("topicPattern")
+
+
+def test_options_that_exclude_each_other_are_refused() -> None:
+    read = reader(topic="a", topicPattern="b")
+    assert read.at_most_one("topic", "x") == "topic"
+    assert read.at_most_one("x") is None
+    with pytest.raises(UsageError, match="topic and topicPattern exclude each other: keep one"):
+        read.at_most_one("topic", "topicPattern")
+
+
+def test_an_unknown_option_is_refused_with_the_name_that_was_meant() -> None:
+    read = reader(journalPth="a", path="from PySpark itself")
+    read.text("journalPath")
+    with pytest.raises(UsageError, match=r"unknown option journalpth: did you mean journalPath\?"):
+        read.check_unknown()
+
+
+def test_an_unknown_option_that_resembles_none_is_refused_with_all_names() -> None:
+    read = reader(zzz="a")
+    read.text("topic")
+    read.text("journalPath")
+    with pytest.raises(UsageError, match="unknown option zzz: known are journalPath, topic"):
+        read.check_unknown()
+
+
+def test_options_that_were_asked_for_are_known() -> None:
+    read = reader(topic="a", checkpointLocation="from PySpark itself")
+    read.text("topic")
+    read.check_unknown()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-31T09:30:00.5Z",
+        "2026-01-31 09:30:00.500",
+        "2026-01-31T10:30:00.5+01:00",
+        "20260131T093000.5",
+        "20260131T093000.500000Z",
+        "1769851800500",
+    ],
+)
+def test_a_time_has_several_forms(text: str) -> None:
+    assert reader(startingTimestamp=text).timestamp_us("startingTimestamp") == 1769851800500000
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "20261331T000000", "12"])
+def test_anything_else_is_no_time(text: str) -> None:
+    with pytest.raises(UsageError, match="startingTimestamp has to be a time such as"):
+        reader(startingTimestamp=text).timestamp_us("startingTimestamp")
+
+
+@given(
+    st.datetimes(datetime(1902, 1, 1), datetime(2262, 1, 1)),  # noqa: DTZ001 - the zone is drawn
+    st.integers(-14 * 60, 14 * 60),
+)
+def test_a_time_is_read_to_the_microsecond_in_every_zone(moment: datetime, minutes: int) -> None:
+    aware = moment.replace(tzinfo=timezone(timedelta(minutes=minutes)))
+    since = aware - datetime(1970, 1, 1, tzinfo=UTC)
+    assert parse_timestamp(aware.isoformat()) == since // timedelta(microseconds=1)
