@@ -48,8 +48,8 @@ MINIMUM: Final[dict[str, tuple[int, int]]] = {
 MINIMUM_JAVA: Final = 17
 """What pyspark 4 asks for."""
 
-SOURCES: Final[tuple[tuple[str, str], ...]] = ()
-"""Module and class of every data source."""
+SOURCES: Final[dict[str, str]] = {}
+"""By module, the class of every data source."""
 
 _PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
 _JAVA_LIMIT_S: Final = 60.0
@@ -75,7 +75,7 @@ def register(spark: SparkSession, *, probe_workers: bool | None = None) -> None:
     is_driver_like = _choose_interpreter(spark)
     if probe_workers or (probe_workers is None and not is_driver_like):
         probe(spark)
-    for module, name in SOURCES:
+    for module, name in SOURCES.items():
         spark.dataSource.register(getattr(import_module(module), name))
 
 
