@@ -80,6 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--replicate-to", action="append", default=[], help="URI[,sync|async]")
     parser.add_argument("--fsync", choices=[*FsyncPolicy], default=FsyncPolicy.NONE)
+    parser.add_argument(
+        "--parquet", action="store_true", help="also write closed journal files as Parquet"
+    )
     parser.add_argument("--segment-bytes", type=int, help="size of a journal file")
     parser.add_argument("--faults-from-stdin", action="store_true", help=argparse.SUPPRESS)
     return parser
@@ -96,6 +99,7 @@ def _config(chosen: argparse.Namespace) -> BrokerConfig:
         sow_topics=tuple(parse_sow_topic(text, allow_user_keys=True) for text in chosen.sow),
         replicate_to=tuple(map(parse_replicate_to, chosen.replicate_to)),
         fsync=FsyncPolicy(chosen.fsync),
+        parquet=chosen.parquet,
         segment_bytes=chosen.segment_bytes or BrokerConfig().segment_bytes,
     )
 

@@ -18,6 +18,7 @@ from haclient_fake_server.engine.settings import (
     ReplicateTo,
     SowTopic,
 )
+from haclient_fake_server.journal.parquet import check_pyarrow
 
 __all__ = [
     "BrokerConfig",
@@ -79,6 +80,8 @@ class BrokerConfig:
         ack_interval_s: How long persisted acks are collected, unless a logon asks for another time.
         flush_interval_s: Time between two syncs of policy `interval`.
         fsync: When the journal is synced to the disk.
+        parquet: Whether each segment that is sealed is also written to `data_dir/parquet`, by a
+            process of its own; needs pyarrow. See `haclient_fake_server.journal.parquet`.
         segment_bytes: Size of a journal file; a block that is larger makes its file larger.
         high_water_bytes: Unsent bytes of a connection above which its bookmark subscriptions read
             the log instead of receiving live messages.
@@ -106,6 +109,7 @@ class BrokerConfig:
     ack_interval_s: float = 1.0
     flush_interval_s: float = 0.1
     fsync: FsyncPolicy = FsyncPolicy.NONE
+    parquet: bool = False
     segment_bytes: int = 64 * 2**20
     high_water_bytes: int = 2 * 2**20
     low_water_bytes: int = 512 * 1024
@@ -129,6 +133,7 @@ class BrokerConfig:
             *(partial(_check_seconds, name) for name in _SECONDS),
             _check_names,
             _check_users,
+            _check_parquet,
         )
         for check in checks:
             wrong = check(self)
@@ -198,6 +203,21 @@ def _check_users(config: BrokerConfig) -> str:
         if all(isinstance(each, str) for pair in pairs for each in pair):
             return ""
     return "users: wanted a mapping from user to password, both str, or None"
+
+
+def _check_parquet(config: BrokerConfig) -> str:
+    found = cast("object", config.parquet)
+    if not isinstance(found, bool):
+        return f"parquet={found!r}: wanted True or False"
+    if not found:
+        return ""
+    if config.data_dir is None or not config.log_topics:
+        return "parquet=True: wanted a data_dir and topics to log, found no journal on disk"
+    try:
+        check_pyarrow()
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def parse_log_topic(text: str) -> LogTopic:

@@ -79,6 +79,7 @@ class Hub:
         self._files = journal if isinstance(journal, JournalFiles) else None
         self._points = kill_points or KillPoints()
         self._rolled = trio.Event()
+        self._sealed = trio.Event()
         self._sessions: dict[int, SessionLike] = {}
         self._due_sooner = trio.Event()
         self._planned_tick = float("inf")
@@ -192,6 +193,12 @@ class Hub:
             self._rolled = trio.Event()
             while self._files.has_unsealed:
                 await trio.to_thread.run_sync(self._files.seal)
+                self._sealed.set()
+
+    async def wait_sealed(self) -> None:
+        """Wait until a segment was sealed since the last call."""
+        await self._sealed.wait()
+        self._sealed = trio.Event()
 
     def _write_progress(self, progress: ReplicationProgress) -> None:
         if self._progress_file is not None:

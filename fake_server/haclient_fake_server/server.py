@@ -12,7 +12,9 @@ nothing that was acknowledged.
 
 from __future__ import annotations
 
+import logging
 import secrets
+import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -36,6 +38,8 @@ from haclient_fake_server.session import Dial, Session, dial_destination, keep_c
 from haclient_stores.disk.files import Disk, RealDisk
 
 __all__ = ["BrokerServer", "serve"]
+
+_log = logging.getLogger(__name__)
 
 
 class BrokerServer:
@@ -107,6 +111,8 @@ class BrokerServer:
         self._nursery.start_soon(self._hub.keep_sealed)
         if self._config.fsync is FsyncPolicy.INTERVAL:
             self._nursery.start_soon(self._hub.keep_synced)
+        if self._config.parquet:
+            self._nursery.start_soon(self._keep_exported)
         for listener in self._listeners:
             self._nursery.start_soon(listener.run)
         for to in self._config.replicate_to:
@@ -203,6 +209,22 @@ class BrokerServer:
 
     async def _replicate(self, to: ReplicateTo) -> None:
         await keep_connected(to, hub=self._entered(), config=self._config, dial=self._dial)
+
+    async def _keep_exported(self) -> None:
+        """Write sealed segments as Parquet, in a process of its own; never returns.
+
+        An export that fails is reported, and tried again when the next segment was sealed: the
+        broker does not depend on it.
+        """
+        module = "haclient_fake_server.journal.parquet"
+        command = [sys.executable, "-m", module, str(self._config.data_dir)]
+        while True:
+            done = await trio.run_process(command, check=False, capture_stderr=True)
+            if done.returncode:
+                lines = done.stderr.decode(errors="replace").splitlines()
+                reason = lines[-1] if lines else f"exit code {done.returncode}"
+                _log.error("%s: export to Parquet: %s", self._config.name, reason)
+            await self._entered().wait_sealed()
 
     def _open_progress_file(self) -> ProgressFile | None:
         config = self._config

@@ -30,6 +30,7 @@ class _Request:
     sow_topics: tuple[str, ...]
     replicate_to: tuple[str, ...]
     user_file: Path | None
+    parquet: bool
 
 
 def read_users(path: Path) -> dict[str, str]:
@@ -92,6 +93,7 @@ def _config(request: _Request) -> BrokerConfig:
         log_topics=log_topics,
         sow_topics=sow_topics,
         replicate_to=replicate_to,
+        parquet=request.parquet,
     )
 
 
@@ -158,6 +160,11 @@ def broker() -> None:
     "--user-file",
     type=click.Path(path_type=Path, dir_okay=False),
     help="File of the users that may log on, in lines user:password. Default: anyone may.",
+)
+@click.option(
+    "--parquet",
+    is_flag=True,
+    help="Write each closed file of the log to DIR/parquet too, for analytics; needs pyarrow.",
 )
 @with_request(_Request)
 def run_broker(request: _Request) -> int:
