@@ -137,9 +137,9 @@ class Reconnector:
     def _is_final(self, error: HAClientError) -> bool:
         """Whether the client ends with this error.
 
-        A client does not fight for a name that another one has taken. But a logon that it gave
-        up waiting for may reach its server late and displace the connection that was made since:
-        then the client reconnects once, however many logons it has abandoned there.
+        A client does not fight for a name that another one has taken. But a logon that got no
+        answer may reach its server late and displace the connection that was made since: then the
+        client reconnects once, however many logons it has abandoned there.
         """
         if error is self._fatal or isinstance(error, ReconnectGaveUp):
             return True
@@ -150,8 +150,8 @@ class Reconnector:
             if _is_refusal(error) or address not in self._abandoned:
                 return True
             self._abandoned.remove(address)
-        elif isinstance(error, TimedOut) and self._plan.state is Recovery.LOGGING_ON:
-            self._abandoned.add(address)  # this client itself has ended that logon
+        elif self._plan.state is Recovery.LOGGING_ON and _may_be_read_late(error):
+            self._abandoned.add(address)
         return False
 
     def _warn(self, error: HAClientError) -> None:
@@ -342,6 +342,15 @@ class Reconnector:
 
     def _drops(self, sub_id: str, error: HAClientError) -> bool:
         return self._decide(sub_id, error) == "drop"
+
+
+def _may_be_read_late(error: HAClientError) -> bool:
+    """Whether a server may still read a logon that failed with this error.
+
+    Not after it has closed the connection. But this client may have given up waiting, or the
+    network may have reset the connection while the logon was on its way.
+    """
+    return isinstance(error, TimedOut) or isinstance(error.__cause__, OSError)
 
 
 def _is_refusal(error: HAClientError) -> bool:

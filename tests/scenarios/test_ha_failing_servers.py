@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -16,6 +17,7 @@ from haclient.delay import FixedDelayStrategy
 from haclient.errors import AuthenticationError, HAClientError, NameInUse, ReconnectGaveUp
 from haclient.ha import HAClient
 from haclient.session.recovery import STABLE_AFTER_S
+from haclient.transport.link import TcpLink
 from haclient.transport.nursery import open_nursery
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering
@@ -120,10 +122,25 @@ async def displace(peer: Peer) -> None:
     await drop(peer)
 
 
+async def give_up(peer: Peer) -> None:
+    """The client waits for an answer to its logon for too long."""
+    await peer.expect("logon")
+    await peer.expect_end()
+
+
+async def reset(peer: Peer) -> None:
+    """The connection is reset while the logon is on its way."""
+    link = peer.link
+    assert isinstance(link, TcpLink)
+    await link.wait_readable()
+    link._socket.close()  # with something unread, the other end meets ECONNRESET
+
+
 @pytest.mark.row("HA27")
+@pytest.mark.parametrize("lose_logon", [give_up, reset])
 @pytest.mark.parametrize("abandoned", [1, 3])
 async def test_a_client_that_its_own_late_logon_has_displaced_connects_again_once(
-    server: Server, abandoned: int
+    server: Server, abandoned: int, lose_logon: Callable[[Peer], Awaitable[None]]
 ) -> None:
     client = HAClient(
         "ha",
@@ -136,18 +153,19 @@ async def test_a_client_that_its_own_late_logon_has_displaced_connects_again_onc
     async def serve() -> Peer:
         for _ in range(abandoned):
             slow = await server.accept()
-            await slow.expect("logon")
-            await slow.expect_end()  # the client has given it up; the server has yet to read it
+            await lose_logon(slow)  # the server has yet to read it
         return await live(server)
 
+    connected_again = False
     with pytest.raises(NameInUse):  # noqa: PT012  # the error leaves the block itself
         async with entered(client, serve) as peer:
             await displace(peer)
             again = await live(server)
             await wait_all_tasks_blocked()
-            assert not client.disconnected
+            connected_again = not client.disconnected
             await displace(again)  # nothing of its own can be the cause any more
             await trio.sleep_forever()
+    assert connected_again
 
 
 @pytest.mark.row("HA27")
