@@ -118,6 +118,10 @@ def imported(source: str) -> Iterator[str]:
 
 
 def exists(module: str, name: str) -> bool:
+    if module.startswith("haclient.pyspark."):  # its modules cannot be imported without the extra
+        tree = ast.parse(text(f"{module.replace('.', '/')}.py"))
+        kinds = (ast.FunctionDef, ast.ClassDef)
+        return name in {node.name for node in tree.body if isinstance(node, kinds)}
     return hasattr(importlib.import_module(module), name)
 
 

@@ -14,6 +14,7 @@ from haclient.cli.broker import broker
 from haclient.cli.demo.run import demo
 from haclient.cli.ping import ping
 from haclient.cli.publish import publish
+from haclient.cli.pyspark.commands import pyspark_commands
 from haclient.cli.sow import sow
 from haclient.cli.store import store
 from haclient.cli.subscribe import subscribe
@@ -26,7 +27,7 @@ def commands() -> None:
     """Publish to and subscribe from AMPS servers without losing or repeating a message."""
 
 
-for _command in (broker, demo, ping, publish, sow, store, subscribe):
+for _command in (broker, demo, ping, publish, pyspark_commands, sow, store, subscribe):
     commands.add_command(_command)
 
 

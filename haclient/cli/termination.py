@@ -11,6 +11,7 @@ code   meaning
 1      failed: refused by the server, connection lost, store or file unreadable
 2      usage: this command line can never work as it was written
 3      timed out, or fewer messages than were asked for
+4      the verdict is bad: an audit or a comparison has found violations
 75     the store is in use by another process or belongs to another client
 130    interrupted before the work was done
 =====  ==========================================================================
@@ -45,6 +46,7 @@ class ExitCode(enum.IntEnum):
     FAILURE = 1
     USAGE = 2
     TIMED_OUT = 3
+    BAD_VERDICT = 4
     STORE_IN_USE = 75
     INTERRUPTED = 130
 

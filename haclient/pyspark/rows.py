@@ -178,3 +178,21 @@ class BatchBuilder:
                 values = [signed(v) if isinstance(v, int) else None for v in values]
             arrays.append(pa.array(values, type=field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def arrow_schema_of(ddl: str) -> pa.Schema:
+    """The Arrow schema that PySpark demands of a function for `mapInArrow`; needs a session.
+
+    Args:
+        ddl: The schema of the rows that it yields.
+
+    Raises:
+        UsageError: The DDL is not a list of columns.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - builders need none
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - the same
+
+    parsed = StructType.fromDDL(ddl)
+    if not isinstance(parsed, StructType):
+        raise UsageError(f"a schema is a list of columns such as 'a BIGINT', found {ddl!r}")
+    return to_arrow_schema(parsed, timezone="UTC")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import click
 import pytest
@@ -19,6 +20,13 @@ OFFERED = [
     "demo",
     "ping",
     "publish",
+    "pyspark",
+    "pyspark audit",
+    "pyspark export",
+    "pyspark fleet",
+    "pyspark reconcile",
+    "pyspark replay",
+    "pyspark sow-as-of",
     "sow",
     "store",
     "store explain",
@@ -59,6 +67,15 @@ def test_every_option_explains_itself() -> None:
         for parameter in command.params:
             if isinstance(parameter, click.Option):
                 assert parameter.help, f"{words} {parameter.name}"
+
+
+def test_jobs_without_the_extra_say_what_to_install(capsys: pytest.CaptureFixture[str]) -> None:
+    if find_spec("pyarrow") is not None:
+        pytest.skip("not applicable: the extra is installed")
+    assert run(["pyspark", "audit", "journal"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("haclient: error: pyspark is missing in ")
+    assert line.endswith("pip install 'haclient[pyspark]'")
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

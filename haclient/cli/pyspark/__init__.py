@@ -1,0 +1,1 @@
+"""The commands `haclient pyspark ...`: jobs over journals and stores on Apache Spark."""

@@ -1,0 +1,403 @@
+"""`haclient pyspark`: export, replay, state of the world, audit, comparison and fleet report.
+
+A verdict that is bad is exit code 4: the job has run, and what it has found is wrong. Every other
+failure has the code that it has in the other commands.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from haclient.cli.options import json_option, with_request
+from haclient.cli.output import payload_field, print_report, print_result
+from haclient.cli.pyspark.session import (
+    choose_topics,
+    master_option,
+    parse_moment,
+    read_journal,
+    session,
+    topic_options,
+)
+from haclient.cli.termination import ExitCode
+from haclient.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+
+    from haclient.pyspark.audit import Audit
+
+_LINES_AT_A_TIME = 1000  # one write for so many
+_SHOWN = 20  # violations that are printed; the report has more
+
+journal_argument = click.argument("journal", metavar="JOURNAL")
+limit_option = click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    help="How many violations of each kind are named.",
+)
+output_option = click.option(
+    "--output",
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write report.html, verdict.json and Parquet tables there.",
+)
+
+
+@click.group("pyspark")
+def pyspark_commands() -> None:
+    """Export, replay, audit and compare journals on Apache Spark (PySpark).
+
+    JOURNAL is the directory of a broker, or of an export.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Range:
+    journal: str
+    topic: str | None
+    topic_pattern: str | None
+    since: datetime | None
+    until: datetime | None
+    master: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Exported(_Range):
+    directory: str
+    mode: str
+    partitions: int | None
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Replayed(_Range):
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    journal: str
+    topic: str | None
+    topic_pattern: str | None
+    at: datetime | None
+    position: int | None
+    output: str | None
+    master: str | None
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Audited(_Range):
+    publisher_logs: tuple[str, ...]
+    subscriber_logs: tuple[str, ...]
+    subscriptions: tuple[tuple[str, str], ...]
+    dense: tuple[str, ...]
+    limit: int
+    output: Path | None
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reconciled:
+    left: str
+    right: str
+    live: bool
+    no_content: bool
+    limit: int
+    output: Path | None
+    master: str | None
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fleet:
+    files: tuple[str, ...]
+    journal: str | None
+    master: str | None
+    as_json: bool
+
+
+@pyspark_commands.command()
+@journal_argument
+@click.argument("directory", metavar="DIRECTORY")
+@topic_options
+@click.option(
+    "--mode",
+    type=click.Choice(["errorifexists", "append", "overwrite"]),
+    default="errorifexists",
+    show_default=True,
+    help="What to do if the directory exists.",
+)
+@click.option("--partitions", type=click.IntRange(min=1), help="How many tasks write.")
+@master_option
+@json_option
+@with_request(_Exported)
+def export(request: _Exported) -> None:
+    """Write a journal to a DIRECTORY as Parquet, by date and topic."""
+    with session(request.master) as spark:
+        from haclient.pyspark import jobs  # noqa: PLC0415 - with the extra only
+
+        target = request.directory
+        if "://" not in target and request.mode == "errorifexists" and Path(target).exists():
+            raise UsageError(f"{target}: it exists; give another directory, or --mode")
+        rows = _chosen(read_journal(spark, request.journal), request)
+        jobs.export(rows, target, partitions=request.partitions, mode=request.mode)
+        count = jobs.read_export(spark, target).count()
+        values = {"directory": target, "messages": count}
+        print_report(values, f"{target}: {count} messages", as_json=request.as_json)
+
+
+@pyspark_commands.command()
+@journal_argument
+@topic_options
+@master_option
+@json_option
+@with_request(_Replayed)
+def replay(request: _Replayed) -> None:
+    """Print the messages of a journal in the order in which they were logged.
+
+    The lines are those that `haclient publish` reads, so that a range can be published again.
+    """
+    with session(request.master) as spark:
+        rows = _chosen(read_journal(spark, request.journal), request)
+        ordered = rows.where("command <> 'sow_delete'").orderBy("position")
+        _print_messages(ordered.toLocalIterator(prefetchPartitions=True), as_json=request.as_json)
+
+
+@pyspark_commands.command("sow-as-of")
+@journal_argument
+@click.option("--topic", help="One topic. Default: all of them.")
+@click.option("--topic-pattern", metavar="REGEX", help="Topics that match this anywhere.")
+@click.option(
+    "--at",
+    metavar="TIME",
+    callback=parse_moment,
+    help="The moment. Default: the end of the journal.",
+)
+@click.option("--position", type=click.IntRange(min=1), help="The last position that counts.")
+@click.option("--output", metavar="DIRECTORY", help="Write Parquet there. Default: print.")
+@master_option
+@json_option
+@with_request(_State)
+def sow_as_of(request: _State) -> None:
+    """Print the newest message of each key as of a moment: the state of the world at that time."""
+    with session(request.master) as spark:
+        from haclient.pyspark import jobs  # noqa: PLC0415 - with the extra only
+
+        journal = read_journal(spark, request.journal)
+        chosen = choose_topics(journal, request.topic, request.topic_pattern)
+        state = jobs.sow_as_of(chosen, until=request.at, position=request.position)
+        if request.output is not None:
+            state.write.mode("errorifexists").parquet(request.output)
+            count = spark.read.parquet(request.output).count()
+            values = {"directory": request.output, "records": count}
+            text = f"{request.output}: {count} records"
+            print_report(values, text, as_json=request.as_json)
+            return
+        ordered = state.orderBy("topic", "sow_key")
+        _print_messages(ordered.toLocalIterator(prefetchPartitions=True), as_json=request.as_json)
+
+
+@pyspark_commands.command()
+@journal_argument
+@topic_options
+@click.option(
+    "--publisher-log",
+    "publisher_logs",
+    multiple=True,
+    metavar="DIRECTORY",
+    help="The audit log of a publisher. May be repeated.",
+)
+@click.option(
+    "--subscriber-log",
+    "subscriber_logs",
+    multiple=True,
+    metavar="DIRECTORY",
+    help="The audit log of a subscriber. May be repeated.",
+)
+@click.option(
+    "--subscription",
+    "subscriptions",
+    multiple=True,
+    nargs=2,
+    metavar="SUB_ID TOPIC",
+    help="A subscription that gets every message of a topic. May be repeated.",
+)
+@click.option(
+    "--dense",
+    multiple=True,
+    metavar="NAME",
+    help="A publisher that numbers without gaps: its holes are violations. May be repeated.",
+)
+@limit_option
+@output_option
+@master_option
+@json_option
+@with_request(_Audited)
+def audit(request: _Audited) -> int:
+    """Check that each message was logged once and in order, and delivered once and in order.
+
+    Deliveries and losses need the audit logs of clients. Exit code 4: there are violations. The
+    first ones are printed with their bookmarks.
+    """
+    chosen = (request.topic, request.topic_pattern, request.since, request.until)
+    if (request.publisher_logs or request.subscriber_logs) and any(chosen):
+        raise UsageError(
+            "the audit logs of clients are compared with the whole journal: leave out --topic, "
+            "--topic-pattern, --since and --until"
+        )
+    with session(request.master) as spark:
+        from haclient.pyspark.audit import Subscription  # noqa: PLC0415 - with the extra only
+        from haclient.pyspark.audit import audit as run_audit  # noqa: PLC0415 - as above
+        from haclient.pyspark.audit_logs import read_deliveries, read_publishes  # noqa: PLC0415 - as above
+        from haclient.pyspark.latency import add_latency  # noqa: PLC0415 - as above
+
+        rows = _chosen(read_journal(spark, request.journal), request)
+        sent, received = request.publisher_logs, request.subscriber_logs
+        publishes = read_publishes(spark, sent).persist() if sent else None
+        deliveries = read_deliveries(spark, received).persist() if received else None
+        subscriptions = [Subscription(sub_id=name, topic=t) for name, t in request.subscriptions]
+        result = run_audit(
+            rows,
+            publishes=publishes,
+            deliveries=deliveries,
+            subscriptions=subscriptions,
+            dense=request.dense,
+            limit=request.limit,
+        )
+        if request.output is not None:
+            add_latency(
+                result,
+                rows,
+                publishes=publishes,
+                deliveries=deliveries,
+                subscriptions=subscriptions,
+            )
+        return _report(result, request.output, request.journal, as_json=request.as_json)
+
+
+@pyspark_commands.command()
+@click.argument("left", metavar="LEFT")
+@click.argument("right", metavar="RIGHT")
+@click.option("--live", is_flag=True, help="They are at work: count the newest ones as behind.")
+@click.option("--no-content", is_flag=True, help="Do not compare payloads.")
+@limit_option
+@output_option
+@master_option
+@json_option
+@with_request(_Reconciled)
+def reconcile(request: _Reconciled) -> int:
+    """Compare the journals of two instances that replicate each other.
+
+    Exit code 4: they differ. The first differences are printed with their bookmarks.
+    """
+    with session(request.master) as spark:
+        from haclient.pyspark.reconcile import reconcile as compare  # noqa: PLC0415 - the extra
+
+        result = compare(
+            read_journal(spark, request.left),
+            read_journal(spark, request.right),
+            names=("left", "right"),
+            content=not request.no_content,
+            is_live=request.live,
+            limit=request.limit,
+        )
+        title = f"{request.left} and {request.right}"
+        return _report(result, request.output, title, as_json=request.as_json)
+
+
+@pyspark_commands.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--journal", metavar="JOURNAL", help="Say how old and how far behind each one is.")
+@master_option
+@json_option
+@with_request(_Fleet)
+def fleet(request: _Fleet) -> int:
+    """Report on the bookmark logs and publish stores of many clients, read-only.
+
+    Exit code 1: one of them cannot be read. The others are reported nevertheless.
+    """
+    with session(request.master) as spark:
+        from haclient.pyspark.fleet import fleet as report  # noqa: PLC0415 - with the extra only
+
+        journal = None if request.journal is None else read_journal(spark, request.journal)
+        rows = report(spark, request.files, journal=journal)
+        worst = ExitCode.OK
+        for row in rows.orderBy("path", "sub_id").collect():
+            values = {name: value for name, value in row.asDict().items() if value is not None}
+            print_report(values, _fleet_line(values), as_json=request.as_json)
+            if "error" in values:
+                worst = ExitCode.FAILURE
+        return worst
+
+
+def _fleet_line(values: dict[str, Any]) -> str:
+    if "error" in values:
+        return f"{values['path']}: error: {values['error']}"
+    parts = [f"{values['kind']} store of {values['client'] or 'nobody yet'}"]
+    if "sub_id" in values:
+        parts.append(f"{values['sub_id']} at {values['recovery_point']}")
+    parts.append(f"{values['undiscarded']} open")
+    if "backlog" in values:
+        since = values["oldest_at"].astimezone(UTC)  # PySpark hands out local times
+        parts.append(f"{values['backlog']} behind since {since:%Y-%m-%dT%H:%M:%SZ}")
+    if values.get("is_removed"):
+        parts.append("the oldest one is removed from the journal")
+    return f"{values['path']}: {', '.join(parts)}"
+
+
+def _chosen(journal: DataFrame, request: _Range) -> DataFrame:
+    from haclient.pyspark.jobs import between  # noqa: PLC0415 - with the extra only
+
+    rows = choose_topics(journal, request.topic, request.topic_pattern)
+    return between(rows, since=request.since, until=request.until)
+
+
+def _print_messages(rows: Iterator[Row], *, as_json: bool) -> None:
+    while chunk := list(itertools.islice(rows, _LINES_AT_A_TIME)):
+        print_result("\n".join(_lines(chunk, as_json=as_json)))
+
+
+def _lines(rows: Iterable[Row], *, as_json: bool) -> Iterator[str]:
+    for row in rows:
+        data = bytes(row["data"])
+        if not as_json:
+            yield data.decode(errors="surrogateescape")
+            continue
+        names = ("topic", "bookmark", "sow_key", "timestamp", "correlation_id")
+        fields = {name: row[name] for name in names if row[name]}
+        yield msgspec.json.encode(fields | payload_field(data)).decode()
+
+
+def _report(result: Audit, output: Path | None, title: str, *, as_json: bool) -> int:
+    """Write and print a verdict, and return the exit code that it stands for."""
+    from haclient.pyspark.reports import write_report  # noqa: PLC0415 - with the extra only
+
+    verdict = result.verdict() if output is None else write_report(result, output, title=title)
+    lines = [f"{verdict['verdict']}: " + _counts_text(result)]
+    lines += [
+        " ".join(
+            f"  {each.kind}: {each.bookmark} {each.topic or ''} {each.sub_id or ''} "
+            f"{each.detail}".split()
+        )
+        for each in result.violations[:_SHOWN]
+    ]
+    if output is not None:
+        lines.append(f"{output / 'report.html'}")
+    print_report(verdict, "\n".join(lines), as_json=as_json)
+    return ExitCode.OK if result.is_good else ExitCode.BAD_VERDICT
+
+
+def _counts_text(result: Audit) -> str:
+    found = [f"{count} {kind}" for kind, count in result.counts.items() if count]
+    return ", ".join(found) or "no violation"

@@ -1,0 +1,119 @@
+"""The PySpark session of a command, and the journals that it reads.
+
+Nothing here imports PySpark before a command runs: help is there without the extra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from haclient.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+master_option = click.option(
+    "--master",
+    metavar="URL",
+    help="Where to run: local[N], spark://host:7077, yarn ... Default: all processors of this "
+    "machine.",
+)
+
+
+def parse_moment(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> datetime | None:
+    """A time, read as the data sources read one."""
+    if value is None:
+        return None
+    from haclient.pyspark.options import parse_timestamp  # noqa: PLC0415 - with the extra only
+
+    try:
+        return datetime.fromtimestamp(parse_timestamp(value) / 1e6, UTC)
+    except ValueError as error:
+        wanted = "2026-01-31T09:30:00Z or 20260131T093000"
+        raise click.BadParameter(f"{value!r} is not a time such as {wanted}") from error
+
+
+@contextmanager
+def session(master: str | None) -> Generator[SparkSession]:
+    """A session with our data sources; it is stopped at the end.
+
+    Args:
+        master: Where to run.
+
+    Raises:
+        UsageError: The extra is missing, or its environment is not right.
+        JobFailed: A job has failed.
+    """
+    from haclient.pyspark import check_installation  # noqa: PLC0415 - with the extra only
+
+    check_installation()
+    from haclient.pyspark.job_session import job_session  # noqa: PLC0415 - with the extra only
+
+    with job_session(master) as spark:
+        yield spark
+
+
+def read_journal(spark: SparkSession, path: str) -> DataFrame:
+    """The rows of a broker's directory, or of an export.
+
+    Args:
+        spark: The session.
+        path: A directory on this machine, or an address such as `s3a://bucket/export`.
+
+    Raises:
+        UsageError: There is no such directory, or it is neither.
+    """
+    from haclient.pyspark.jobs import read_export  # noqa: PLC0415 - with the extra only
+
+    if "://" in path:
+        return read_export(spark, path)
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UsageError(f"{path}: there is no such directory")
+    names = [each.name for each in folder.iterdir()]
+    if any(name.startswith("journal.") for name in names):
+        return spark.read.format("amps-journal").option("journalPath", path).load()
+    if any(name.startswith("date=") for name in names):
+        return read_export(spark, path)
+    raise UsageError(
+        f"{path}: neither the directory of a broker (journal.00000001 ...) nor an export (date=...)"
+    )
+
+
+def choose_topics(journal: DataFrame, topic: str | None, pattern: str | None) -> DataFrame:
+    """The rows of one topic, or of topics that match a regular expression."""
+    if topic is not None and pattern is not None:
+        raise UsageError("give --topic or --topic-pattern, not both")
+    if topic is not None:
+        return journal.where(journal["topic"] == topic)
+    return journal if pattern is None else journal.where(journal["topic"].rlike(pattern))
+
+
+def topic_options(function: Callable[..., object]) -> Callable[..., object]:
+    """The options that choose topics and times."""
+    for option in (
+        click.option(
+            "--until",
+            metavar="TIME",
+            callback=parse_moment,
+            help="The end of the range. Default: all.",
+        ),
+        click.option(
+            "--since",
+            metavar="TIME",
+            callback=parse_moment,
+            help="The first moment of the range. Default: all.",
+        ),
+        click.option("--topic-pattern", metavar="REGEX", help="Topics that match this anywhere."),
+        click.option("--topic", help="One topic. Default: all of them."),
+    ):
+        function = option(function)
+    return function

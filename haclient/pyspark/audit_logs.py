@@ -1,0 +1,120 @@
+"""The audit logs of clients as DataFrames, for the audit.
+
+Each log is read by one task with the reader of `haclient_stores.audit_log`, which joins the events
+of a log to one row for each publish and each delivery. Logs may be read while clients write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from haclient.errors import UsageError
+from haclient.pyspark.rows import arrow_schema_of, signed
+from haclient_stores.audit_log import AuditLogReader, DeliveryRecord, PublishRecord
+
+PUBLISHES_DDL: Final = (
+    "client STRING, publisher_id BIGINT, sequence BIGINT, topic STRING, published_at TIMESTAMP, "
+    "acked_at TIMESTAMP, refused_at TIMESTAMP"
+)
+DELIVERIES_DDL: Final = (
+    "client STRING, sub_id STRING, publisher_id BIGINT, sequence BIGINT, received_at TIMESTAMP, "
+    "discarded_at TIMESTAMP, ordinal BIGINT"
+)
+_BATCH_ROWS: Final = 10_000
+_LOG_BITS: Final = 40
+"""Ordinals of one log fit into so many bits; the number of the log is above them."""
+
+_Rows: TypeAlias = Iterator[tuple[object, ...]]
+
+
+def read_publishes(spark: SparkSession, paths: Iterable[str | Path]) -> DataFrame:
+    """What the audit logs say of publishes, one row for each.
+
+    Args:
+        spark: The session.
+        paths: The directories of the logs, as workers see them.
+
+    Returns:
+        `client`, `publisher_id`, `sequence`, `topic`, `published_at`, `acked_at`, `refused_at`.
+
+    Raises:
+        UsageError: There is no path.
+    """
+
+    def rows(_: int, path: str) -> _Rows:
+        return map(_publish_row, AuditLogReader(path).publishes())
+
+    return _read(spark, paths, rows, PUBLISHES_DDL)
+
+
+def read_deliveries(spark: SparkSession, paths: Iterable[str | Path]) -> DataFrame:
+    """What the audit logs say of deliveries, one row for each.
+
+    Args:
+        spark: The session.
+        paths: The directories of the logs, as workers see them. Of a client with several logs they
+            are in the order in which it wrote them.
+
+    Returns:
+        `client`, `sub_id`, `publisher_id`, `sequence`, `received_at`, `discarded_at` and `ordinal`,
+        which rises in the order of receipt.
+
+    Raises:
+        UsageError: There is no path.
+    """
+
+    def rows(number: int, path: str) -> _Rows:
+        first = number << _LOG_BITS
+        return (_delivery_row(each, first) for each in AuditLogReader(path).deliveries())
+
+    return _read(spark, paths, rows, DELIVERIES_DDL)
+
+
+def _publish_row(record: PublishRecord) -> tuple[object, ...]:
+    times = record.published_us, record.acked_us, record.refused_us
+    return (record.client, signed(record.publisher_id), record.sequence, record.topic, *times)
+
+
+def _delivery_row(record: DeliveryRecord, first: int) -> tuple[object, ...]:
+    return (
+        record.client,
+        record.sub_id,
+        signed(record.publisher_id),
+        record.sequence,
+        record.received_us,
+        record.discarded_us,
+        first + record.ordinal,
+    )
+
+
+def _read(
+    spark: SparkSession,
+    paths: Iterable[str | Path],
+    rows: Callable[[int, str], _Rows],
+    ddl: str,
+) -> DataFrame:
+    numbered = list(enumerate(map(str, paths)))
+    if not numbered:
+        raise UsageError("no audit log is given")
+    schema = arrow_schema_of(ddl)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number, path in zip(*(column.to_pylist() for column in batch), strict=True):
+                found = rows(number, path)
+                while chunk := list(islice(found, _BATCH_ROWS)):
+                    columns = zip(*chunk, strict=True)
+                    arrays = [
+                        pa.array(list(values), type=field.type)
+                        for values, field in zip(columns, schema, strict=True)
+                    ]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    logs = spark.createDataFrame(numbered, "number INT, path STRING").repartition(len(numbered))
+    return logs.mapInArrow(read, ddl)

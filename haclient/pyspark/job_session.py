@@ -1,0 +1,68 @@
+"""A session for one job, for programs that have none: the commands `haclient pyspark ...`.
+
+The session is quiet: a job that fails is one line, the line that says why. The traces that PySpark
+adds, of Python and of Java, are kept as the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from haclient.errors import HAClientError
+from haclient.pyspark.environment import register
+
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.log.level": "OFF",  # what fails is in the exception as well
+}
+
+
+class JobFailed(HAClientError):
+    """A job on Apache Spark has failed; the message is the line that says why."""
+
+
+@contextmanager
+def job_session(master: str | None = None) -> Generator[SparkSession]:
+    """A session with our data sources, which is stopped at the end.
+
+    Args:
+        master: Where to run, such as `local[2]` or `spark://host:7077`; by default what
+            spark-submit says, else all processors of this machine.
+
+    Raises:
+        JobFailed: A job has failed within.
+        UsageError: Something is missing on a worker.
+    """
+    builder = SparkSession.builder.appName("haclient")
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in _SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        register(spark)
+        yield spark
+    except PySparkException as error:
+        raise JobFailed(reason_of(str(error))) from error
+    finally:
+        spark.stop()
+
+
+def reason_of(text: str) -> str:
+    """The line of an exception's text that says why a job failed.
+
+    Args:
+        text: What PySpark says: its own message, then the traces of Python and Java.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # The last line of a Python trace has the error that was raised; ours say what to do.
+    raised = [line for line in lines if line.startswith(("haclient.", "haclient_", "ValueError: "))]
+    reason = (raised or lines or ["a job has failed"])[0]
+    return reason.partition(": ")[2] if raised and ": " in reason else reason

@@ -1,0 +1,197 @@
+"""Jobs over a journal: export to Parquet, replay, the state of the world as of a moment.
+
+Each job takes and returns DataFrames with the columns of `haclient.pyspark.rows`. A journal
+comes from the files of a broker (`spark.read.format("amps-journal")`) or from an export of them
+(`read_export`), which is read several times faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from haclient.errors import UsageError
+from haclient.pyspark.audit import check_columns, only_row
+from haclient.pyspark.rows import COLUMNS, arrow_schema_of, schema_ddl
+
+POSITIONS_PER_SALT: Final = 1_000_000
+"""Messages of one topic that an export leaves in one task: a busy topic is written by several."""
+
+_BATCH_ROWS: Final = 10_000
+"""Rows of a record batch that a replay yields, as many as PySpark's own."""
+
+Handler: TypeAlias = Callable[[Iterator[dict[str, Any]]], Iterable[dict[str, Any]]]
+
+
+# --- export -----------------------------------------------------------------------------------
+
+
+def between(
+    journal: DataFrame, *, since: datetime | None = None, until: datetime | None = None
+) -> DataFrame:
+    """The messages that were logged in a range of time.
+
+    Args:
+        journal: The rows.
+        since: The first moment; `None` for the beginning.
+        until: The first moment after the range; `None` for the end.
+    """
+    if since is not None:
+        journal = journal.where(sf.col("timestamp") >= sf.lit(since))
+    return journal if until is None else journal.where(sf.col("timestamp") < sf.lit(until))
+
+
+def export(
+    journal: DataFrame, path: str, *, partitions: int | None = None, mode: str = "errorifexists"
+) -> None:
+    """Write a journal as Parquet (zstd), one directory for each date (UTC) and topic.
+
+    Within each file messages are ordered by position. A topic with many messages is spread over
+    the tasks, `POSITIONS_PER_SALT` positions to each.
+
+    Args:
+        journal: The rows, with all columns.
+        path: The directory, on any file system of the cluster.
+        partitions: How many tasks write; `spark.sql.shuffle.partitions` by default.
+        mode: `errorifexists`, `append` or `overwrite`.
+    """
+    check_columns("journal", journal, ("topic", "position", "timestamp"))
+    spark = journal.sparkSession
+    count = partitions or int(str(spark.conf.get("spark.sql.shuffle.partitions")))
+    salt = sf.floor(sf.col("position") / POSITIONS_PER_SALT)
+    task = sf.pmod(sf.xxhash64("date", "topic", salt), sf.lit(count)).cast("INT")
+    in_utc = sf.to_utc_timestamp("timestamp", sf.current_timezone())
+    dated = journal.withColumn("date", sf.to_date(in_utc))
+    ordered = dated.repartitionById(count, task).sortWithinPartitions("date", "topic", "position")
+    writer = ordered.write.mode(mode).option("compression", "zstd")
+    writer.partitionBy("date", "topic").parquet(path)
+
+
+def read_export(spark: SparkSession, path: str) -> DataFrame:
+    """The rows of an export, with the columns of a journal and `date`.
+
+    The schema is given, not inferred: else a topic named `2024` would be read as a number.
+    """
+    rows = spark.read.schema(f"{schema_ddl(COLUMNS)}, date DATE").parquet(path)
+    return rows.select(*COLUMNS, "date")  # the topic is in the path, and would come last
+
+
+# --- replay -----------------------------------------------------------------------------------
+
+
+def replay(
+    journal: DataFrame, handler: Handler, *, schema: str, by: Sequence[str] = ("topic",)
+) -> DataFrame:
+    """Run a function over messages in the order in which they were logged: a back-test.
+
+    The messages are grouped, and the groups are replayed beside each other. Of each group the
+    handler is handed every message in the order of positions, as an iterator, so it may hold
+    state and never holds the group. It yields result rows whenever it likes::
+
+        def moving_average(messages):
+            price = None
+            for message in messages:
+                price = 0.9 * (price or px(message)) + 0.1 * px(message)
+                yield {"position": message["position"], "price": price}
+
+        averages = replay(journal, moving_average, schema="position BIGINT, price DOUBLE")
+
+    Args:
+        journal: The rows: of one instance, since positions of two say nothing about each other.
+        handler: Called once for each group, in a worker.
+        schema: The schema of the rows that it yields, as DDL.
+        by: The columns that make up a group; with none of them, all messages are one group.
+    """
+    check_columns("journal", journal, ("position", *by))
+    in_groups = journal.repartition(*by) if by else journal.coalesce(1)
+    ordered = in_groups.sortWithinPartitions(*by, "position")
+    to_arrow = arrow_schema_of(schema)
+    return ordered.mapInArrow(_replayer(handler, tuple(by), to_arrow), schema)
+
+
+def _replayer(
+    handler: Handler, by: tuple[str, ...], schema: pa.Schema
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def group_of(message: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(message[name] for name in by)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        messages = (message for batch in batches for message in batch.to_pylist())
+        rows: list[dict[str, Any]] = []
+        for _, group in groupby(messages, key=group_of):
+            for row in handler(group):
+                rows.append(row)
+                if len(rows) >= _BATCH_ROWS:
+                    yield pa.RecordBatch.from_pylist(rows, schema=schema)
+                    rows = []
+            for _unread in group:  # the handler may stop early; the next group begins after this
+                pass
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+    return run
+
+
+# --- state of the world -----------------------------------------------------------------------
+
+
+def sow_as_of(
+    journal: DataFrame,
+    *,
+    until: datetime | None = None,
+    position: int | None = None,
+    base: DataFrame | None = None,
+) -> DataFrame:
+    """The state of the world of each topic with keys as it was at a moment.
+
+    The newest message of each key counts, unless its record was deleted after it. The journal has
+    a merged delta as the whole message, so one message is enough for a key. A state taken from a
+    journal whose oldest segments were removed lacks the keys that were last written there; give the
+    state of an earlier moment as `base`.
+
+    Args:
+        journal: The rows, with all columns.
+        until: The first moment whose messages do not count; `None` for the end of the journal.
+        position: The last position that counts.
+        base: An earlier result of this function; only what follows it is read of the journal.
+
+    Raises:
+        UsageError: Both `until` and `position` are given.
+    """
+    if until is not None and position is not None:
+        raise UsageError("the state of the world is of a moment or of a position, not of both")
+    check_columns(
+        "journal", journal, ("topic", "position", "timestamp", "command", "sow_key", "data")
+    )
+    rows = between(journal, until=until)
+    if position is not None:
+        rows = rows.where(sf.col("position") <= position)
+    if base is not None:
+        reached = only_row(base.agg(sf.max("position").alias("position")))["position"] or 0
+        rows = rows.where(sf.col("position") > reached).select(*base.columns).union(base)
+    is_delete = sf.col("command") == "sow_delete"
+    # A delete names the keys of all records that it removed.
+    deleted = rows.where(is_delete).select(
+        "topic",
+        sf.explode(sf.split(sf.col("data").cast("STRING"), ",")).alias("sow_key"),
+        "position",
+    )
+    written = rows.where(~is_delete & sf.col("sow_key").isNotNull())
+    # Only numbers are aggregated and shuffled; payloads are looked up by position afterwards.
+    newest = (
+        written.select("topic", "sow_key", "position", sf.lit(False).alias("is_delete"))
+        .unionByName(deleted.withColumn("is_delete", sf.lit(True)))
+        .groupBy("topic", "sow_key")
+        .agg(
+            sf.max("position").alias("position"),
+            sf.max(sf.when(sf.col("is_delete"), sf.col("position"))).alias("deleted_at"),
+        )
+        .where("deleted_at IS NULL OR position > deleted_at")
+    )
+    return written.join(newest.select("position"), "position", "left_semi").select(*rows.columns)

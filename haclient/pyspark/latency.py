@@ -1,0 +1,188 @@
+"""Latency and lag: how long messages take from the publisher to the log and to each subscriber.
+
+*Latency* is the time between two events of one message; percentiles are given over time, for each
+publisher and for each subscription. *Lag* says how far a subscription is behind at a moment: the
+messages that were logged for it and not yet received, and the age of the newest one received.
+
+Times are of the machines that took them. A latency between two machines includes the difference of
+their clocks, and may be negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+from haclient.pyspark.audit import Audit, Subscription, check_columns, only_row
+
+POINTS: Final = 200
+"""Points in time of a plot: what a screen can show."""
+
+_WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 86400)
+"""Round distances of points in time."""
+
+_ACCURACY: Final = 1000
+"""Of approximate percentiles: their rank is wrong by at most one in so many rows."""
+
+TO_ACK: Final = "publish to ack"
+TO_LOG: Final = "publish to log"
+TO_RECEIVE: Final = "log to receive"
+
+
+def add_latency(
+    result: Audit,
+    journal: DataFrame,
+    *,
+    publishes: DataFrame | None = None,
+    deliveries: DataFrame | None = None,
+    subscriptions: Sequence[Subscription] = (),
+    one_in: int = 1,
+) -> None:
+    """Add the tables of latency and lag to an audit.
+
+    Args:
+        result: The audit; it gets `latency`, `latency_by_publisher`, `latency_by_subscription` and,
+            for subscriptions that are described, `lag`.
+        journal: The rows that were audited, with `timestamp`.
+        publishes: The audit logs of publishers, as for `audit`.
+        deliveries: The audit logs of subscribers, as for `audit`.
+        subscriptions: What should have been delivered, as for `audit`.
+        one_in: Latencies of one in so many messages are measured, chosen by a hash of the bookmark:
+            they are looked up in the journal, which shuffles them.
+    """
+    check_columns("journal", journal, ("publisher_id", "sequence", "timestamp"))
+    if publishes is None and deliveries is None:
+        return
+    samples = _samples(journal, publishes, deliveries, one_in).persist()
+    width_s = width_of(samples)
+    result.facts["seconds_per_point"] = width_s
+    start = sf.window("at", f"{width_s} seconds")["start"].alias("start")
+    grouped = {
+        "latency": samples.groupBy("stage", start),
+        "latency_by_publisher": samples.groupBy("stage", "publisher_id", "topic"),
+        "latency_by_subscription": samples.where("sub_id IS NOT NULL").groupBy(
+            "stage", "client", "sub_id"
+        ),
+    }
+    percentiles = sf.percentile_approx("seconds", [0.5, 0.95, 0.99], _ACCURACY)
+    for name, groups in grouped.items():
+        table = groups.agg(
+            sf.count("*").alias("messages"), percentiles.alias("p"), sf.max("seconds").alias("max")
+        )
+        parts = [sf.col("p")[i].alias(n) for i, n in enumerate(("p50", "p95", "p99"))]
+        keys = [each for each in table.columns if each not in {"p", "max"}]
+        result.tables[name] = table.select(*keys, *parts, "max").orderBy(*keys)
+    if deliveries is not None and subscriptions:
+        lags = [_lag(journal, deliveries, each, width_s) for each in subscriptions]
+        table = lags[0]
+        for lag in lags[1:]:
+            table = table.unionByName(lag)
+        result.tables["lag"] = table.orderBy("client", "sub_id", "start")
+
+
+def width_of(samples: DataFrame) -> int:
+    """The distance of points in time, in seconds, that makes at most `POINTS` of them."""
+    ends = only_row(samples.agg(sf.min("at").alias("first"), sf.max("at").alias("last")))
+    first, last = ends["first"], ends["last"]
+    if not isinstance(first, datetime):
+        return _WIDTHS_S[0]
+    seconds = (last - first).total_seconds()
+    fitting = [width for width in _WIDTHS_S if seconds / width <= POINTS]
+    return fitting[0] if fitting else -(-int(seconds) // POINTS // 86400) * 86400
+
+
+def _samples(
+    journal: DataFrame, publishes: DataFrame | None, deliveries: DataFrame | None, one_in: int
+) -> DataFrame:
+    """One row for each measured time of a message."""
+    is_chosen = sf.pmod(sf.xxhash64("publisher_id", "sequence"), sf.lit(one_in)) == 0
+    logged = journal.where(is_chosen).select(
+        "publisher_id", "sequence", "topic", sf.col("timestamp").alias("logged_at")
+    )
+    nobody: list[Column] = [
+        sf.lit(None).cast("STRING").alias(name) for name in ("client", "sub_id")
+    ]
+    both = ["publisher_id", "sequence"]
+    parts: list[DataFrame] = []
+    if publishes is not None:
+        sent = publishes.where(is_chosen)
+        parts.append(
+            sent.where("acked_at IS NOT NULL").select(
+                *_times(TO_ACK, "published_at", "acked_at"), "topic", "publisher_id", *nobody
+            )
+        )
+        parts.append(
+            sent.drop("topic")
+            .join(logged, both)
+            .select(*_times(TO_LOG, "published_at", "logged_at"), "topic", "publisher_id", *nobody)
+        )
+    if deliveries is not None:
+        first = (
+            deliveries.where(is_chosen)
+            .groupBy("client", "sub_id", *both)
+            .agg(sf.min("received_at").alias("received_at"))
+        )
+        received = _times(TO_RECEIVE, "logged_at", "received_at")
+        parts.append(
+            first.join(logged, both).select(*received, "topic", "publisher_id", "client", "sub_id")
+        )
+    samples = parts[0]
+    for part in parts[1:]:
+        samples = samples.unionByName(part)
+    return samples
+
+
+def _times(stage: str, begin: str, end: str) -> list[Column]:
+    micros = sf.unix_micros(sf.col(end)) - sf.unix_micros(sf.col(begin))
+    return [
+        sf.lit(stage).alias("stage"),
+        sf.col(end).alias("at"),
+        (micros / 1e6).alias("seconds"),
+    ]
+
+
+def _lag(
+    journal: DataFrame, deliveries: DataFrame, subscription: Subscription, width_s: int
+) -> DataFrame:
+    """How far the clients of one subscription are behind at the end of each point in time."""
+    received = deliveries.where(sf.col("sub_id") == subscription.sub_id)
+    if subscription.client is not None:
+        received = received.where(sf.col("client") == subscription.client)
+    first = received.groupBy("client", "publisher_id", "sequence").agg(
+        sf.min("received_at").alias("at")
+    )
+    rows = subscription.expected_in(journal).select(
+        "publisher_id", "sequence", sf.col("timestamp").alias("logged_at")
+    )
+    known = first.join(rows, ["publisher_id", "sequence"]).select("client", "at", "logged_at")
+    # A client's backlog begins with the first message that it received.
+    begins = sf.broadcast(known.groupBy("client").agg(sf.min("logged_at").alias("begin")))
+    due = rows.join(begins, sf.col("logged_at") >= sf.col("begin")).select(
+        "client",
+        sf.col("logged_at").alias("at"),
+        sf.lit(1).alias("step"),
+        sf.lit(None).cast("DOUBLE").alias("age"),
+    )
+    age = (sf.unix_micros("at") - sf.unix_micros("logged_at")) / 1e6
+    done = known.select("client", "at", sf.lit(-1).alias("step"), age.alias("age"))
+    steps = (
+        due.unionByName(done)
+        .groupBy("client", sf.window("at", f"{width_s} seconds")["start"].alias("start"))
+        .agg(sf.sum("step").alias("change"), sf.max("age").alias("seconds_behind"))
+    )
+    so_far = (
+        Window.partitionBy("client")
+        .orderBy("start")
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    return steps.select(
+        "client",
+        sf.lit(subscription.sub_id).alias("sub_id"),
+        "start",
+        sf.sum("change").over(so_far).alias("backlog"),
+        "seconds_behind",
+    )

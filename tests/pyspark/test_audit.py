@@ -1,0 +1,313 @@
+"""Planted faults are found and named; what is no fault is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from haclient.errors import UsageError
+from haclient.protocol.identity import publisher_id
+from haclient.pyspark.audit import Audit, Kind, Subscription, audit
+from haclient.pyspark.rows import COLUMNS, schema_ddl, signed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+START = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
+ALICE, BOB = publisher_id("alice"), publisher_id("bob")
+assert ALICE > 2**63 or BOB > 2**63  # an id that is negative as a BIGINT is among them
+
+Message = tuple[int, int, str]  # publisher, sequence, topic
+
+
+def healthy(count: int = 200) -> list[Message]:
+    """Two publishers in turns, on two topics."""
+    return [
+        ((ALICE, BOB)[i % 2], i // 2 + 1, ("orders", "prices")[i % 4 // 2]) for i in range(count)
+    ]
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def journal_of(
+    spark: SparkSession, messages: Iterable[Message], *, first_position: int = 1
+) -> DataFrame:
+    rows = [
+        (
+            topic,
+            f"{publisher}|{sequence}|",
+            signed(publisher),
+            sequence,
+            position,
+            at(position),
+            "publish",
+            None,
+            None,
+            b'{"id": %d}' % sequence,
+        )
+        for position, (publisher, sequence, topic) in enumerate(messages, first_position)
+    ]
+    return spark.createDataFrame(rows, schema_ddl(COLUMNS))
+
+
+def publishes_of(
+    spark: SparkSession, messages: Iterable[Message], *, unacked: Iterable[Message] = ()
+) -> DataFrame:
+    """Each was published half a second before it was logged, and acknowledged just after."""
+    pending = set(unacked)
+    rows = [
+        (
+            signed(publisher),
+            sequence,
+            topic,
+            at(n - 0.5),
+            None if (publisher, sequence, topic) in pending else at(n + 0.25),
+        )
+        for n, (publisher, sequence, topic) in enumerate(messages, 1)
+    ]
+    ddl = (
+        "publisher_id BIGINT, sequence BIGINT, topic STRING, published_at TIMESTAMP, "
+        "acked_at TIMESTAMP"
+    )
+    return spark.createDataFrame(rows, ddl)
+
+
+def deliveries_of(
+    spark: SparkSession,
+    messages: Iterable[Message],
+    *,
+    discarded: bool = True,
+    client: str = "desk",
+    sub_id: str = "s1",
+) -> DataFrame:
+    rows = [
+        (
+            client,
+            sub_id,
+            signed(publisher),
+            sequence,
+            at(2 * n),
+            at(2 * n + 0.125) if discarded else None,
+            n,
+        )
+        for n, (publisher, sequence, _) in enumerate(messages, 1)
+    ]
+    ddl = (
+        "client STRING, sub_id STRING, publisher_id BIGINT, sequence BIGINT, "
+        "received_at TIMESTAMP, discarded_at TIMESTAMP, ordinal BIGINT"
+    )
+    return spark.createDataFrame(rows, ddl)
+
+
+def found(result: Audit) -> list[tuple[Kind, str]]:
+    return sorted((each.kind, each.bookmark) for each in result.violations)
+
+
+def test_a_healthy_journal_is_good(spark: SparkSession) -> None:
+    result = audit(journal_of(spark, healthy()))
+    assert result.is_good
+    assert result.verdict()["verdict"] == "good"
+    facts = {"messages": 200, "publishers": 2, "first_position": 1, "last_position": 200}
+    assert facts.items() <= result.facts.items()
+
+
+def test_an_empty_journal_is_good(spark: SparkSession) -> None:
+    empty = audit(journal_of(spark, []), dense=["alice"])
+    assert (empty.is_good, empty.facts["messages"]) == (True, 0)
+
+
+@pytest.mark.row("AU1")
+def test_a_duplicate_is_named_with_its_bookmark_and_where_it_was_before(
+    spark: SparkSession,
+) -> None:
+    messages = healthy()
+    result = audit(journal_of(spark, [*messages[:120], messages[60], *messages[120:]]))
+    assert found(result) == [(Kind.DUPLICATE, f"{ALICE}|31|")]
+    (violation,) = result.violations
+    assert (violation.position, violation.topic) == (121, "orders")
+    assert violation.detail == "logged before at position 61"
+    assert result.verdict()["violations"] == {"duplicate": 1, "order break": 0}
+
+
+@pytest.mark.row("AU1")
+def test_an_order_break_is_named_with_its_bookmark_and_what_came_before(
+    spark: SparkSession,
+) -> None:
+    messages = healthy()
+    messages[61], messages[63] = messages[63], messages[61]
+    result = audit(journal_of(spark, messages))
+    assert found(result) == [(Kind.ORDER_BREAK, f"{BOB}|31|")]
+    assert result.violations[0].detail == "logged after sequence 32"
+    assert result.violations[0].position == 64
+
+
+@pytest.mark.row("AU1")
+def test_a_missing_sequence_counts_only_for_publishers_without_gaps(spark: SparkSession) -> None:
+    messages = healthy()
+    del messages[100], messages[101]  # alice 51 and 52, with one of bob between
+    journal = journal_of(spark, messages)
+    assert audit(journal).is_good
+    assert audit(journal, dense=["bob"]).is_good
+    result = audit(journal, dense=["alice"])
+    assert found(result) == [(Kind.HOLE, f"{ALICE}|51|")]
+    assert result.violations[0].detail == "2 sequences are missing before this position"
+
+
+@pytest.mark.row("AU2")
+def test_a_message_that_was_acknowledged_and_is_not_in_the_journal_is_lost(
+    spark: SparkSession,
+) -> None:
+    messages = healthy()
+    lost, unacked = messages[80], messages[90]
+    logged = [each for each in messages if each not in {lost, unacked}]
+    publishes = publishes_of(spark, messages, unacked=[unacked])
+    result = audit(journal_of(spark, logged), publishes=publishes)
+    assert found(result) == [(Kind.LOST, f"{ALICE}|41|")]
+    assert result.violations[0].topic == "orders"
+    assert "acknowledged at 2026-01-31 09:31:21.25" in result.violations[0].detail
+    assert (result.facts["published"], result.facts["in_flight"]) == (200, 1)
+
+
+@pytest.mark.row("AU2")
+def test_the_last_message_of_a_publisher_can_be_lost_too(spark: SparkSession) -> None:
+    messages = healthy()
+    publishes = publishes_of(spark, messages)
+    result = audit(journal_of(spark, messages[:-1]), publishes=publishes)
+    assert found(result) == [(Kind.LOST, f"{BOB}|100|")]
+
+
+def test_what_was_removed_with_old_segments_is_not_lost(spark: SparkSession) -> None:
+    messages = healthy()
+    publishes = publishes_of(spark, messages)
+    kept = journal_of(spark, messages[50:], first_position=51)
+    assert audit(kept, publishes=publishes).is_good
+    holed = journal_of(spark, messages[50:100] + messages[101:], first_position=51)
+    assert found(audit(holed, publishes=publishes)) == [(Kind.LOST, f"{ALICE}|51|")]
+
+
+def test_an_undelivered_message_is_named_with_subscription_and_topic(spark: SparkSession) -> None:
+    messages = healthy()
+    orders = [each for each in messages if each[2] == "orders"]
+    deliveries = deliveries_of(spark, orders[:30] + orders[31:])
+    result = audit(
+        journal_of(spark, messages),
+        deliveries=deliveries,
+        subscriptions=[Subscription(sub_id="s1", topic="orders")],
+    )
+    assert found(result) == [(Kind.UNDELIVERED, f"{orders[30][0]}|{orders[30][1]}|")]
+    violation = result.violations[0]
+    assert (violation.client, violation.sub_id, violation.topic) == ("desk", "s1", "orders")
+
+
+def test_a_content_filter_says_what_was_expected(spark: SparkSession) -> None:
+    messages = healthy()
+    filtered = [each for each in messages if each[1] > 50]
+    condition = "get_json_object(CAST(data AS STRING), '$.id') > 50"
+    wanted = Subscription(sub_id="s1", condition=condition, complete=True)
+    journal = journal_of(spark, messages)
+    whole = deliveries_of(spark, filtered)
+    assert audit(journal, deliveries=whole, subscriptions=[wanted]).is_good
+    holed = deliveries_of(spark, filtered[:9] + filtered[10:])
+    result = audit(journal, deliveries=holed, subscriptions=[wanted])
+    assert found(result) == [(Kind.UNDELIVERED, f"{filtered[9][0]}|{filtered[9][1]}|")]
+
+
+def test_the_newest_messages_are_backlog_unless_the_subscription_is_complete(
+    spark: SparkSession,
+) -> None:
+    messages = healthy()
+    deliveries = deliveries_of(spark, messages[:-3])
+    journal = journal_of(spark, messages)
+    result = audit(journal, deliveries=deliveries, subscriptions=[Subscription(sub_id="s1")])
+    assert result.is_good
+    complete = Subscription(sub_id="s1", complete=True)
+    result = audit(journal, deliveries=deliveries, subscriptions=[complete])
+    assert result.counts[Kind.UNDELIVERED] == 3
+
+
+def test_a_conflated_subscription_may_skip_messages(spark: SparkSession) -> None:
+    messages = healthy()
+    deliveries = deliveries_of(spark, messages[::5])
+    conflated = Subscription(sub_id="s1", conflated=True)
+    journal = journal_of(spark, messages)
+    assert audit(journal, deliveries=deliveries, subscriptions=[conflated]).is_good
+
+
+def test_a_message_that_comes_after_its_discard_is_received_twice(spark: SparkSession) -> None:
+    messages = healthy()
+    repeated = [*messages[:50], messages[20], *messages[50:]]
+    result = audit(journal_of(spark, messages), deliveries=deliveries_of(spark, repeated))
+    assert found(result) == [(Kind.RECEIVED_TWICE, f"{ALICE}|11|")]
+    assert "discarded at 2026-01-31 09:30:42.125" in result.violations[0].detail
+
+
+def test_a_message_that_was_not_discarded_may_be_redelivered(spark: SparkSession) -> None:
+    messages = healthy()
+    again = [*messages[:50], *messages[40:]]
+    deliveries = deliveries_of(spark, again, discarded=False)
+    result = audit(journal_of(spark, messages), deliveries=deliveries)
+    assert result.is_good
+    assert (result.facts["received"], result.facts["redelivered"]) == (210, 10)
+
+
+def test_a_message_that_is_received_late_is_named(spark: SparkSession) -> None:
+    messages = healthy()
+    messages[61], messages[63] = messages[63], messages[61]
+    result = audit(journal_of(spark, healthy()), deliveries=deliveries_of(spark, messages))
+    assert found(result) == [(Kind.RECEIVED_OUT_OF_ORDER, f"{BOB}|31|")]
+    assert result.violations[0].detail == "received after sequence 32"
+
+
+def test_each_client_is_judged_by_itself(spark: SparkSession) -> None:
+    messages = healthy()
+    one = deliveries_of(spark, messages)
+    two = deliveries_of(spark, messages[:70] + messages[71:], client="other desk")
+    result = audit(
+        journal_of(spark, messages),
+        deliveries=one.union(two),
+        subscriptions=[Subscription(sub_id="s1")],
+    )
+    assert found(result) == [(Kind.UNDELIVERED, f"{messages[70][0]}|{messages[70][1]}|")]
+    assert result.violations[0].client == "other desk"
+
+
+def test_a_received_message_that_the_journal_does_not_have_is_named(spark: SparkSession) -> None:
+    messages = healthy()
+    result = audit(
+        journal_of(spark, messages[:90] + messages[91:]),
+        deliveries=deliveries_of(spark, messages),
+        subscriptions=[Subscription(sub_id="s1")],
+    )
+    assert found(result) == [(Kind.NOT_LOGGED, f"{ALICE}|46|")]
+
+
+def test_violations_are_counted_beyond_those_that_are_named(spark: SparkSession) -> None:
+    messages = healthy()
+    result = audit(journal_of(spark, [*messages, *messages[:30]]), limit=10)
+    assert result.counts[Kind.DUPLICATE] == 30
+    assert [each.position for each in result.violations] == list(range(201, 211))
+
+
+def test_a_missing_column_is_one_clear_line(spark: SparkSession) -> None:
+    journal = journal_of(spark, healthy()).drop("position", "data")
+    with pytest.raises(
+        UsageError, match=r"^journal has no column position; it has topic, bookmark"
+    ):
+        audit(journal)
+
+
+def test_subscriptions_need_deliveries_and_are_described_once(spark: SparkSession) -> None:
+    journal = journal_of(spark, [])
+    with pytest.raises(UsageError, match="no audit log of a subscriber"):
+        audit(journal, subscriptions=[Subscription(sub_id="s1")])
+    with pytest.raises(UsageError, match="the subscription 's1' is described twice"):
+        audit(
+            journal,
+            deliveries=deliveries_of(spark, []),
+            subscriptions=[Subscription(sub_id="s1")] * 2,
+        )

@@ -1,0 +1,130 @@
+"""Two journals are equal where replicas must be, and each difference is named."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from haclient.errors import UsageError
+from haclient.pyspark.audit import Audit, Kind
+from haclient.pyspark.reconcile import reconcile
+from haclient.pyspark.rows import COLUMNS, schema_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.row("AU3")
+
+Message = tuple[int, int, str]  # publisher, sequence, payload
+AT = datetime(2026, 1, 31, tzinfo=UTC)
+
+
+def messages(count: int = 150) -> list[Message]:
+    return [(n % 3 - 1, n // 3 + 1, f"data {n}") for n in range(count)]
+
+
+def interleaved(log: Sequence[Message], seed: int) -> list[Message]:
+    """The same messages in another order, in which each publisher keeps its own."""
+    rng = random.Random(seed)
+    waiting = {publisher: [e for e in log if e[0] == publisher] for publisher, _, _ in log}
+    mixed: list[Message] = []
+    while waiting:
+        publisher = rng.choice(sorted(waiting))
+        mixed.append(waiting[publisher].pop(0))
+        if not waiting[publisher]:
+            del waiting[publisher]
+    return mixed
+
+
+def journal_of(
+    spark: SparkSession, log: Sequence[Message], *, first_position: int = 1
+) -> DataFrame:
+    rows = [
+        ("t", f"{p % 2**64}|{s}|", p, s, position, AT, "publish", "k", None, data.encode())
+        for position, (p, s, data) in enumerate(log, first_position)
+    ]
+    return spark.createDataFrame(rows, schema_ddl(COLUMNS))
+
+
+def found(result: Audit) -> list[tuple[Kind, str, str]]:
+    return sorted((each.kind, each.bookmark, each.detail) for each in result.violations)
+
+
+def test_replicas_may_interleave_publishers_differently(spark: SparkSession) -> None:
+    log = messages()
+    result = reconcile(journal_of(spark, log), journal_of(spark, interleaved(log, 1)))
+    assert result.is_good
+    assert (result.facts["left_messages"], result.facts["right_messages"]) == (150, 150)
+
+
+def test_a_message_that_only_one_replica_has_is_named(spark: SparkSession) -> None:
+    log = messages()
+    mine, others = log[:75] + log[76:], interleaved(log[:60] + log[61:], 2)
+    result = reconcile(journal_of(spark, mine), journal_of(spark, others), names=("A", "B"))
+    assert found(result) == [
+        (Kind.MISSING_IN_REPLICA, "18446744073709551615|21|", "missing in B"),
+        (Kind.MISSING_IN_REPLICA, "18446744073709551615|26|", "missing in A"),
+    ]
+
+
+def test_the_first_message_in_another_order_is_named(spark: SparkSession) -> None:
+    log = messages()
+    broken = interleaved(log, 3)
+    places = [i for i, entry in enumerate(broken) if entry[0] == 1]
+    for i, j in ((places[20], places[21]), (places[30], places[33])):
+        broken[i], broken[j] = broken[j], broken[i]
+    result = reconcile(journal_of(spark, log), journal_of(spark, broken), names=("A", "B"))
+    assert found(result) == [
+        (Kind.REPLICA_ORDER, "1|21|", "in this place B has sequence 22, A has 21")
+    ]
+
+
+def test_other_content_under_the_same_bookmark_is_named(spark: SparkSession) -> None:
+    log = messages()
+    changed = interleaved([(p, s, "other" if (p, s) == (0, 9) else d) for p, s, d in log], 4)
+    frames = journal_of(spark, log), journal_of(spark, changed)
+    result = reconcile(*frames, names=("A", "B"))
+    assert found(result) == [
+        (Kind.CONTENT, "0|9|", "A and B hold different messages under this bookmark")
+    ]
+    assert reconcile(*frames, content=False).is_good
+
+
+def test_a_missing_message_does_not_hide_other_content_beside_it(spark: SparkSession) -> None:
+    log = messages()
+    changed = [(p, s, "other" if (p, s) == (0, 9) else d) for p, s, d in log if (p, s) != (0, 10)]
+    result = reconcile(journal_of(spark, log), journal_of(spark, changed))
+    assert [(kind, bookmark) for kind, bookmark, _ in found(result)] == [
+        (Kind.MISSING_IN_REPLICA, "0|10|"),
+        (Kind.CONTENT, "0|9|"),
+    ]
+
+
+def test_what_one_instance_has_removed_is_not_compared(spark: SparkSession) -> None:
+    log = messages()
+    kept = journal_of(spark, log[60:], first_position=61)
+    assert reconcile(journal_of(spark, log), kept).is_good
+    holed = journal_of(spark, log[60:90] + log[91:], first_position=61)
+    result = reconcile(journal_of(spark, log), holed)
+    assert found(result) == [
+        (Kind.MISSING_IN_REPLICA, "18446744073709551615|31|", "missing in right")
+    ]
+
+
+def test_the_newest_messages_of_instances_at_work_are_behind(spark: SparkSession) -> None:
+    log = messages()
+    frames = journal_of(spark, log), journal_of(spark, log[:-4])
+    assert reconcile(*frames).counts[Kind.MISSING_IN_REPLICA] == 4
+    result = reconcile(*frames, is_live=True)
+    assert result.is_good
+    assert (result.facts["right_behind"], result.facts["left_behind"]) == (4, 0)
+
+
+def test_content_needs_its_columns(spark: SparkSession) -> None:
+    journal = journal_of(spark, messages(3))
+    with pytest.raises(UsageError, match=r"^B has no column data; it has"):
+        reconcile(journal, journal.drop("data"), names=("A", "B"))

@@ -1,0 +1,168 @@
+"""The report: one page that needs nothing else, tables, and a verdict for machines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typing_extensions import override
+
+from haclient.pyspark.audit import Audit, Kind, Violation
+from haclient.pyspark.reports import MAX_TABLE_ROWS, Series, plot, render, write_report
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+START = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
+Rows = list[dict[str, Any]]
+EVIL = "<script>alert('x')</script>&\"<svg onload=1>"
+
+
+class Page(HTMLParser):
+    """The tags of a page, which must all be closed, and what they refer to."""
+
+    VOID = frozenset({"meta"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.references: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    @override
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.references += [f"{name}={value}" for name, value in attrs if name in {"src", "href"}]
+        assert not any(name.startswith("on") for name, _ in attrs)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    @override
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    @override
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    @override
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def bad(detail: str = "logged before at position 3", count: int = 1) -> Audit:
+    violation = Violation(
+        kind=Kind.DUPLICATE,
+        bookmark="7|31|",
+        topic=EVIL,
+        position=121,
+        timestamp=START,
+        client="desk",
+        sub_id="s1",
+        detail=detail,
+    )
+    counts = {Kind.DUPLICATE: count, Kind.LOST: 0}
+    return Audit(counts=counts, violations=[violation] * count, facts={"messages": 1_234_567})
+
+
+def test_a_good_page_says_what_was_looked_for() -> None:
+    result = Audit(counts={Kind.DUPLICATE: 0, Kind.LOST: 0}, facts={"messages": 5})
+    page = Page(render(result, {}, title="Nightly"))
+    assert "Good." in page.text
+    assert "Looked for: duplicate, lost." in page.text
+    assert "table" in page.tags
+
+
+def test_a_bad_page_names_every_violation_with_its_message() -> None:
+    page = Page(render(bad(), {}, title="Nightly"))
+    assert "Bad. 1 violation: 1 duplicate." in page.text
+    assert "7|31|" in page.text
+    assert "logged before at position 3" in page.text
+    assert "1,234,567" in page.text
+
+
+def test_a_page_needs_nothing_but_itself_and_escapes_every_text() -> None:
+    rows: Rows = [{"stage": EVIL, "start": START, "p50": 1.0, "p95": 2.0, "p99": 3.0, "max": 4.0}]
+    lag: Rows = [
+        {"client": EVIL, "sub_id": EVIL, "start": START, "backlog": 3, "seconds_behind": None}
+    ]
+    publishers: Rows = [
+        {
+            "publisher_id": -7,
+            "rows": 3,
+            "first_sequence": 1,
+            "last_sequence": 3,
+            "first_position": 1,
+            "last_position": 3,
+        }
+    ]
+    tables = {"latency": rows, "lag": lag, "publishers": publishers}
+    page = Page(render(bad(EVIL), tables, title=EVIL))
+    assert "script" not in page.tags
+    assert "link" not in page.tags
+    assert page.references == []
+    assert page.text.count(EVIL) >= 5
+    assert f"{2**64 - 7}|3|" in page.text
+
+
+def test_a_page_shows_the_first_violations_of_many() -> None:
+    text = render(bad(count=MAX_TABLE_ROWS + 50), {}, title="Nightly")
+    assert text.count("7|31|") == MAX_TABLE_ROWS
+    assert f"The first {MAX_TABLE_ROWS} of {MAX_TABLE_ROWS + 50}." in text
+
+
+def test_a_plot_draws_each_line_within_its_frame() -> None:
+    points = [(1000.0 + n, float(n % 7)) for n in range(50)]
+    svg = plot([Series("p50", points), Series("p99", [(1010.0, 3.0)]), Series("no", [])], str)
+    assert (svg.count("<polyline"), svg.count("<circle")) == (1, 1)
+    (line,) = re.findall(r'points="([^"]*)"', svg)
+    pairs = [tuple(map(float, pair.split(","))) for pair in line.split()]
+    assert len(pairs) == 50
+    assert all(0 <= x <= 860 and 0 <= y <= 220 for x, y in pairs)
+    assert pairs[0][0] < pairs[-1][0]
+    assert pairs[6][1] < pairs[0][1]  # a greater value is higher up
+    assert "no" not in re.sub(r"<[^>]*>", " ", svg).split()
+
+
+@pytest.mark.parametrize("value", [0.0, 5.0, -3.0])
+def test_a_plot_of_one_moment_and_one_value_is_drawn(value: float) -> None:
+    assert "<circle" in plot([Series("p50", [(1000.0, value)])], str)
+
+
+def test_a_plot_without_values_says_so() -> None:
+    assert "Nothing was measured" in plot([Series("p50", [(1.0, None)])], str)
+
+
+def test_a_report_is_a_page_tables_and_a_verdict_that_names_the_page(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    result = bad()
+    ddl = (
+        "publisher_id BIGINT, rows BIGINT, first_sequence BIGINT, last_sequence BIGINT, "
+        "first_position BIGINT, last_position BIGINT, suspect_runs BIGINT, overlaps BOOLEAN"
+    )
+    publishers = [(n, n, 1, n, 1, n, 0, False) for n in range(1, 400)]
+    result.tables["publishers"] = spark.createDataFrame(publishers, ddl)
+    result.facts["until"] = START + timedelta(hours=1)
+    folder = tmp_path / "new" / "report"
+    returned = write_report(result, folder, title="Nightly")
+    verdict = json.loads((folder / "verdict.json").read_text())
+    assert verdict == returned
+    assert (verdict["verdict"], verdict["violations"]) == ("bad", {"duplicate": 1, "lost": 0})
+    assert verdict["facts"]["until"] == "2026-01-31T10:30:00+00:00"
+    page = (folder / "report.html").read_bytes()
+    assert verdict["report_sha256"] == hashlib.sha256(page).hexdigest()
+    assert "399|1|" in page.decode()  # the busiest publisher
+    assert spark.read.parquet(f"{folder}/tables/publishers").count() == 399
+    (row,) = spark.read.parquet(f"{folder}/tables/violations").collect()
+    assert (row.kind, row.bookmark, row.position) == ("duplicate", "7|31|", 121)
