@@ -48,7 +48,9 @@ MINIMUM: Final[dict[str, tuple[int, int]]] = {
 MINIMUM_JAVA: Final = 17
 """What pyspark 4 asks for."""
 
-SOURCES: Final[dict[str, str]] = {}
+SOURCES: Final[dict[str, str]] = {
+    "haclient.pyspark.journal": "JournalDataSource",
+}
 """By module, the class of every data source."""
 
 _PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"

@@ -1,0 +1,585 @@
+"""`format("amps-journal")`: the journal files of the reference broker as a batch or a stream.
+
+Where the files can be read by all workers this is by far the fastest way to a log: no broker takes
+part, and a range of positions is split by bytes. The driver fixes the range and plans splits by the
+manifests of the segments; a task reads its bytes and yields Arrow batches.
+
+An offset of a stream is a position and the identity of the log (see `journal_log`), so that a
+stream never continues silently in another log. PySpark keeps one reader for each query and pickles
+it into the tasks; tasks use its settings alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+from typing_extensions import override
+
+from haclient.errors import UsageError
+from haclient.pyspark.journal_log import (
+    DataLoss,
+    JournalLog,
+    Piece,
+    Place,
+    plan_splits,
+    read_pieces,
+)
+from haclient.pyspark.journal_records import MAX_POSITION, RowRange, Topics, record_offsets, rows_of
+from haclient.pyspark.options import OptionReader
+from haclient.pyspark.rows import check_schema, schema_ddl, select_columns
+from haclient_stores.bookmark import (
+    Bookmark,
+    BookmarkList,
+    BookmarkRange,
+    MostRecent,
+    Now,
+    Timestamp,
+    parse_bookmark,
+)
+
+FORMAT: Final = "amps-journal"
+
+BATCH_ROWS: Final = 10_000
+"""Rows of an Arrow batch: the fastest of 2 000, 10 000 and 50 000."""
+
+MAX_PARTITION_BYTES: Final = 128 * 2**20
+"""A task costs 60 ms of CPU, as much as 50 000 rows: it should have more of them."""
+
+OFFSET_VERSION: Final = 1
+
+_OFFSET_WORDS: Final = {"earliest": "0", "latest": "0|1|"}
+"""The words of `startingOffsets`, as bookmarks."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """The options of the source.
+
+    Attributes:
+        path: The journal's directory.
+        instance: Name of the broker that has to have written it; `None` takes any.
+        topics: The topics that are wanted; empty means all.
+        pattern: Topics that it matches anywhere are wanted.
+        columns: Names of the columns, in order.
+        start: Where reading begins: a bookmark in its wire form.
+        start_position: The first position that is read, instead of `start`.
+        start_us: The first time that is read, in microseconds since 1970, instead of `start`.
+        end_position: The first position that is not read any more.
+        end_bookmark: The last message that is read.
+        end_us: The first time that is not read any more.
+        batch_rows: Rows of an Arrow batch, at most.
+        partition_bytes: Bytes of a split.
+        min_partitions: Splits are made smaller until there are so many.
+        fail_on_data_loss: Whether removed positions are an error.
+        has_pushdown: Whether filters of the query are used to read less.
+        limit: What one trigger of a stream reads.
+    """
+
+    path: Path
+    instance: str | None
+    topics: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+    columns: tuple[str, ...]
+    start: str | None
+    start_position: int | None
+    start_us: int | None
+    end_position: int
+    end_bookmark: Bookmark | None
+    end_us: int | None
+    batch_rows: int
+    partition_bytes: int
+    min_partitions: int
+    fail_on_data_loss: bool
+    has_pushdown: bool
+    limit: ReadLimit
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> JournalSettings:
+        """Read the options of a user.
+
+        Args:
+            options: The options.
+
+        Raises:
+            UsageError: One is missing, unknown, or has a value that cannot be.
+        """
+        read = OptionReader(FORMAT, options)
+        read.at_most_one("topic", "topicPattern")
+        read.at_most_one(
+            "startingBookmark", "startingOffsets", "startingPosition", "startingTimestamp"
+        )
+        read.at_most_one("endingBookmark", "endingPosition", "endingTimestamp")
+        read.at_most_one("maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger")
+        last = read.integer("endingPosition")
+        settings = cls(
+            path=Path(read.required("journalPath", "the --data directory of a broker")),
+            instance=read.text("instance"),
+            topics=read.names("topic"),
+            pattern=read.pattern("topicPattern"),
+            columns=select_columns(read.names("columns")),
+            start=_starting_bookmark(read),
+            start_position=read.integer("startingPosition"),
+            start_us=read.timestamp_us("startingTimestamp"),
+            end_position=MAX_POSITION if last is None else last + 1,
+            end_bookmark=_ending_bookmark(read),
+            end_us=read.timestamp_us("endingTimestamp"),
+            batch_rows=read.integer("batchRows", BATCH_ROWS),
+            partition_bytes=read.size("maxPartitionBytes", MAX_PARTITION_BYTES),
+            min_partitions=read.integer("minPartitions", 1),
+            fail_on_data_loss=read.flag("failOnDataLoss", default=True),
+            has_pushdown=read.flag("filterPushdown", default=False),
+            limit=_read_limit(read),
+        )
+        read.check_unknown()
+        return settings
+
+    def is_wanted(self, topic: str) -> bool:
+        """Whether a topic is wanted.
+
+        Args:
+            topic: Its name.
+        """
+        if self.pattern is not None:
+            return self.pattern.search(topic) is not None
+        return not self.topics or topic in self.topics
+
+    def open_log(self) -> JournalLog:
+        """The log as it is now."""
+        log = JournalLog(self.path, instance=self.instance)
+        log.refresh()
+        return log
+
+    def first_position(self, log: JournalLog, default: str) -> int:
+        """The position at which reading begins.
+
+        Args:
+            log: The log.
+            default: Where it begins if the options do not say: a bookmark in its wire form.
+
+        Raises:
+            DataLoss: The position or the bookmark is not there any more.
+        """
+        if self.start_position is not None:
+            if self.start_position < log.first_position and self.fail_on_data_loss:
+                raise log.removed(self.start_position)
+            return max(self.start_position, log.first_position)
+        if self.start_us is not None:
+            return log.position_of_time(self.start_us)
+        match parse_bookmark(default if self.start is None else self.start):
+            case Now():
+                return log.end_position
+            case Bookmark() | Timestamp() as bookmark:
+                return self._after(log, [bookmark])
+            case BookmarkList() as several:
+                return self._after(log, several)
+            case _:  # `_starting_bookmark` lets nothing else through
+                return log.first_position
+
+    def _after(self, log: JournalLog, bookmarks: Iterable[Bookmark | Timestamp]) -> int:
+        """The position after the earliest of some bookmarks."""
+        found: list[int] = []
+        for bookmark in bookmarks:
+            if isinstance(bookmark, Timestamp):
+                found.append(log.position_of_time(bookmark.microseconds))
+                continue
+            position = log.position_of_message(bookmark.publisher_id, bookmark.sequence)
+            if position is not None:
+                found.append(position + 1)
+            elif self.fail_on_data_loss:
+                raise DataLoss(
+                    f"{log.directory}: the message {bookmark} is not in the log: begin elsewhere, "
+                    "or read with failOnDataLoss=false from the oldest message on"
+                )
+            else:
+                found.append(log.first_position)
+        return min(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What one task reads.
+
+    Attributes:
+        pieces: Whole blocks of segments.
+        wanted: Positions and times of the rows.
+        topics: By topic id, the topics that are wanted.
+        has_all_topics: No record has another topic.
+    """
+
+    pieces: tuple[Piece, ...]
+    wanted: RowRange
+    topics: Mapping[int, str]
+    has_all_topics: bool
+
+
+class JournalDataSource(DataSource):
+    """The data source that `register` makes known as `amps-journal`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._settings = JournalSettings.read(options)
+
+    @classmethod
+    @override
+    def name(cls) -> str:
+        return FORMAT
+
+    @override
+    def schema(self) -> str:
+        return schema_ddl(self._settings.columns)
+
+    @override
+    def reader(self, schema: StructType) -> DataSourceReader:
+        settings = self._settings
+        check_schema(schema.names, settings.columns)
+        # PySpark fails a query whose reader has `pushFilters` while its own setting is off.
+        kind = FilteringJournalReader if settings.has_pushdown else JournalReader
+        return kind(settings)
+
+    @override
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        settings = self._settings
+        check_schema(schema.names, settings.columns)
+        if settings.end_bookmark or settings.end_us or settings.end_position != MAX_POSITION:
+            raise UsageError(
+                f"{FORMAT}: a stream has no end: leave endingBookmark, endingPosition and "
+                "endingTimestamp out, and use Trigger.AvailableNow to stop at the present end"
+            )
+        return JournalStreamReader(settings)
+
+
+class JournalReader(DataSourceReader):
+    """Reads a range that ends where the log ended when the query was planned.
+
+    Args:
+        settings: The options.
+    """
+
+    def __init__(self, settings: JournalSettings) -> None:
+        self._settings = settings
+        self._wanted: RowRange = RowRange()
+        self._is_pushed: list[Callable[[str], bool]] = []
+
+    @override
+    def partitions(self) -> list[InputPartition]:
+        settings = self._settings
+        log = settings.open_log()
+        end = min(settings.end_position, self._wanted.end_position, log.end_position)
+        if settings.end_bookmark is not None:
+            bookmark = settings.end_bookmark
+            position = log.position_of_message(bookmark.publisher_id, bookmark.sequence)
+            if position is None:
+                raise DataLoss(
+                    f"{log.directory}: endingBookmark {bookmark} is not in the log: end elsewhere"
+                )
+            end = min(end, position + 1)
+        wanted = self._wanted._replace(
+            first_position=max(settings.first_position(log, "0"), self._wanted.first_position),
+            end_position=end,
+        )
+        if settings.start_us is not None:
+            wanted = wanted._replace(from_us=max(wanted.from_us, settings.start_us))
+        if settings.end_us is not None:
+            wanted = wanted._replace(until_us=min(wanted.until_us, settings.end_us))
+        return plan(settings, log, wanted, self._is_wanted)
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_split(self._settings, cast("Split | None", partition.value))
+
+    def _is_wanted(self, topic: str) -> bool:
+        return self._settings.is_wanted(topic) and all(test(topic) for test in self._is_pushed)
+
+
+class FilteringJournalReader(JournalReader):
+    """Also reads less where the filters of a query allow it; PySpark applies them again."""
+
+    @override
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        for each in filters:
+            self._push(each)
+        return filters
+
+    def _push(self, condition: Filter) -> None:
+        now = self._wanted
+        column: object = getattr(condition, "attribute", None)
+        value: object = getattr(condition, "value", None)
+        match column, value:
+            case ("topic",), str(topic) if isinstance(condition, EqualTo):
+                self._is_pushed.append(topic.__eq__)
+            case ("topic",), _ if isinstance(condition, In):
+                self._is_pushed.append(frozenset[object](condition.value).__contains__)
+            case ("position",), int(number):
+                first, end = _bounds(condition, number)
+                self._wanted = now._replace(
+                    first_position=max(now.first_position, first),
+                    end_position=min(now.end_position, end),
+                )
+            case ("timestamp",), datetime() as time:
+                first, end = _bounds(condition, _microseconds(time))
+                self._wanted = now._replace(
+                    from_us=max(now.from_us, first), until_us=min(now.until_us, end)
+                )
+            case _:
+                pass  # PySpark applies it alone
+
+
+def _bounds(condition: Filter, value: int) -> tuple[int, int]:
+    """The first number for which a condition can hold, and the first after the last one."""
+    match condition:
+        case EqualTo():
+            return value, value + 1
+        case GreaterThan():
+            return value + 1, MAX_POSITION
+        case GreaterThanOrEqual():
+            return value, MAX_POSITION
+        case LessThan():
+            return -MAX_POSITION, value
+        case LessThanOrEqual():
+            return -MAX_POSITION, value + 1
+        case _:
+            return -MAX_POSITION, MAX_POSITION
+
+
+class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the log as it grows.
+
+    Args:
+        settings: The options.
+    """
+
+    def __init__(self, settings: JournalSettings) -> None:
+        self._settings = settings
+        self._target: int | None = None
+
+    @override
+    def __getstate__(self) -> dict[str, object]:
+        """For the tasks: they need no log."""
+        return {"_settings": self._settings, "_target": None}
+
+    @cached_property
+    def _log(self) -> JournalLog:
+        return self._settings.open_log()
+
+    @override
+    def initialOffset(self) -> dict[str, Any]:
+        self._log.refresh()
+        return encode_place(self._log.place(self._settings.first_position(self._log, "0|1|")))
+
+    @override
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return self._settings.limit
+
+    @override
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._log.refresh()
+        self._target = self._log.end_position
+
+    @override
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        log = self._log
+        log.refresh()
+        place = decode_place(start)
+        begin = self._begin(place)
+        end = log.end_position if self._target is None else self._target
+        match limit:
+            case ReadMaxRows(max_rows=count):
+                end = min(end, begin + count)
+            case ReadMaxBytes(max_bytes=count):
+                end = min(end, log.end_after_bytes(begin, count))
+            case _:
+                pass
+        # The same place as before, not one with a later start: there is nothing to read.
+        return start if end <= place.position else encode_place(log.place(end))
+
+    @override
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return encode_place(self._log.place(self._log.end_position))
+
+    @override
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        self._log.refresh()
+        begin = self._begin(decode_place(start))
+        last = decode_place(end)
+        self._log.check_identity(last)
+        wanted = RowRange(begin, last.position)
+        settings = self._settings
+        if settings.start_us is not None:  # a record of an earlier time never follows
+            wanted = wanted._replace(from_us=settings.start_us)
+        return plan(settings, self._log, wanted, settings.is_wanted)
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_split(self._settings, cast("Split | None", partition.value))
+
+    def _begin(self, place: Place) -> int:
+        fail = self._settings.fail_on_data_loss
+        begin = self._log.check_place(place, fail_on_data_loss=fail)
+        if begin > place.position:
+            _log.warning(
+                "%s: positions %d to %d were removed before they were read",
+                self._settings.path,
+                place.position,
+                begin - 1,
+            )
+        return begin
+
+
+def plan(
+    settings: JournalSettings,
+    log: JournalLog,
+    wanted: RowRange,
+    is_wanted: Callable[[str], bool],
+) -> list[InputPartition]:
+    """The splits of a range; one without bytes if it has no rows.
+
+    Args:
+        settings: The options.
+        log: The log.
+        wanted: Positions and times of the rows.
+        is_wanted: Whether a topic is wanted, by its name.
+    """
+    splits = plan_splits(log.manifests, wanted, is_wanted, settings.partition_bytes)
+    if len(splits) < settings.min_partitions:
+        size = sum(end - start for split in splits for _, start, end in split)
+        smaller = -(-size // settings.min_partitions)
+        splits = plan_splits(log.manifests, wanted, is_wanted, smaller)
+    topics = log.topics(is_wanted)
+    has_all = len(topics) == len(log.topics(lambda _: True))
+    return [InputPartition(Split(pieces, wanted, topics, has_all)) for pieces in splits or [()]]
+
+
+def read_split(settings: JournalSettings, split: Split | None) -> Iterator[pa.RecordBatch]:
+    """The rows of a split, as batches.
+
+    Args:
+        settings: The options.
+        split: What to read; PySpark plans `None` where there is nothing.
+
+    Raises:
+        DataLoss: A segment was removed since the query was planned.
+        StoreCorrupt: A block is damaged.
+        StoreError: A file cannot be read.
+    """
+    if split is None:
+        return
+    topics = Topics(split.topics, is_all=split.has_all_topics)
+    for piece in split.pieces:
+        try:
+            for data, base, blocks in read_pieces(settings.path, [piece]):
+                offsets = record_offsets(data, blocks, base=base)
+                batch = rows_of(data, offsets, settings.columns, wanted=split.wanted, topics=topics)
+                for start in range(0, batch.num_rows, settings.batch_rows):
+                    yield batch.slice(start, settings.batch_rows)
+        except DataLoss as error:
+            if settings.fail_on_data_loss:
+                raise
+            _log.warning("%s", error)
+
+
+def encode_place(place: Place) -> dict[str, Any]:
+    """A place as the offset of a stream.
+
+    Args:
+        place: The place.
+    """
+    return {
+        "version": OFFSET_VERSION,
+        "position": place.position,
+        "start": f"{place.start_id:016x}",
+    }
+
+
+def decode_place(offset: Mapping[str, Any]) -> Place:
+    """Read the offset of a stream back.
+
+    Args:
+        offset: The offset, as PySpark keeps it in the checkpoint.
+
+    Raises:
+        UsageError: It is of another source, or of a newer version.
+    """
+    match offset:
+        case {"version": int(version)} if version > OFFSET_VERSION:
+            raise UsageError(
+                f"{FORMAT}: the checkpoint has an offset of version {version}, but this version of "
+                f"haclient reads up to {OFFSET_VERSION}: use the newer one"
+            )
+        case {"version": int(), "position": int(position), "start": str(start)}:
+            return Place(position, int(start, 16))
+        case _:
+            raise UsageError(
+                f"{FORMAT}: the checkpoint is of another source (offset {dict(offset)}): give "
+                "this query a checkpoint of its own"
+            )
+
+
+def _starting_bookmark(read: OptionReader) -> str | None:
+    text = read.text("startingBookmark")
+    if text is None:
+        word = read.choice("startingOffsets", _OFFSET_WORDS, "")
+        return _OFFSET_WORDS.get(word)
+    wire = {"EPOCH": "0", "NOW": "0|1|"}.get(text.upper(), text)
+    wanted = "EPOCH, NOW, bookmarks, or a time such as 20260131T093000"
+    try:
+        point = parse_bookmark(wire)
+    except UsageError as error:
+        raise read.error("startingBookmark", wanted) from error
+    if isinstance(point, BookmarkRange | MostRecent):
+        raise read.error("startingBookmark", wanted)
+    return wire
+
+
+def _ending_bookmark(read: OptionReader) -> Bookmark | None:
+    text = read.text("endingBookmark")
+    if text is None:
+        return None
+    try:
+        return Bookmark.parse(text)
+    except UsageError as error:
+        raise read.error("endingBookmark", "the bookmark of one message") from error
+
+
+def _read_limit(read: OptionReader) -> ReadLimit:
+    rows = read.integer("maxMessagesPerTrigger") or read.integer("maxOffsetsPerTrigger")
+    count = read.size("maxBytesPerTrigger")
+    if rows is not None:
+        return ReadMaxRows(rows)
+    return ReadAllAvailable() if count is None else ReadMaxBytes(count)
+
+
+def _microseconds(time: datetime) -> int:
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(microseconds=1)
