@@ -23,6 +23,7 @@ HAS_EXTRA = find_spec("pyarrow") is not None and (
 collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py", "*/test_*.py"]
 
 HERE = Path(__file__).parent
+TIMEOUT_S = 600
 
 # An example waits while the JVM uses all processors.
 settings.register_profile("pyspark", deadline=None)
@@ -35,6 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.pyspark)
+            # The first test starts the JVM; on a busy machine that takes longer than the limit.
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
