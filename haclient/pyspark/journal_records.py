@@ -119,10 +119,12 @@ def record_offsets(data: bytes, blocks: Sequence[BlockHeader], *, base: int = 0)
     return found
 
 
-def _lengths(data: bytes) -> npt.NDArray[np.uint32]:
-    """The four bytes at every place of `data` as a number: a view, nothing is copied."""
-    size = max(0, len(data) - _LENGTH.size + 1)
-    return np.ndarray((size,), "<u4", data, strides=(1,))
+def _lengths_at(data: bytes, places: Integers) -> Integers:
+    """The four bytes at some places of `data` as numbers; of a place beyond its end, any number."""
+    size = max(1, len(data) - _LENGTH.size + 1)
+    # A view of every place. `take` would copy all of it first; an index does not.
+    every = np.ndarray((size,), "<u4", data, strides=(1,))
+    return every[np.minimum(places, size - 1)].astype(np.int64)
 
 
 def _fill_equal(
@@ -135,7 +137,7 @@ def _fill_equal(
     steps = np.arange(len(found)) - np.repeat(np.cumsum(counts) - counts, counts)
     places = np.repeat(starts, counts) + steps * np.repeat(length, counts)
     is_right = np.repeat(fits, counts)
-    is_right &= _lengths(data).take(places, mode="clip") == np.repeat(length, counts)
+    is_right &= _lengths_at(data, places) == np.repeat(length, counts)
     wrong = np.zeros(len(counts), np.bool_)
     wrong[np.repeat(np.arange(len(counts)), counts)[~is_right]] = True
     done: Flags = (fits & ~wrong) | ((counts == 0) & (starts == ends))
@@ -176,13 +178,12 @@ def _walk_lanes(data: bytes, at: Integers, limit: Integers) -> tuple[Integers, I
         at: Where the lanes begin; afterwards, where they ended.
         limit: Where they have to end.
     """
-    lengths = _lengths(data)
     active = np.flatnonzero(at < limit)
     lanes: list[Integers] = []
     places: list[Integers] = []
     while len(active):
         now = at[active]
-        step = lengths.take(now, mode="clip").astype(np.int64)
+        step = _lengths_at(data, now)
         # A lane that is not on a record any more would never end: it is led beyond its limit.
         step[step < RECORD_HEADER_BYTES] = len(data)
         lanes.append(active)
@@ -247,9 +248,10 @@ def headers_at(data: bytes, offsets: Integers) -> npt.NDArray[np.void]:
         offsets: Where the records begin in them.
     """
     size = max(0, len(data) - RECORD_HEADER_BYTES + 1)
-    # The header at every place of the data: a view, of which the wanted ones are copied.
-    every = np.ndarray((size,), HEADER, data, strides=(1,))
-    return every[offsets]
+    # The 48 bytes at every place of the data: a view, of which the wanted ones are copied. They
+    # become structures afterwards, since numpy copies structures field by field.
+    every = np.ndarray((size,), f"V{RECORD_HEADER_BYTES}", data, strides=(1,))
+    return every[offsets].view(HEADER)
 
 
 class Topics:
