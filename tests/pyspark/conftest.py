@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 TIMEOUT_S = 600
 
 # An example waits while the JVM uses all processors.
-settings.register_profile("pyspark", deadline=None)
+settings.register_profile("pyspark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("pyspark")
 
 
