@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from haclient.pyspark.environment import check_installation, register
+    from haclient.pyspark.sink import publish_frame, publish_stream
 
-__all__ = ["check_installation", "register"]
+__all__ = ["check_installation", "publish_frame", "publish_stream", "register"]
 
 _HOMES = {
     "check_installation": "haclient.pyspark.environment",
+    "publish_frame": "haclient.pyspark.sink",
+    "publish_stream": "haclient.pyspark.sink",
     "register": "haclient.pyspark.environment",
 }
 

@@ -49,6 +49,7 @@ MINIMUM_JAVA: Final = 17
 """What pyspark 4 asks for."""
 
 SOURCES: Final[dict[str, str]] = {
+    "haclient.pyspark.amps": "AmpsDataSource",
     "haclient.pyspark.journal": "JournalDataSource",
 }
 """By module, the class of every data source."""

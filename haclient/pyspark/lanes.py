@@ -1,0 +1,278 @@
+"""Lanes: how rows become messages that can be published again without becoming two.
+
+The server drops a message whose publisher has sent a sequence as high before. So a row that is
+published twice ends once in the log, if both times it has the same publisher and the same sequence.
+The sink derives both from what does not change when a batch is repeated:
+
+* A *lane* is a publisher: `{prefix}-{query id}-{lane}`. There are as many as the user says, for
+  ever, and which one a row belongs to is a function of its content.
+* Within a lane the rows of one batch are put into an order that depends on nothing but their
+  content: by the order columns, then by everything that is published. Rows that are equal in all of
+  it may change places. (The order of arrival changes from one attempt to the next.)
+* Row i of a batch has the sequence `(batch id << 32) + i + 1`: gaps mean nothing to the server.
+
+Three checks make a mistake loud, since what the server drops it drops without a word:
+
+* `check_fence`: the publisher is in a later batch already. The checkpoint was rolled back or
+  copied.
+* `check_count` and `check_resume`: the server has more rows of this batch than the batch has, or
+  its last message has another digest. A message carries in its correlation id the chained digest of
+  all rows of the lane's batch up to its own: one message tells whether all before it are the same.
+* `Guard`: a file beside the checkpoint keeps what must not change between restarts.
+
+Everything here is pure: tables, numbers and text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Final, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from haclient.errors import HAClientError, UsageError
+
+LANE_COLUMN: Final = "_lane"
+"""The column in which `publish_stream` says where a row belongs; it is not published."""
+
+MAX_ROWS: Final = 2**32 - 1
+"""Rows of one batch in one lane."""
+
+MAX_BATCH_ID: Final = 2**30 - 1
+"""Batches of one query: a server's logon ack names at most sequence 2**62 - 1."""
+
+PUBLISHED: Final = ("topic", "data", "correlation_id")
+"""The columns of a row that make up its message; `data` is needed, the others may be missing."""
+
+_BITS: Final = 32
+_DIGEST_BYTES: Final = 8
+
+
+class Fenced(HAClientError):
+    """Another query, or a later state of this one, has published under the name of a lane."""
+
+
+class ChangedContent(HAClientError):
+    """A batch that is repeated has other rows than the ones that were published."""
+
+
+def lane_name(prefix: str, owner: str, lane: int) -> str:
+    """The name of the client that publishes a lane.
+
+    Args:
+        prefix: The user's.
+        owner: The id of the query, or of the job.
+        lane: Its number.
+    """
+    return f"{prefix}-{owner}-{lane}"
+
+
+def sequence_before(batch_id: int) -> int:
+    """The sequence below that of the first row of a batch.
+
+    Raises:
+        UsageError: No query gets so far.
+    """
+    if not 0 <= batch_id <= MAX_BATCH_ID:
+        raise UsageError(f"a batch id is 0 to {MAX_BATCH_ID}, not {batch_id}: begin a new query")
+    return batch_id << _BITS
+
+
+def check_fence(name: str, batch_id: int, seen: int) -> None:
+    """Check that the publisher of a lane is in no later batch.
+
+    Args:
+        name: The publisher.
+        batch_id: The batch that is to be published.
+        seen: The highest sequence that the server has seen of it.
+
+    Raises:
+        Fenced: It is.
+    """
+    if seen >= sequence_before(batch_id) + 2**_BITS:
+        raise Fenced(
+            f"{name} has published batch {(seen - 1) >> _BITS} already, and is to publish batch "
+            f"{batch_id}: the checkpoint was rolled back, or another query has a copy of it. Begin "
+            "with a new checkpoint; the server would drop these rows as duplicates"
+        )
+
+
+def rows_done(batch_id: int, sequence: int) -> int:
+    """How many rows of a batch lie at or below a sequence of their publisher.
+
+    Args:
+        batch_id: The batch.
+        sequence: The highest sequence that the server has, or has persisted.
+    """
+    return max(sequence - sequence_before(batch_id), 0)
+
+
+def check_resume(
+    name: str, batch_id: int, digests: Sequence[str], *, last: int, digest: str
+) -> None:
+    """Check that what the server has of a batch is the beginning of the batch as it is now.
+
+    Args:
+        name: The publisher.
+        batch_id: The batch.
+        digests: The chained digests of its rows, none where they are not kept.
+        last: The sequence of its last message in the log, 0 for none.
+        digest: The correlation id of that message.
+
+    Raises:
+        ChangedContent: It is not.
+    """
+    done = rows_done(batch_id, last)
+    if done and digests and (done > len(digests) or digests[done - 1] != digest):
+        raise ChangedContent(_changed(name, batch_id, f"row {done} of them is another one now"))
+
+
+def check_count(name: str, batch_id: int, count: int, seen: int) -> None:
+    """Check that the server has no more rows of a batch than the batch has now.
+
+    Args:
+        name: The publisher.
+        batch_id: The batch.
+        count: Rows of the batch in this lane.
+        seen: The highest sequence that the server has seen of this publisher.
+
+    Raises:
+        ChangedContent: It has more.
+        UsageError: A lane cannot have so many rows.
+    """
+    if count > MAX_ROWS:
+        raise UsageError(f"{name}: a lane has {MAX_ROWS} rows in a batch, not {count}: more lanes")
+    if rows_done(batch_id, seen) > count:
+        found = f"there were {rows_done(batch_id, seen)} rows, and there are {count} now"
+        raise ChangedContent(_changed(name, batch_id, found))
+
+
+def _changed(name: str, batch_id: int, found: str) -> str:
+    return (
+        f"{name}: batch {batch_id} was published in part and has other rows now ({found}): the "
+        "query is not a function of its input (uuid, rand, the time), or its source gave another "
+        "range. Use guarantee=exactly-once-staged for such a query"
+    )
+
+
+# -- rows -----------------------------------------------------------------------------
+
+
+def check_lane(table: pa.Table, lane: int) -> None:
+    """Check that all rows belong to the lane whose task has them.
+
+    Raises:
+        UsageError: One does not: rows were moved between partitions after `publish_stream`.
+    """
+    found = pc.unique(table[LANE_COLUMN]).to_pylist()
+    if any(each != lane for each in found):
+        raise UsageError(
+            f"the task of lane {lane} has rows of lanes {sorted(found, key=str)[:5]}: publish what "
+            "publish_stream or publish_frame returns, without another repartition"
+        )
+
+
+def ordered(table: pa.Table, order_by: Sequence[str]) -> pa.Table:
+    """The rows in the order in which they are published.
+
+    Args:
+        table: The rows of one lane.
+        order_by: The columns that come first; then everything that is published counts.
+
+    Raises:
+        UsageError: Arrow cannot order a column.
+    """
+    published = [each for each in PUBLISHED if each in table.column_names]
+    columns = list(dict.fromkeys([*order_by, *published]))
+    try:
+        indices = pc.sort_indices(table, sort_keys=[(each, "ascending") for each in columns])
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise UsageError(
+            f"the order columns {', '.join(order_by)} cannot be sorted ({error}): order by "
+            "numbers, text, times or bytes"
+        ) from error
+    result: pa.Table = table.take(indices)
+    return result
+
+
+def chained_digests(topics: Sequence[str] | str, bodies: Sequence[bytes]) -> list[str]:
+    """For each row a digest of it and of all rows before it, 16 hexadecimal digits.
+
+    Args:
+        topics: The topic of each row, or that of all.
+        bodies: What is published.
+    """
+    result: list[str] = []
+    each = b""
+    if isinstance(topics, str):
+        each = topics.encode()
+        for body in bodies:
+            each = blake2b(each + body, digest_size=_DIGEST_BYTES).digest()
+            result.append(each.hex())
+        return result
+    for topic, body in zip(topics, bodies, strict=True):
+        # The length keeps topic and body apart.
+        name = topic.encode()
+        head = b"%b%d|%b" % (each, len(name), name)
+        each = blake2b(head + body, digest_size=_DIGEST_BYTES).digest()
+        result.append(each.hex())
+    return result
+
+
+# -- what must not change between restarts -------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What decides publisher and sequence of a row, besides its content.
+
+    Attributes:
+        lanes: How many there are.
+        key: The expression that gives a row its lane, as text.
+        order_by: The order columns.
+        prefix: Of the publishers' names.
+    """
+
+    lanes: int
+    key: str
+    order_by: tuple[str, ...]
+    prefix: str
+
+    def to_json(self) -> bytes:
+        """The content of the file beside the checkpoint."""
+        return json.dumps({"version": 1, **asdict(self)}, indent=1).encode()
+
+    def check(self, content: bytes, path: str) -> None:
+        """Compare with what an earlier start has written.
+
+        Args:
+            content: Of the file.
+            path: Its path, for messages.
+
+        Raises:
+            UsageError: Something is different, or it is no such file.
+        """
+        try:
+            found = json.loads(content)
+            before = Guard(
+                int(found["lanes"]), found["key"], tuple(found["order_by"]), found["prefix"]
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path} is damaged ({error}): it is a guard of the sink") from error
+        for name, then in asdict(before).items():
+            now = getattr(self, name)
+            if then != now:
+                raise UsageError(
+                    f"{name} is {_shown(now)} and was {_shown(then)} when this checkpoint began "
+                    f"({path}): a batch that is repeated would be published twice. Keep it, or "
+                    "begin with a new checkpoint"
+                )
+
+
+def _shown(value: object) -> str:
+    parts = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+    return ", ".join(map(str, parts))

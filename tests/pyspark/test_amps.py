@@ -1,0 +1,188 @@
+"""The data source as PySpark calls it on the driver; nothing here needs a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import trio
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from haclient.client import Client
+from haclient.errors import PublishFailed, UsageError
+from haclient.pyspark.amps import AmpsDataSource
+from haclient.pyspark.sink import (
+    GUARD_FILE,
+    REFUSED_FILE,
+    LaneDone,
+    Task,
+    check_checkpoint,
+    check_lanes,
+    read_settings,
+    write_task,
+)
+from haclient_fake_server.testing.processes import BrokerProcess
+from haclient_stores.bookmark import EPOCH
+
+URI = "tcp://h:1/amps/json"
+
+
+def columns(**types: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in types.items()])
+
+
+ROWS = columns(data=BinaryType(), id=LongType())
+LANES = columns(data=BinaryType(), id=LongType(), _lane=IntegerType())
+PATIENT = {"flushTimeoutMs": "100000"}  # for a machine that is busy
+EXACTLY_ONCE = {
+    **PATIENT,
+    "uri": URI,
+    "topic": "t",
+    "guarantee": "exactly-once",
+    "lanes": "2",
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"uri": ""}, "the option uri is missing"),
+        ({"uri": "nowhere"}, "nowhere"),
+        ({"topic": ""}, "set the option topic, or give the rows a column topic"),
+        ({"guarantee": "exactly-once"}, "needs lanes: write what publish_stream"),
+        ({"guarantee": "twice"}, "guarantee has to be one of exactly-once"),
+        ({"flushTimeoutMs": "soon"}, "flushTimeoutMs has to be a whole number from 1 on"),
+        ({"onFailedWrite": "table"}, "the option failedWritesPath is missing"),
+        ({"onFailedWrite": "deadLetter"}, "the option deadLetterTopic is missing"),
+        ({"orderColumns": "x"}, "there is no column x to order by: data, id"),
+        ({"topik": "t"}, "unknown option topik: did you mean topic"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
+    given = {"uri": URI, "topic": "t", **options}
+    for write in (AmpsDataSource(given).writer, AmpsDataSource(given).streamWriter):
+        with pytest.raises(UsageError, match=message):
+            write(ROWS, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (columns(id=LongType()), "need a column data of type BINARY or STRING, found id"),
+        (columns(data=LongType()), "data has to be BINARY or STRING, found bigint"),
+        (columns(data=BinaryType(), topic=IntegerType()), "topic has to be STRING, found int"),
+    ],
+)
+def test_a_wrong_column_is_named(schema: StructType, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        AmpsDataSource({"uri": URI, "topic": "t"}).writer(schema, overwrite=False)
+
+
+def test_exactly_once_has_no_policy_but_to_fail_and_no_foreign_correlation_ids() -> None:
+    refused = {**EXACTLY_ONCE, "onFailedWrite": "deadLetter", "deadLetterTopic": "d"}
+    with pytest.raises(UsageError, match="onFailedWrite=deadLetter needs guarantee=at-least-once"):
+        read_settings(refused, LANES)
+    with_ids = columns(data=BinaryType(), correlation_id=StringType(), _lane=IntegerType())
+    assert not read_settings(EXACTLY_ONCE, with_ids).with_digests
+    assert read_settings(EXACTLY_ONCE, LANES).with_digests
+    with pytest.raises(UsageError, match="drop the column correlation_id, or set verifyResume"):
+        read_settings({**EXACTLY_ONCE, "verifyResume": "true"}, with_ids)
+
+
+def test_a_log_is_only_appended_to() -> None:
+    with pytest.raises(UsageError, match="nothing in a log can be overwritten"):
+        AmpsDataSource({"uri": URI, "topic": "t"}).writer(ROWS, overwrite=True)
+
+
+def test_each_lane_needs_a_task() -> None:
+    settings = read_settings(EXACTLY_ONCE, LANES)
+    check_lanes(settings, [LaneDone(1, 5, 0), LaneDone(0, 5, 5)])
+    for lanes in ([0], [0, 0], [0, 1, 2], []):
+        with pytest.raises(UsageError, match="2 lanes need a task each, found the tasks"):
+            check_lanes(settings, [LaneDone(lane, 5, 0) for lane in lanes])
+    check_lanes(read_settings({"uri": URI, "topic": "t"}, ROWS), [LaneDone(0, 5, 0), None])
+
+
+@pytest.mark.row("SK6")
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "{}/"])
+def test_the_guard_is_kept_beside_the_checkpoint(tmp_path: Path, form: str) -> None:
+    options = {**EXACTLY_ONCE, "laneKey": "id", "checkpointLocation": form.format(tmp_path / "c")}
+    check_checkpoint(read_settings(options, LANES))
+    check_checkpoint(read_settings(options, LANES))
+    assert (tmp_path / "c" / GUARD_FILE).exists()
+    with pytest.raises(UsageError, match="lanes is 3 and was 2 when this checkpoint began"):
+        check_checkpoint(read_settings({**options, "lanes": "3"}, LANES))
+
+
+@pytest.mark.row("SK8")
+def test_a_query_with_refused_rows_does_not_go_on(tmp_path: Path) -> None:
+    options = {**EXACTLY_ONCE, "topic": "/AMPS/x", "checkpointLocation": str(tmp_path)}
+    rows = pa.record_batch(
+        {"data": [b"a", b"b"], "id": [1, 2], "_lane": pa.array([0, 0], pa.int32())}
+    )
+    with BrokerProcess() as broker:
+        settings = read_settings({**options, "uri": broker.uri}, LANES)
+        check_checkpoint(settings)
+        with pytest.raises(PublishFailed, match="row 1: not entitled"):
+            write_task(settings, Task("query", 0, 7), iter([rows]))
+        # The server has seen the rows: without the file, these would succeed and publish nothing.
+        for go_on in (
+            lambda: write_task(settings, Task("query", 0, 7), iter([rows])),
+            lambda: check_checkpoint(settings),
+        ):
+            with pytest.raises(UsageError, match=rf'"batch": 7.*then remove .*{REFUSED_FILE}'):
+                go_on()
+
+
+@pytest.mark.row("SK8")
+def test_a_batch_with_refused_rows_is_not_committed() -> None:
+    rows = pa.record_batch({"data": [b"a"], "_lane": pa.array([0], pa.int32())})
+    with BrokerProcess() as broker:
+        given = {**EXACTLY_ONCE, "uri": broker.uri, "topic": "/AMPS/x", "lanes": "1"}
+        settings = read_settings(given, LANES)
+        done = write_task(settings, Task("job", 0, 0), iter([rows]))
+        with pytest.raises(PublishFailed, match="row 1: not entitled"):
+            check_lanes(settings, [done])
+
+
+@pytest.mark.row("SK8")
+def test_refused_rows_go_to_a_table_or_to_a_dead_letter_topic(tmp_path: Path) -> None:
+    topics = ["orders", "/AMPS/x", "orders"]
+    rows = pa.record_batch({"data": [b"a", b"b", b"c"], "topic": topics})
+    schema = columns(data=BinaryType(), topic=StringType())
+    with BrokerProcess() as broker:
+
+        def write(**options: str) -> None:
+            settings = read_settings({**PATIENT, "uri": broker.uri, **options}, schema)
+            assert write_task(settings, Task("job", 0, 0), iter([rows])).rows == 3
+
+        with pytest.raises(PublishFailed, match="has refused 1 rows, the first one: not entitled"):
+            write()
+        write(onFailedWrite="table", failedWritesPath=str(tmp_path / "refused"))
+        (file,) = (tmp_path / "refused").iterdir()
+        assert pq.read_table(file).to_pylist() == [
+            {"topic": "/AMPS/x", "data": b"b", "reason": "not entitled"}
+        ]
+        write(onFailedWrite="deadLetter", deadLetterTopic="dead")
+        found = trio.run(first_dead_letter, broker.uri)
+    assert found == ("dead", "b")
+
+
+async def first_dead_letter(uri: str) -> tuple[str, str]:
+    """The first message of the dead letter topic."""
+    async with Client("reader") as client:
+        await client.connect(uri)
+        await client.logon()
+        async with client.bookmark_stream("dead", sub_id="s", bookmark=EPOCH) as stream:
+            message = await anext(stream)
+            return message.topic, message.text

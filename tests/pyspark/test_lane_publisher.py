@@ -1,0 +1,194 @@
+"""Publishing a task's rows, without a session and with real brokers."""
+
+from __future__ import annotations
+
+import pytest
+import trio.testing
+
+from haclient.client import Client
+from haclient.errors import DisconnectedError, PublishFailed, TimedOut, UsageError
+from haclient.protocol.commands import Command
+from haclient.pyspark.lane_publisher import (
+    Rows,
+    Target,
+    publish_at_least_once,
+    publish_exactly_once,
+)
+from haclient.pyspark.lanes import ChangedContent, Fenced, sequence_before
+from haclient_fake_server.config import BrokerConfig, parse_log_topic
+from haclient_fake_server.server import BrokerServer
+from haclient_stores.bookmark import EPOCH
+from support.broker import running_broker
+from support.peer import Server, listening, together
+
+NAME = "lane-0"
+CONFIG = BrokerConfig(ack_interval_s=0.05)
+
+
+def target(broker: BrokerServer, *, verifies: bool | None = None) -> Target:
+    return Target((f"{broker.uris[0]}/amps/json",), verifies=verifies)
+
+
+def rows(count: int, *, changed: int | None = None) -> Rows:
+    bodies = [b"%d" % number for number in range(count)]
+    if changed is not None:
+        bodies[changed] = b"changed"
+    return Rows("orders", bodies)
+
+
+async def logged(broker: BrokerServer, topic: str = "orders") -> list[bytes]:
+    found: list[bytes] = []
+    async with Client("reader") as client:
+        await client.connect(f"{broker.uris[0]}/amps/json")
+        await client.logon()
+        command = Command("subscribe", topic=topic, bookmark=EPOCH, ack_type="completed")
+        async for message in await client.execute(command):
+            if message.kind == "ack":
+                break
+            found.append(message.data)
+    return found
+
+
+async def publish_some(broker: BrokerServer, made: Rows, count: int, batch: int = 0) -> None:
+    """What an attempt leaves that ends after some rows."""
+    part = made.slice(0, count)
+    await publish_exactly_once(NAME, batch, part, target(broker), with_digests=True)
+
+
+@pytest.mark.row("SK4")
+async def test_an_attempt_continues_above_what_is_persisted() -> None:
+    async with running_broker(CONFIG) as broker:
+        made = rows(100)
+        await publish_some(broker, made, 40)
+        for expected in (40, 100):
+            done = await publish_exactly_once(NAME, 0, made, target(broker), with_digests=True)
+            assert done == expected
+        assert await logged(broker) == made.bodies
+
+
+@pytest.mark.row("SK4")
+@pytest.mark.parametrize("changed", [0, 20, 39])
+async def test_a_row_that_has_changed_is_noticed_wherever_it_is(changed: int) -> None:
+    async with running_broker(CONFIG) as broker:
+        await publish_some(broker, rows(100), 40)
+        again = rows(100, changed=changed)
+        with pytest.raises(ChangedContent, match="row 40 of them is another one now"):
+            await publish_exactly_once(NAME, 0, again, target(broker), with_digests=True)
+        assert await logged(broker) == rows(40).bodies
+
+
+async def test_without_digests_only_the_number_of_rows_is_compared() -> None:
+    async with running_broker(CONFIG) as broker:
+        where = target(broker, verifies=False)
+        await publish_exactly_once(NAME, 0, rows(40), where, with_digests=False)
+        again = rows(40, changed=3)
+        assert await publish_exactly_once(NAME, 0, again, where, with_digests=False) == 40
+        with pytest.raises(ChangedContent, match="there were 40 rows, and there are 39 now"):
+            await publish_exactly_once(NAME, 0, rows(39), where, with_digests=False)
+
+
+@pytest.mark.row("SK5")
+async def test_a_later_batch_fences_an_earlier_one() -> None:
+    async with running_broker(CONFIG) as broker:
+        await publish_some(broker, rows(10), 10, batch=2)
+        with pytest.raises(Fenced, match="has published batch 2 already"):
+            await publish_some(broker, rows(10), 10, batch=1)
+        await publish_some(broker, rows(10), 10, batch=3)
+        assert len(await logged(broker)) == 20
+
+
+@pytest.mark.row("SK2")
+async def test_refused_rows_are_named() -> None:
+    async with running_broker(CONFIG) as broker:
+        made = Rows(["orders", "/AMPS/x", "orders"], [b"a", b"b", b"c"])
+        with pytest.raises(PublishFailed, match=r"refused 1 of 3 rows \(row 2: not entitled\)"):
+            await publish_exactly_once(NAME, 0, made, target(broker), with_digests=True)
+
+
+async def test_a_topic_that_the_server_does_not_record_is_noticed() -> None:
+    config = BrokerConfig(log_topics=(parse_log_topic("other"),))
+    async with running_broker(config) as broker:
+        with pytest.raises(PublishFailed, match="is not in the server's transaction log"):
+            await publish_exactly_once(NAME, 0, rows(2), target(broker), with_digests=True)
+
+
+async def test_each_server_that_does_not_take_the_connection_is_named() -> None:
+    async with running_broker(CONFIG) as broker:
+        nobody = "tcp://u:secret@127.0.0.1:1/amps/json"
+        both = Target((nobody, *target(broker).uris))
+        await publish_exactly_once(NAME, 0, rows(2), both, with_digests=True)
+        assert len(await logged(broker)) == 2
+        with pytest.raises(DisconnectedError, match=r"no server takes lane-0: 127") as caught:
+            await publish_exactly_once(NAME, 0, rows(2), Target((nobody,)), with_digests=True)
+        assert "secret" not in str(caught.value)
+
+
+async def test_a_server_that_persists_nothing_is_not_waited_for(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001  # sets the clock
+) -> None:
+    async with listening() as server:
+        where = Target((server.uri,), verifies=False, timeout_s=3)
+
+        async def publish() -> None:
+            with pytest.raises(TimedOut, match="did not answer within 3 s"):
+                await publish_exactly_once(NAME, 0, rows(2), where, with_digests=False)
+
+        async def answer() -> None:
+            peer = await server.accept()
+            await peer.log_on()
+            for number in (1, 2):
+                await peer.expect("publish", sequence=number)
+            await peer.expect("flush")
+            await peer.persisted(1)  # progress: it waits once more
+            await peer.expect("flush")
+
+        await together(publish, answer)
+
+
+@pytest.mark.parametrize("verifies", [None, True])
+async def test_a_server_that_answers_no_queries_is_trusted_unless_that_is_forbidden(
+    verifies: bool | None,  # noqa: FBT001  # a parameter
+) -> None:
+    async with listening() as server:
+        await trust(server, verifies=verifies)
+
+
+async def trust(server: Server, *, verifies: bool | None) -> None:
+    where = Target((server.uri,), verifies=verifies)
+
+    async def publish() -> None:
+        if verifies:
+            with pytest.raises(UsageError, match="verifyResume=true needs a server that answers"):
+                await publish_exactly_once(NAME, 1, rows(2), where, with_digests=True)
+        else:
+            assert await publish_exactly_once(NAME, 1, rows(2), where, with_digests=True) == 1
+
+    async def answer() -> None:
+        peer = await server.accept()
+        await peer.log_on(seen=sequence_before(1) + 2, persisted=sequence_before(1) + 1)
+        await peer.refuse(await peer.expect("sow", topic="/HACLIENT/publisher"), "invalid topic")
+        if not verifies:
+            await peer.expect("publish", sequence=sequence_before(1) + 2, data=b"1")
+            await peer.ack(await peer.expect("flush", ack_type="persisted"), "persisted")
+
+    await together(publish, answer)
+
+
+@pytest.mark.row("SK3")
+async def test_at_least_once_drops_nothing_whatever_was_published_before() -> None:
+    async with running_broker(CONFIG) as broker:
+        for _ in range(2):
+            batches = [rows(3), rows(2)]
+            found = await publish_at_least_once(NAME, batches, target(broker), keeps_refused=False)
+            assert found == (5, [])
+        assert len(await logged(broker)) == 10
+
+
+@pytest.mark.row("SK8")
+async def test_at_least_once_returns_refused_rows_where_they_are_kept() -> None:
+    async with running_broker(CONFIG) as broker:
+        made = [rows(2), Rows(["orders", "/AMPS/x"], [b"a", b"b"])]
+        count, refused = await publish_at_least_once(NAME, made, target(broker), keeps_refused=True)
+        assert (count, [(each.topic, each.data) for each in refused]) == (4, [("/AMPS/x", b"b")])
+        with pytest.raises(PublishFailed, match="has refused 1 rows, the first one: not entitled"):
+            await publish_at_least_once(NAME, made, target(broker), keeps_refused=False)
