@@ -6,6 +6,7 @@ adds, of Python and of Java, are kept as the cause.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
@@ -24,6 +25,10 @@ _SETTINGS: Final = {
 }
 
 
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_DEFAULT_PARTITIONS: Final = "200"
+
+
 class JobFailed(HAClientError):
     """A job on Apache Spark has failed; the message is the line that says why."""
 
@@ -31,6 +36,8 @@ class JobFailed(HAClientError):
 @contextmanager
 def job_session(master: str | None = None) -> Generator[SparkSession]:
     """A session with our data sources, which is stopped at the end.
+
+    A session that this program has already is used and left running.
 
     Args:
         master: Where to run, such as `local[2]` or `spark://host:7077`; by default what
@@ -40,19 +47,30 @@ def job_session(master: str | None = None) -> Generator[SparkSession]:
         JobFailed: A job has failed within.
         UsageError: Something is missing on a worker.
     """
-    builder = SparkSession.builder.appName("haclient")
-    if master is not None:
-        builder = builder.master(master)
-    for name, value in _SETTINGS.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    running = SparkSession.getActiveSession()
+    spark = running or _start(master)
     try:
         register(spark)
         yield spark
     except PySparkException as error:
         raise JobFailed(reason_of(str(error))) from error
     finally:
-        spark.stop()
+        if running is None:
+            spark.stop()
+
+
+def _start(master: str | None) -> SparkSession:
+    builder = SparkSession.builder.appName("haclient")
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in _SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    is_local = str(spark.conf.get("spark.master", "")).startswith("local")
+    if is_local and spark.conf.get(_PARTITIONS) == _DEFAULT_PARTITIONS:
+        # Each costs some 60 ms: 200 of them are a minute for each pass over a few summaries.
+        spark.conf.set(_PARTITIONS, str(2 * (os.cpu_count() or 1)))
+    return spark
 
 
 def reason_of(text: str) -> str:

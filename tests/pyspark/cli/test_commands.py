@@ -1,4 +1,4 @@
-"""The commands `haclient pyspark ...`, as processes: output, files and exit codes."""
+"""The commands `haclient pyspark ...`: output, files and exit codes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from haclient.cli.app import run
 from haclient.pyspark.jobs import export
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 from haclient.stores import LoggedBookmarkStore
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 START = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
 
 Messages = list[tuple[int, str]]  # sequence, data
+Archive = Callable[[str, Messages], str]
 
 
 def journal_of(spark: SparkSession, messages: Messages) -> DataFrame:
@@ -38,7 +40,7 @@ def journal_of(spark: SparkSession, messages: Messages) -> DataFrame:
 
 
 @pytest.fixture
-def archive(spark: SparkSession, tmp_path: Path) -> Callable[[str, Messages], str]:
+def archive(spark: SparkSession, tmp_path: Path) -> Archive:
     def make(name: str, messages: Messages) -> str:
         export(journal_of(spark, messages), str(tmp_path / name))
         return str(tmp_path / name)
@@ -46,13 +48,40 @@ def archive(spark: SparkSession, tmp_path: Path) -> Callable[[str, Messages], st
     return make
 
 
-def haclient(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run one command in a process of its own, with a session of its own."""
+class Done(NamedTuple):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Haclient = Callable[..., Done]
+
+
+@pytest.fixture
+def haclient(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Haclient:
+    """Run a command in the session of the tests."""
+    assert spark.getActiveSession() is not None
+
+    def run_command(*words: str) -> Done:
+        capsys.readouterr()
+        code = run(["pyspark", *words])
+        return Done(code, *capsys.readouterr())
+
+    return run_command
+
+
+def test_a_command_in_a_process_of_its_own_starts_and_stops_a_session(tmp_path: Path) -> None:
+    (tmp_path / "one.bm").write_bytes(b"nothing")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "haclient", "pyspark", *words]
-    if words[-1] != "--help":
-        command += ["--master", "local[2]"]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    command = [sys.executable, "-m", "haclient", "pyspark", "fleet", str(tmp_path / "one.bm")]
+    done = subprocess.run(
+        [*command, "--master", "local[1]", "--json"],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "neither a bookmark store" in json.loads(done.stdout)["error"]
 
 
 GOOD = [(n, f"order {n}") for n in range(1, 7)]
@@ -60,7 +89,7 @@ GOOD = [(n, f"order {n}") for n in range(1, 7)]
 
 @pytest.mark.row("AU8")
 def test_an_audit_ends_with_4_and_names_what_is_wrong(
-    archive: Callable[[str, Messages], str], tmp_path: Path
+    archive: Archive, haclient: Haclient, tmp_path: Path
 ) -> None:
     bad = archive("bad", [*GOOD[:4], GOOD[1], *GOOD[4:]])
     done = haclient("audit", bad, "--output", str(tmp_path / "report"))
@@ -74,16 +103,14 @@ def test_an_audit_ends_with_4_and_names_what_is_wrong(
     assert (verdict["verdict"], verdict["violations"]["duplicate"]) == ("bad", 1)
 
 
-def test_a_good_audit_is_one_object_and_ends_with_0(
-    archive: Callable[[str, Messages], str],
-) -> None:
+def test_a_good_audit_is_one_object_and_ends_with_0(archive: Archive, haclient: Haclient) -> None:
     done = haclient("audit", archive("good", GOOD), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["verdict"] == "good"
     assert len(done.stdout.splitlines()) == 1
 
 
-def test_two_journals_that_differ_end_with_4(archive: Callable[[str, Messages], str]) -> None:
+def test_two_journals_that_differ_end_with_4(archive: Archive, haclient: Haclient) -> None:
     left, right = archive("a", GOOD), archive("b", [*GOOD[:2], (3, "another"), *GOOD[3:]])
     done = haclient("reconcile", left, right)
     assert done.returncode == 4, done.stderr
@@ -91,14 +118,14 @@ def test_two_journals_that_differ_end_with_4(archive: Callable[[str, Messages], 
 
 
 def test_a_replay_prints_messages_in_the_order_of_the_log(
-    archive: Callable[[str, Messages], str],
+    archive: Archive, haclient: Haclient
 ) -> None:
     since = (START + timedelta(seconds=3)).isoformat()
     done = haclient("replay", archive("good", GOOD), "--topic", "orders", "--since", since)
     assert (done.returncode, done.stdout.splitlines()) == (0, [f"order {n}" for n in range(3, 7)])
 
 
-def test_a_state_is_printed_as_of_a_moment(archive: Callable[[str, Messages], str]) -> None:
+def test_a_state_is_printed_as_of_a_moment(archive: Archive, haclient: Haclient) -> None:
     at = (START + timedelta(seconds=4)).isoformat()
     done = haclient("sow-as-of", archive("good", GOOD), "--at", at, "--json")
     assert done.returncode == 0, done.stderr
@@ -110,7 +137,7 @@ def test_a_state_is_printed_as_of_a_moment(archive: Callable[[str, Messages], st
 
 
 def test_an_export_of_an_export_has_the_chosen_messages(
-    archive: Callable[[str, Messages], str], tmp_path: Path
+    archive: Archive, haclient: Haclient, tmp_path: Path
 ) -> None:
     target = str(tmp_path / "again")
     until = (START + timedelta(seconds=3)).isoformat()
@@ -125,7 +152,7 @@ def test_an_export_of_an_export_has_the_chosen_messages(
     )
 
 
-def test_the_fleet_report_has_a_line_for_each_store(tmp_path: Path) -> None:
+def test_the_fleet_report_has_a_line_for_each_store(haclient: Haclient, tmp_path: Path) -> None:
     with closing(LoggedBookmarkStore(tmp_path / "one.bm")) as store:
         store.open_for("desk")
         store.subscription("s1").log_batch(["7|1|", "7|2|"])
@@ -137,7 +164,9 @@ def test_the_fleet_report_has_a_line_for_each_store(tmp_path: Path) -> None:
     assert lines[1].startswith(f"{tmp_path}/two.bm: error: ")
 
 
-def test_what_is_neither_a_journal_nor_an_export_is_one_line(tmp_path: Path) -> None:
+def test_what_is_neither_a_journal_nor_an_export_is_one_line(
+    haclient: Haclient, tmp_path: Path
+) -> None:
     for folder, reason in ((tmp_path, "neither the directory"), (tmp_path / "no", "no such")):
         done = haclient("audit", str(folder))
         assert done.returncode == 2
