@@ -160,7 +160,7 @@ def test_the_fleet_report_has_a_line_for_each_store(haclient: Haclient, tmp_path
     done = haclient("fleet", str(tmp_path / "one.bm"), str(tmp_path / "two.bm"))
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == f"{tmp_path}/one.bm: logged bookmark store of desk, s1 at , 2 open"
+    assert lines[0] == f"{tmp_path}/one.bm: logged bookmark store of desk, s1 at 0, 2 open"
     assert lines[1].startswith(f"{tmp_path}/two.bm: error: ")
 
 
