@@ -262,7 +262,8 @@ def _path(environ: Mapping[str, str]) -> str:
 
 def _version_of_module(name: str) -> str:
     try:
-        return str(import_module(name).__version__)
+        # A folder of that name on the path is an empty package, without a version.
+        return str(getattr(import_module(name), "__version__", ""))
     except ImportError:
         return ""
 
