@@ -22,15 +22,17 @@ offset  bytes  meaning
 20      8      time of the block, in microseconds since 1970
 ======  =====  ================================================================
 
-| kind | payload |
-|---|---|
-| 1 session | JSON: version, client, publisher_id, session; begins a segment, and each run |
-| 2 name | UTF-8 of a topic or sub id; names count from 0 within a segment |
-| 3 published | sequences u64[n], times i64[n], names of topics u32[n] |
-| 4 acknowledged | u64: everything up to this sequence is persisted |
-| 5 refused | u64: the sequence that the server has refused |
-| 6 received | u32 name of the sub id; publisher ids u64[n], sequences u64[n], numbers u64[n] |
-| 7 discarded | numbers u64[n], times i64[n], names of sub ids u32[n] |
+===============  ======================================================================
+kind             payload
+===============  ======================================================================
+1 session        JSON: version, client, publisher_id, session; begins a segment, and each run
+2 name           UTF-8 of a topic or sub id; names count from 0 within a segment
+3 published      sequences u64[n], times i64[n], names of topics u32[n]
+4 acknowledged   u64: everything up to this sequence is persisted
+5 refused        u64: the sequence that the server has refused
+6 received       u32 name of the sub id; publisher ids u64[n], sequences u64[n], numbers u64[n]
+7 discarded      numbers u64[n], times i64[n], names of sub ids u32[n]
+===============  ======================================================================
 
 A number is the bookmark store's name for one delivery within a session. A checksum continues that
 of the block before, so that after a torn write nothing old is taken for new; reading a segment
