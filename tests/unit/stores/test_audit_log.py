@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -190,27 +191,26 @@ def test_discards_find_their_delivery_across_segments(path: Path) -> None:
     assert [each.discarded_us for each in reader.deliveries()] == list(range(1001, 1501))
 
 
-@pytest.fixture
-def file_limit() -> Iterator[Callable[[int], None]]:
-    """Sets the size that files of this process may have, for one test."""
+@contextmanager
+def files_limited_to(size: int) -> Iterator[None]:
+    """The size that files of this process may have; pytest itself may write to one later."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def limit(size: int) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_an_error_of_the_disk_ends_the_log_and_not_its_user(
-    path: Path, file_limit: Callable[[int], None], caplog: pytest.LogCaptureFixture
+    path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = opened(path)
     log.received("s", [("7|1|", 1)], 101)
     segment = path / "audit-00000001.log"
-    file_limit(segment.stat().st_size)
-    log.received("s", [("7|2|", 2)], 102)
-    log.received("s", [("7|3|", 3)], 103)
+    with files_limited_to(segment.stat().st_size):
+        log.received("s", [("7|2|", 2)], 102)
+        log.received("s", [("7|3|", 3)], 103)
     assert not log.is_open
     (record,) = caplog.records
     assert record.message.startswith(
