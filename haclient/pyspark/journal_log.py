@@ -631,11 +631,11 @@ class _Scan:
             manifest.first_us = manifest.first_us or first_us
             after = blocks[number + 1].first_position if number + 1 < len(blocks) else None
             if after is None or after - block.first_position != block.records:
-                after = self._look_into(chunk, block)
+                after = self._read_block(chunk, block)
             manifest.next_position = after
             manifest.data_bytes = block.end
 
-    def _look_into(self, chunk: Chunk, block: BlockHeader) -> int:
+    def _read_block(self, chunk: Chunk, block: BlockHeader) -> int:
         """Take in the records without a position, and the last time; the position that follows."""
         offsets = record_offsets(chunk.data, [block], base=chunk.base)
         headers = headers_at(chunk.data, offsets)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import click
 
 from haclient.errors import UsageError
+from haclient.pyspark.environment import check_installation
+from haclient.pyspark.options import parse_timestamp
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,8 +34,6 @@ def parse_moment(
     """A time, read as the data sources read one."""
     if value is None:
         return None
-    from haclient.pyspark.options import parse_timestamp  # noqa: PLC0415 - with the extra only
-
     try:
         return datetime.fromtimestamp(parse_timestamp(value) / 1e6, UTC)
     except ValueError as error:
@@ -52,10 +52,8 @@ def session(master: str | None) -> Generator[SparkSession]:
         UsageError: The extra is missing, or its environment is not right.
         JobFailed: A job has failed.
     """
-    from haclient.pyspark import check_installation  # noqa: PLC0415 - with the extra only
-
     check_installation()
-    from haclient.pyspark.job_session import job_session  # noqa: PLC0415 - with the extra only
+    from haclient.pyspark.job_session import job_session
 
     with job_session(master) as spark:
         yield spark
@@ -71,7 +69,7 @@ def read_journal(spark: SparkSession, path: str) -> DataFrame:
     Raises:
         UsageError: There is no such directory, or it is neither.
     """
-    from haclient.pyspark.jobs import read_export  # noqa: PLC0415 - with the extra only
+    from haclient.pyspark.jobs import read_export
 
     if "://" in path:
         return read_export(spark, path)
