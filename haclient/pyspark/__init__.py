@@ -14,23 +14,55 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from haclient.pyspark.environment import check_installation, register
-    from haclient.pyspark.sink import publish_frame, publish_stream
+    from haclient.pyspark.jobs.audit import Audit, Subscription, audit
+    from haclient.pyspark.jobs.audit_logs import read_deliveries, read_publishes
+    from haclient.pyspark.jobs.fleet import fleet
+    from haclient.pyspark.jobs.history import between, export, read_export, replay, sow_as_of
+    from haclient.pyspark.jobs.latency import add_latency
+    from haclient.pyspark.jobs.reconcile import reconcile
+    from haclient.pyspark.jobs.reports import write_report
+    from haclient.pyspark.sink.writers import publish_frame, publish_stream
 
-__all__ = ["check_installation", "publish_frame", "publish_stream", "register"]
+__all__ = [
+    "Audit",
+    "Subscription",
+    "add_latency",
+    "audit",
+    "between",
+    "check_installation",
+    "export",
+    "fleet",
+    "publish_frame",
+    "publish_stream",
+    "read_deliveries",
+    "read_export",
+    "read_publishes",
+    "reconcile",
+    "register",
+    "replay",
+    "sow_as_of",
+    "write_report",
+]
 
 _HOMES = {
-    "check_installation": "haclient.pyspark.environment",
-    "publish_frame": "haclient.pyspark.sink",
-    "publish_stream": "haclient.pyspark.sink",
-    "register": "haclient.pyspark.environment",
+    "environment": ("check_installation", "register"),
+    "jobs.audit": ("Audit", "Subscription", "audit"),
+    "jobs.audit_logs": ("read_deliveries", "read_publishes"),
+    "jobs.fleet": ("fleet",),
+    "jobs.history": ("between", "export", "read_export", "replay", "sow_as_of"),
+    "jobs.latency": ("add_latency",),
+    "jobs.reconcile": ("reconcile",),
+    "jobs.reports": ("write_report",),
+    "sink.writers": ("publish_frame", "publish_stream"),
 }
+_HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
     """Load a public name from its module."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'haclient.pyspark' has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOME_OF[name]), name)
     globals()[name] = value
     return value
 

@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from haclient.errors import UsageError
-from haclient.pyspark.sink import BatchSink, StreamSink, check_checkpoint, read_settings
+from haclient.pyspark.sink.writers import BatchSink, StreamSink, check_checkpoint, read_settings
 
 
 class AmpsDataSource(DataSource):

@@ -50,7 +50,7 @@ MINIMUM_JAVA: Final = 17
 
 SOURCES: Final[dict[str, str]] = {
     "haclient.pyspark.amps": "AmpsDataSource",
-    "haclient.pyspark.journal": "JournalDataSource",
+    "haclient.pyspark.journal.source": "JournalDataSource",
 }
 """By module, the class of every data source."""
 

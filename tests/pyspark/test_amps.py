@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 from haclient.client import Client
 from haclient.errors import PublishFailed, UsageError
 from haclient.pyspark.amps import AmpsDataSource
-from haclient.pyspark.sink import (
+from haclient.pyspark.sink.writers import (
     GUARD_FILE,
     REFUSED_FILE,
     LaneDone,

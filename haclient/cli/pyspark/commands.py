@@ -32,7 +32,7 @@ from haclient.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
-    from haclient.pyspark.audit import Audit
+    from haclient.pyspark.jobs.audit import Audit
 
 _LINES_AT_A_TIME = 1000  # one write for so many
 _SHOWN = 20  # violations that are printed; the report has more
@@ -145,14 +145,14 @@ class _Fleet:
 def export(request: _Exported) -> None:
     """Write a journal to a DIRECTORY as Parquet, by date and topic."""
     with session(request.master) as spark:
-        from haclient.pyspark import jobs
+        from haclient.pyspark.jobs import history
 
         target = request.directory
         if "://" not in target and request.mode == "errorifexists" and Path(target).exists():
             raise UsageError(f"{target}: it exists; give another directory, or --mode")
         rows = _chosen(read_journal(spark, request.journal), request)
-        jobs.export(rows, target, partitions=request.partitions, mode=request.mode)
-        count = jobs.read_export(spark, target).count()
+        history.export(rows, target, partitions=request.partitions, mode=request.mode)
+        count = history.read_export(spark, target).count()
         values = {"directory": target, "messages": count}
         print_report(values, f"{target}: {count} messages", as_json=request.as_json)
 
@@ -192,11 +192,11 @@ def replay(request: _Replayed) -> None:
 def sow_as_of(request: _State) -> None:
     """Print the newest message of each key as of a moment: the state of the world at that time."""
     with session(request.master) as spark:
-        from haclient.pyspark import jobs
+        from haclient.pyspark.jobs import history
 
         journal = read_journal(spark, request.journal)
         chosen = choose_topics(journal, request.topic, request.topic_pattern)
-        state = jobs.sow_as_of(chosen, until=request.at, position=request.position)
+        state = history.sow_as_of(chosen, until=request.at, position=request.position)
         if request.output is not None:
             state.write.mode("errorifexists").parquet(request.output)
             count = spark.read.parquet(request.output).count()
@@ -257,10 +257,10 @@ def audit(request: _Audited) -> int:
             "--topic-pattern, --since and --until"
         )
     with session(request.master) as spark:
-        from haclient.pyspark.audit import Subscription
-        from haclient.pyspark.audit import audit as run_audit
-        from haclient.pyspark.audit_logs import read_deliveries, read_publishes
-        from haclient.pyspark.latency import add_latency
+        from haclient.pyspark.jobs.audit import Subscription
+        from haclient.pyspark.jobs.audit import audit as run_audit
+        from haclient.pyspark.jobs.audit_logs import read_deliveries, read_publishes
+        from haclient.pyspark.jobs.latency import add_latency
 
         rows = _chosen(read_journal(spark, request.journal), request)
         sent, received = request.publisher_logs, request.subscriber_logs
@@ -302,7 +302,7 @@ def reconcile(request: _Reconciled) -> int:
     Exit code 4: they differ. The first differences are printed with their bookmarks.
     """
     with session(request.master) as spark:
-        from haclient.pyspark.reconcile import reconcile as compare
+        from haclient.pyspark.jobs.reconcile import reconcile as compare
 
         result = compare(
             read_journal(spark, request.left),
@@ -328,7 +328,7 @@ def fleet(request: _Fleet) -> int:
     Exit code 1: one of them cannot be read. The others are reported nevertheless.
     """
     with session(request.master) as spark:
-        from haclient.pyspark.fleet import fleet as report
+        from haclient.pyspark.jobs.fleet import fleet as report
 
         journal = None if request.journal is None else read_journal(spark, request.journal)
         rows = report(spark, request.files, journal=journal)
@@ -357,7 +357,7 @@ def _fleet_line(values: dict[str, Any]) -> str:
 
 
 def _chosen(journal: DataFrame, request: _Range) -> DataFrame:
-    from haclient.pyspark.jobs import between
+    from haclient.pyspark.jobs.history import between
 
     rows = choose_topics(journal, request.topic, request.topic_pattern)
     return between(rows, since=request.since, until=request.until)
@@ -381,7 +381,7 @@ def _lines(rows: Iterable[Row], *, as_json: bool) -> Iterator[str]:
 
 def _report(result: Audit, output: Path | None, title: str, *, as_json: bool) -> int:
     """Write and print a verdict, and return the exit code that it stands for."""
-    from haclient.pyspark.reports import write_report
+    from haclient.pyspark.jobs.reports import write_report
 
     verdict = result.verdict() if output is None else write_report(result, output, title=title)
     lines = [f"{verdict['verdict']}: " + _counts_text(result)]

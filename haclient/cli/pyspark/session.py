@@ -53,7 +53,7 @@ def session(master: str | None) -> Generator[SparkSession]:
         JobFailed: A job has failed.
     """
     check_installation()
-    from haclient.pyspark.job_session import job_session
+    from haclient.pyspark.jobs.session import job_session
 
     with job_session(master) as spark:
         yield spark
@@ -69,7 +69,7 @@ def read_journal(spark: SparkSession, path: str) -> DataFrame:
     Raises:
         UsageError: There is no such directory, or it is neither.
     """
-    from haclient.pyspark.jobs import read_export
+    from haclient.pyspark.jobs.history import read_export
 
     if "://" in path:
         return read_export(spark, path)

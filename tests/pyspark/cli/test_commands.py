@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from haclient.cli.app import run
-from haclient.pyspark.jobs import export
+from haclient.pyspark.jobs.history import export
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 from haclient.stores import LoggedBookmarkStore
 

@@ -4,9 +4,9 @@ Where the files can be read by all workers this is by far the fastest way to a l
 part, and a range of positions is split by bytes. The driver fixes the range and plans splits by the
 manifests of the segments; a task reads its bytes and yields Arrow batches.
 
-An offset of a stream is a position and the identity of the log (see `journal_log`), so that a
-stream never continues silently in another log. PySpark keeps one reader for each query and pickles
-it into the tasks; tasks use its settings alone.
+An offset of a stream is a position and the identity of the log (`haclient.pyspark.journal.log`), so
+that a stream never continues silently in another log. PySpark keeps one reader for each query
+and pickles it into the tasks; tasks use its settings alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from haclient.errors import UsageError
-from haclient.pyspark.journal_log import (
+from haclient.pyspark.journal.log import (
     DataLoss,
     JournalLog,
     Piece,
@@ -53,7 +53,7 @@ from haclient.pyspark.journal_log import (
     plan_splits,
     read_pieces,
 )
-from haclient.pyspark.journal_records import MAX_POSITION, RowRange, Topics, record_offsets, rows_of
+from haclient.pyspark.journal.records import MAX_POSITION, RowRange, Topics, record_offsets, rows_of
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import check_schema, schema_ddl, select_columns
 from haclient_stores.bookmark import (

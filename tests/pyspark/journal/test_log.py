@@ -11,7 +11,7 @@ import pytest
 
 from haclient.errors import StoreCorrupt, StoreError, UsageError
 from haclient.protocol.identity import publisher_id
-from haclient.pyspark.journal_log import (
+from haclient.pyspark.journal.log import (
     DataLoss,
     JournalLog,
     Piece,
@@ -20,7 +20,7 @@ from haclient.pyspark.journal_log import (
     read_chunks,
     read_pieces,
 )
-from haclient.pyspark.journal_records import RowRange, headers_at, record_offsets
+from haclient.pyspark.journal.records import RowRange, headers_at, record_offsets
 from haclient_fake_server.journal.format import (
     FORMAT_VERSION,
     INDEX_STRIDE_BYTES,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from haclient.pyspark.journal_records import (
+from haclient.pyspark.journal.records import (
     HEADER,
     LANE_RECORDS,
     MAX_TOPIC_TABLE,

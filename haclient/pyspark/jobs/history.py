@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
-from haclient.pyspark.audit import check_columns, only_row
+from haclient.pyspark.jobs.audit import check_columns, only_row
 from haclient.pyspark.rows import COLUMNS, arrow_schema_of, schema_ddl
 
 POSITIONS_PER_SALT: Final = 1_000_000

@@ -1,8 +1,8 @@
 """The sink of `format("amps")`: writers for streams and for batches, and how a query gets one.
 
 `publish_stream` and `publish_frame` give each row its lane, put the lanes into partitions of their
-own and configure the writer; the rules that make it exactly once are in `haclient.pyspark.lanes`.
-`format("amps")` without them is at-least-once.
+own and configure the writer; the rules that make it exactly once are in
+`haclient.pyspark.sink.lanes`. `format("amps")` without them is at-least-once.
 
 PySpark calls a writer in four places: `streamWriter` on the driver before the tasks of each batch,
 `write` in a worker for each partition, and `commit` or `abort` on the driver. A task learns the ids
@@ -39,7 +39,8 @@ from typing_extensions import override
 
 from haclient.errors import PublishFailed, UsageError
 from haclient.protocol.uri import Uri
-from haclient.pyspark.lane_publisher import (
+from haclient.pyspark.options import OptionReader
+from haclient.pyspark.sink.lane_publisher import (
     Command,
     Refused,
     Rows,
@@ -47,7 +48,7 @@ from haclient.pyspark.lane_publisher import (
     publish_at_least_once,
     publish_exactly_once,
 )
-from haclient.pyspark.lanes import (
+from haclient.pyspark.sink.lanes import (
     LANE_COLUMN,
     PUBLISHED,
     Guard,
@@ -55,7 +56,6 @@ from haclient.pyspark.lanes import (
     lane_name,
     ordered,
 )
-from haclient.pyspark.options import OptionReader
 from pyspark import TaskContext
 
 if TYPE_CHECKING:

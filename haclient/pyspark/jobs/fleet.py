@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from haclient.errors import HAClientError, UsageError
-from haclient.pyspark.audit import only_row
+from haclient.pyspark.jobs.audit import only_row
 from haclient.pyspark.rows import arrow_schema_of, signed
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore

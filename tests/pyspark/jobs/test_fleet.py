@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from haclient.errors import UsageError
-from haclient.pyspark.fleet import fleet, store_rows
+from haclient.pyspark.jobs.fleet import fleet, store_rows
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 from haclient.stores import FilePublishStore, LoggedBookmarkStore, RingBookmarkStore
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from haclient.pyspark.job_session import reason_of
+from haclient.pyspark.jobs.session import reason_of
 
 TRACE = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times
 Traceback (most recent call last):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.pyspark import kernels
+from haclient.pyspark.jobs import kernels
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient.errors import UsageError
-from haclient.pyspark.lanes import (
+from haclient.pyspark.sink.lanes import (
     LANE_COLUMN,
     MAX_BATCH_ID,
     MAX_ROWS,

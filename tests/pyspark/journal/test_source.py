@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 
 from haclient import HAClient
 from haclient.errors import StoreCorrupt, UsageError
-from haclient.pyspark.journal import (
+from haclient.pyspark.journal.log import DataLoss
+from haclient.pyspark.journal.source import (
     FilteringJournalReader,
     JournalDataSource,
     JournalReader,
@@ -27,7 +28,6 @@ from haclient.pyspark.journal import (
     JournalStreamReader,
     decode_place,
 )
-from haclient.pyspark.journal_log import DataLoss
 from haclient.pyspark.rows import COLUMNS, signed
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_fake_server.journal.format import SEGMENT_HEADER_BYTES, segment_name

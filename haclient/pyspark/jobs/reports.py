@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from haclient.pyspark.audit import VIOLATIONS_DDL, Audit, Violation, bookmark_text
+from haclient.pyspark.jobs.audit import VIOLATIONS_DDL, Audit, Violation, bookmark_text
 
 MAX_TABLE_ROWS: Final = 200
 """Rows of a table in the page: the Parquet tables have all of them."""

@@ -8,13 +8,13 @@ import trio.testing
 from haclient.client import Client
 from haclient.errors import DisconnectedError, PublishFailed, TimedOut, UsageError
 from haclient.protocol.commands import Command
-from haclient.pyspark.lane_publisher import (
+from haclient.pyspark.sink.lane_publisher import (
     Rows,
     Target,
     publish_at_least_once,
     publish_exactly_once,
 )
-from haclient.pyspark.lanes import ChangedContent, Fenced, sequence_before
+from haclient.pyspark.sink.lanes import ChangedContent, Fenced, sequence_before
 from haclient_fake_server.config import BrokerConfig, parse_log_topic
 from haclient_fake_server.server import BrokerServer
 from haclient_stores.bookmark import EPOCH

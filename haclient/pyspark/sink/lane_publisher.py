@@ -26,7 +26,7 @@ from haclient.errors import (
 )
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
-from haclient.pyspark.lanes import (
+from haclient.pyspark.sink.lanes import (
     chained_digests,
     check_count,
     check_fence,

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from haclient.errors import UsageError
-from haclient.pyspark.jobs import between, export, read_export, replay, sow_as_of
+from haclient.pyspark.jobs.history import between, export, read_export, replay, sow_as_of
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 
 if TYPE_CHECKING:

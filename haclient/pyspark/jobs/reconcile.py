@@ -14,8 +14,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from haclient.pyspark import kernels
-from haclient.pyspark.audit import Audit, Kind, check_columns, journal_facts
+from haclient.pyspark.jobs import kernels
+from haclient.pyspark.jobs.audit import Audit, Kind, check_columns, journal_facts
 
 _CONTENT: Final = ("command", "sow_key", "data")
 """What is compared of each message besides its topic."""

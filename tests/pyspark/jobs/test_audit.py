@@ -10,7 +10,7 @@ import pytest
 
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
-from haclient.pyspark.audit import Audit, Kind, Subscription, audit
+from haclient.pyspark.jobs.audit import Audit, Kind, Subscription, audit
 from haclient.pyspark.rows import COLUMNS, schema_ddl, signed
 
 if TYPE_CHECKING:

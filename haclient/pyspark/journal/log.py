@@ -34,7 +34,7 @@ import numpy.typing as npt
 
 from haclient.errors import StoreCorrupt, StoreError, UsageError
 from haclient.protocol.identity import publisher_id
-from haclient.pyspark.journal_records import RowRange, headers_at, record_offsets
+from haclient.pyspark.journal.records import RowRange, headers_at, record_offsets
 from haclient_fake_server.journal.format import (
     INDEX_STRIDE_BYTES,
     SEGMENT_HEADER_BYTES,

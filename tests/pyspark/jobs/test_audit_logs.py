@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from haclient.errors import UsageError
-from haclient.pyspark.audit_logs import read_deliveries, read_publishes
+from haclient.pyspark.jobs.audit_logs import read_deliveries, read_publishes
 from haclient_stores.audit_log import AuditLog
 
 if TYPE_CHECKING:

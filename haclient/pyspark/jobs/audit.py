@@ -36,7 +36,7 @@ from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
-from haclient.pyspark import kernels
+from haclient.pyspark.jobs import kernels
 from haclient.pyspark.rows import signed, unsigned
 
 

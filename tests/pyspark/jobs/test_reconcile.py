@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from haclient.errors import UsageError
-from haclient.pyspark.audit import Audit, Kind
-from haclient.pyspark.reconcile import reconcile
+from haclient.pyspark.jobs.audit import Audit, Kind
+from haclient.pyspark.jobs.reconcile import reconcile
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Jobs over the rows of a journal: export, replay, audit, comparison of instances."""

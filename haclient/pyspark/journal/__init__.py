@@ -1,0 +1,1 @@
+"""The journal files of a broker as DataFrames: `format("amps-journal")`."""
