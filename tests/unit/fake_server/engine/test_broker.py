@@ -116,11 +116,12 @@ def work(step: Callable[[], object]) -> int:
         count += event == "opcode"
         return trace
 
+    before = sys.gettrace()  # that of a measurement of coverage, which goes on afterwards
     sys.settrace(trace)
     try:
         step()
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
     return count
 
 
