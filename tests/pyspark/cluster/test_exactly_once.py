@@ -1,0 +1,332 @@
+"""Exactly once on a cluster of two workers: executors, tasks, a commit and the driver are killed.
+
+The other tests of the sink have one JVM, in which rows arrive at a task in the same order each
+time. From two executors they arrive in another order with each attempt, and these fail apart from
+each other.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import pytest
+import trio
+
+from haclient.client import Client
+from haclient.protocol.commands import Command
+from haclient.protocol.identity import publisher_id
+from haclient.pyspark import audit
+from haclient.pyspark.rows import signed
+from haclient_fake_server.testing.processes import BrokerProcess
+from haclient_stores.bookmark import EPOCH
+from support.journals import ModelRow, model_rows
+from support.process import Child
+from support.publishing_driver import COMMIT, PUBLISHED, READ, Job, Stream
+from support.standalone_cluster import StandaloneCluster, kill_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TOPIC = "orders"
+NAIVE = "naive"  # of a sink with a bug
+LANES = 4
+BATCHES = 8
+ROWS = 50_000  # of a batch
+KEYS = 997
+FEW_ROWS = 1000  # of that sink
+LIMIT_S = 300.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[StandaloneCluster]:
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+class Count(NamedTuple):
+    """What a journal has of the rows that were to be published.
+
+    Attributes:
+        rows: How many different ones it has.
+        lost: How many it lacks.
+        repeated: How many it has once too often.
+        disordered: How many follow a later one of their publisher.
+    """
+
+    rows: int
+    lost: int
+    repeated: int
+    disordered: int
+
+
+def count(rows: list[ModelRow], expected: int) -> Count:
+    """Compare rows with the numbers from 0 on."""
+    found: Counter[int] = Counter()
+    disordered = 0
+    last: dict[int, tuple[int, int]] = {}
+    for row in rows:
+        number: int = json.loads(row.data)["n"]
+        found[number] += 1
+        sequence_before, number_before = last.get(row.publisher_id, (0, -1))
+        disordered += row.sequence < sequence_before or number < number_before
+        last[row.publisher_id] = row.sequence, number
+    return Count(
+        rows=len(found),
+        lost=len(set(range(expected)) - set(found)),
+        repeated=found.total() - len(found),
+        disordered=disordered,
+    )
+
+
+class Broker:
+    """The broker that is published to, with a journal.
+
+    Args:
+        journal: Its directory.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self.journal = journal
+        self._process = BrokerProcess(data_dir=journal)
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.close()
+
+    @property
+    def uri(self) -> str:
+        return self._process.uri
+
+    def wait_for_rows(self, rows: int) -> None:
+        """Return when it has so many rows in its log."""
+        trio.run(self._receive, rows)
+
+    async def _receive(self, rows: int) -> None:
+        with trio.fail_after(LIMIT_S):
+            async with Client("watcher") as client:
+                await client.connect(self.uri)
+                await client.logon()
+                command = Command("subscribe", topic=TOPIC, bookmark=EPOCH)
+                async for message in await client.execute(command):
+                    rows -= message.kind != "ack"
+                    if not rows:
+                        return
+
+    def stop(self) -> None:
+        """End it, so that its journal is complete."""
+        self._process.stop()
+
+
+class World:
+    """Files, checkpoints and markers of one test, with a broker.
+
+    Args:
+        cluster: Where the drivers' executors run.
+        folder: For everything.
+        broker: That is published to.
+    """
+
+    def __init__(self, cluster: StandaloneCluster, folder: Path, broker: Broker) -> None:
+        self.cluster = cluster
+        self.broker = broker
+        self.markers = folder / "markers"
+        self.markers.mkdir()
+        self._folder = folder
+
+    def plan(self, *names: str) -> None:
+        """Plan faults."""
+        for name in names:
+            (self.markers / name).touch()
+
+    def files(self, topic: str) -> str:
+        """The directory of what is published to a topic."""
+        return str(self._folder / topic)
+
+    def stream(
+        self, topic: str, reads: tuple[int, ...], *, has_random_names: bool = False
+    ) -> Stream:
+        """A stream from the files of a topic, which a later one of the same topic continues."""
+        return Stream(
+            files=self.files(topic),
+            checkpoint=str(self._checkpoint(topic)),
+            topic=topic,
+            reads=reads,
+            has_random_names=has_random_names,
+        )
+
+    def write_batches(self, topic: str, batches: int, rows: int) -> None:
+        """Write a file for each batch of a topic, with consecutive numbers."""
+        folder = Path(self.files(topic))
+        folder.mkdir()
+        for batch in range(batches):
+            numbers = range(batch * rows, (batch + 1) * rows)
+            lines = [f'{{"key":"k{n % KEYS}","n":{n},"x":"{n:060}"}}\n' for n in numbers]
+            file = folder / f"{batch:04d}.json"
+            file.write_text("".join(lines))
+            os.utime(file, (batch, batch))  # the source takes them by age
+
+    @contextmanager
+    def driver(self, *streams: Stream) -> Generator[Child]:
+        """A driver, killed with all of its processes at the end."""
+        job = Job(
+            master=self.cluster.master,
+            uri=self.broker.uri,
+            markers=str(self.markers),
+            lanes=LANES,
+            streams=streams,
+        )
+        command = [sys.executable, "-m", "support.publishing_driver", job.to_json()]
+        environment = self.cluster.environment()
+        with Child(command, environment=environment, before_exec=os.setsid) as child:
+            try:
+                yield child
+            finally:
+                kill_session(child.pid)
+
+    def query_id(self, topic: str) -> str:
+        """The id of the query that publishes to a topic."""
+        file = self._checkpoint(topic) / "metadata"
+        found: str = json.loads(file.read_text())["id"]
+        return found
+
+    def is_committed(self, topic: str, batch: int) -> bool:
+        """Whether the query that publishes to a topic has committed a batch."""
+        return (self._checkpoint(topic) / "commits" / str(batch)).exists()
+
+    def _checkpoint(self, topic: str) -> Path:
+        return self._folder / f"checkpoint-{topic}"
+
+
+def in_batch(batch: int) -> int:
+    """A number of rows: a good part of this batch is in the log, and a good part is not."""
+    return batch * ROWS + ROWS // 3
+
+
+def expected_publishes(spark: SparkSession, files: str, query_id: str) -> DataFrame:
+    """What each lane has to publish with which sequence, in the form of audit logs.
+
+    It follows the documents and shares no code with the sink.
+    """
+    from pyspark.sql import Window  # noqa: PLC0415 - an extra
+    from pyspark.sql import functions as sf  # noqa: PLC0415 - the same
+
+    ids = [signed(publisher_id(f"spark-{query_id}-{lane}")) for lane in range(LANES)]
+    rows = spark.read.json(files).select(
+        sf.col("n"),
+        sf.floor(sf.col("n") / ROWS).cast("long").alias("batch"),
+        sf.pmod(sf.xxhash64("key"), sf.lit(LANES)).cast("int").alias("lane"),
+    )
+    index = sf.row_number().over(Window.partitionBy("batch", "lane").orderBy("n"))
+    return rows.select(
+        sf.element_at(sf.array(*map(sf.lit, ids)), sf.col("lane") + 1).alias("publisher_id"),
+        (sf.shiftleft("batch", 32) + index).alias("sequence"),
+        sf.lit(TOPIC).alias("topic"),
+        sf.current_timestamp().alias("published_at"),
+        sf.current_timestamp().alias("acked_at"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is left when all drivers have ended.
+
+    Attributes:
+        journal: Of the broker.
+        files: What was published to `TOPIC`.
+        query_id: Of the stream to `TOPIC`.
+        reads: How many partitions each start of that stream has read.
+        not_happened: The faults that were planned, and have not happened.
+    """
+
+    journal: Path
+    files: str
+    query_id: str
+    reads: list[str]
+    not_happened: list[str]
+
+    def rows(self, topic: str) -> list[ModelRow]:
+        """The rows of a topic, in the order of the journal."""
+        return [row for row in model_rows(self.journal) if row.topic == topic]
+
+
+@pytest.fixture(scope="module")
+def published(
+    cluster: StandaloneCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Generator[Published]:
+    """Publish all rows while executors, tasks, a commit and the driver fail."""
+    folder = tmp_path_factory.mktemp("published")
+    with Broker(folder / "journal") as broker:
+        yield publish_with_faults(World(cluster, folder, broker))
+
+
+def publish_with_faults(world: World) -> Published:
+    """One stream with one fault after the other, then a short one of a sink with a bug."""
+    world.write_batches(TOPIC, BATCHES, ROWS)
+    world.write_batches(NAIVE, 1, FEW_ROWS)
+    commits = [COMMIT.format(topic=topic, batch=batch) for topic, batch in ((TOPIC, 4), (NAIVE, 0))]
+    world.plan(READ, PUBLISHED, *commits)
+    with world.driver(world.stream(TOPIC, reads=(3, 7))) as driver:
+        reads = [driver.line(limit_s=LIMIT_S)]
+        for batch, place in ((2, 0), (3, -1)):
+            world.broker.wait_for_rows(in_batch(batch))
+            os.kill(world.cluster.executors()[place], signal.SIGKILL)
+            assert not world.is_committed(TOPIC, batch)
+        assert driver.line(limit_s=LIMIT_S).startswith("failed ")  # in the commit of batch 4
+        reads.append(driver.line(limit_s=LIMIT_S))
+        world.broker.wait_for_rows(in_batch(6))
+        kill_session(driver.pid)
+        assert not world.is_committed(TOPIC, 6)  # although its executors may still publish it
+    naive = world.stream(NAIVE, reads=(1, 1), has_random_names=True)
+    with world.driver(world.stream(TOPIC, reads=(2,)), naive) as driver:
+        reads.append(driver.line(limit_s=LIMIT_S))
+        assert driver.line(limit_s=LIMIT_S) == f"done {TOPIC}"
+        said = [driver.line(limit_s=LIMIT_S).partition(" ")[0] for _ in range(4)]
+        assert said == ["reads", "failed", "reads", "done"]
+    world.broker.stop()
+    return Published(
+        journal=world.broker.journal,
+        files=world.files(TOPIC),
+        query_id=world.query_id(TOPIC),
+        reads=reads,
+        not_happened=sorted(each.name for each in world.markers.iterdir()),
+    )
+
+
+def test_every_planned_fault_has_happened(published: Published) -> None:
+    assert published.not_happened == []
+    assert len(set(published.reads)) == 3, "each start reads another number of partitions"
+
+
+@pytest.mark.row("SK4", "SK5")
+def test_every_row_is_once_in_the_journal_and_each_lane_in_order(published: Published) -> None:
+    rows = published.rows(TOPIC)
+    assert len({row.publisher_id for row in rows}) == LANES
+    assert count(rows, BATCHES * ROWS) == Count(BATCHES * ROWS, lost=0, repeated=0, disordered=0)
+
+
+@pytest.mark.row("SK4")
+def test_the_audit_finds_each_row_where_its_lane_has_to_have_it(
+    published: Published, spark: SparkSession
+) -> None:
+    journal = spark.read.format("amps-journal").option("journalPath", str(published.journal))
+    publishes = expected_publishes(spark, published.files, published.query_id)
+    verdict = audit(journal.option("topic", TOPIC).load(), publishes=publishes)
+    assert verdict.is_good, verdict.violations[:5]
+    assert verdict.facts["messages"] == verdict.facts["acknowledged"] == BATCHES * ROWS
+
+
+def test_the_count_finds_a_sink_whose_attempts_have_other_names(published: Published) -> None:
+    found = count(published.rows(NAIVE), FEW_ROWS)
+    assert found == Count(FEW_ROWS, lost=0, repeated=FEW_ROWS, disordered=0)
