@@ -36,6 +36,8 @@ from support.standalone_cluster import StandaloneCluster, kill_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.timeout(1800)  # some 90 seconds on a quiet machine
+
 TOPIC = "orders"
 NAIVE = "naive"  # of a sink with a bug
 LANES = 4
