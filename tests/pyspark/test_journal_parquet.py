@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import signal
 import subprocess
 import sys
@@ -26,9 +27,16 @@ from haclient_fake_server.journal.format import (
     manifest_name,
     segment_name,
 )
-from haclient_fake_server.journal.parquet import FOLDER, METADATA, export_segments, main
+from haclient_fake_server.journal.parquet import (
+    FOLDER,
+    METADATA,
+    export_segments,
+    main,
+    parquet_name,
+    sealed_segments,
+)
 from haclient_stores.disk.files import RealDisk
-from haclient_stores.errors import StoreCorrupt, StoreLocked
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked
 from support.broker import RawClient, running_broker
 
 pq = pytest.importorskip("pyarrow.parquet")
@@ -172,7 +180,7 @@ def test_the_file_of_another_journal_is_written_again(tmp_path: Path) -> None:
     assert read(again).num_rows == 8
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 100])
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"x" * 100, b"PAR1" + bytes(20) + b"PAR1"])
 def test_a_file_that_is_no_parquet_is_written_again(tmp_path: Path, content: bytes) -> None:
     seal(tmp_path, write_journal(tmp_path))
     (tmp_path / FOLDER).mkdir()
@@ -192,6 +200,33 @@ def test_a_damaged_segment_is_named_and_leaves_no_file(
     with pytest.raises(StoreCorrupt, match=r"journal\.00000001.*checksum of a block is wrong"):
         export_segments(tmp_path)
     assert list((tmp_path / FOLDER).glob("*.parquet")) == []
+    assert main([str(tmp_path)]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_segment_that_cannot_be_exported_holds_up_no_other(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = write_journal(tmp_path, segment_bytes=4096, rounds=60)
+    while journal.has_unsealed:
+        journal.seal()
+    journal.close()
+    *numbers, _ = sealed_segments(tmp_path)  # of the last one there is a snapshot only
+    assert len(numbers) > 5
+    torn, newer, damaged, *whole = numbers
+    (tmp_path / manifest_name(torn)).write_bytes(b'{"format":1,"\xff')
+    path = tmp_path / manifest_name(newer)
+    path.write_text(json.dumps(json.loads(path.read_text("ascii")) | {"format": 2}))
+    header = bytearray((tmp_path / segment_name(damaged)).read_bytes())
+    header[20] ^= 1
+    (tmp_path / segment_name(damaged)).write_bytes(header)
+    with pytest.raises(StoreError, match=r"manifest.json: .* version 2"):
+        export_segments(tmp_path)
+    found = sorted(each.name for each in (tmp_path / FOLDER).glob("*.parquet"))
+    assert found == [parquet_name(number) for number in whole]
+    path.unlink()
+    with pytest.raises(StoreCorrupt, match="checksum of the segment header is wrong"):
+        export_segments(tmp_path)
     assert main([str(tmp_path)]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
 

@@ -22,6 +22,7 @@ pyarrow is needed only here, and imported only when there is something to export
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,7 @@ from haclient_fake_server.journal.format import (
     SEGMENT_HEADER_BYTES,
     JournalFormatError,
     Manifest,
+    NewerVersionError,
     Record,
     RecordCommand,
     SegmentHeader,
@@ -45,7 +47,7 @@ from haclient_fake_server.journal.format import (
     segment_number,
 )
 from haclient_stores.disk.files import RealDisk
-from haclient_stores.errors import StoreCorrupt, StoreLocked
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreLocked
 
 FOLDER: Final = "parquet"
 ROWS_PER_GROUP: Final = 100_000
@@ -58,6 +60,8 @@ _LOW_PRIORITY: Final = 10
 _SIGN_BIT: Final = 1 << 63
 _WRAP: Final = 1 << 64
 _COMMANDS: Final = {RecordCommand.PUBLISH: "publish", RecordCommand.SOW_DELETE: "sow_delete"}
+
+_log = logging.getLogger(__name__)
 
 _Row: TypeAlias = tuple[
     str, str, int, int, int, int, str, str | None, str | None, bytes
@@ -100,7 +104,8 @@ def export_segments(directory: Path) -> list[Path]:
     Raises:
         UsageError: pyarrow is not installed, or the directory does not exist.
         StoreLocked: Another process exports the same journal.
-        StoreCorrupt: A sealed segment is damaged; those before it were exported.
+        StoreCorrupt: A sealed segment is damaged; the others were exported.
+        StoreError: A newer version has sealed a segment; the others were exported.
     """
     check_pyarrow()
     if not directory.is_dir():
@@ -108,6 +113,7 @@ def export_segments(directory: Path) -> list[Path]:
     folder = directory / FOLDER
     folder.mkdir(exist_ok=True)
     written: list[Path] = []
+    failed: StoreError | None = None
     lock = RealDisk().open_locked(folder / _LOCK_NAME)
     try:
         for number in sealed_segments(directory):
@@ -115,21 +121,31 @@ def export_segments(directory: Path) -> list[Path]:
                 path = _export(directory, number)
             except FileNotFoundError:  # it was removed meanwhile
                 continue
+            except StoreError as error:
+                failed = failed or error
+                continue
             if path is not None:
                 written.append(path)
     finally:
         lock.close()
+    if failed is not None:
+        raise failed
     return written
 
 
 def _export(directory: Path, number: int) -> Path | None:
     """Export one segment; `None` when it is not sealed or was exported already."""
-    manifest = Manifest.from_json((directory / manifest_name(number)).read_text("ascii"))
-    if not manifest.sealed:  # the snapshot that a broker leaves of its live segment
+    manifest = _manifest(directory / manifest_name(number))
+    if manifest is None or not manifest.sealed:  # a broker leaves a snapshot of its live segment
         return None
     source, target = directory / segment_name(number), directory / FOLDER / parquet_name(number)
     with source.open("rb") as file:
-        header = SegmentHeader.decode(file.read(SEGMENT_HEADER_BYTES))
+        try:
+            header = SegmentHeader.decode(file.read(SEGMENT_HEADER_BYTES))
+        except NewerVersionError as error:
+            raise StoreError(f"{source}: {error.what}") from error
+        except JournalFormatError as error:
+            raise StoreCorrupt(source, error.offset, error.what) from error
         origin = json.dumps(
             {
                 "number": number,
@@ -154,12 +170,27 @@ def _export(directory: Path, number: int) -> Path | None:
     return target
 
 
+def _manifest(path: Path) -> Manifest | None:
+    """The manifest of a segment; `None` if it is torn: a broker writes it again when it starts.
+
+    Raises:
+        StoreError: A newer version has written it.
+    """
+    try:
+        return Manifest.from_json(path.read_text("ascii"))
+    except NewerVersionError as error:
+        raise StoreError(f"{path}: {error.what}") from error
+    except (JournalFormatError, UnicodeDecodeError) as error:
+        _log.warning("%s cannot be read, its segment is not exported: %s", path, error)
+        return None
+
+
 def _origin(path: Path) -> bytes | None:
     """From which segment a Parquet file is; `None` where there is no such file."""
     pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
     try:
         metadata: dict[bytes, bytes] | None = pq.read_schema(path).metadata
-    except (FileNotFoundError, pa.ArrowInvalid):  # none, or one that no export has written
+    except (OSError, pa.ArrowInvalid):  # none, or one that is not whole
         return None
     return (metadata or {}).get(METADATA)
 

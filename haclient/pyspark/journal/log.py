@@ -10,8 +10,9 @@ has stopped when it is asked again. It looks into blocks with records of their o
 starts): they have more records than positions.
 
 **The end of the last segment** is where no whole block follows. There, a block may be half written
-at this moment, or a killed broker may have left one. It is damage, and an error, if a later block
-says that this place was synced (see `Durable` in the format).
+at this moment, or a killed broker may have left one. If a whole block does follow, a block in
+between was damaged, or a loss of power has taken it: that is an error. A broker that starts on the
+journal tells the two apart, since it knows what its machine has synced; a reader may be elsewhere.
 
 **The identity of a log** is the list of its starts: each time that a broker opens a log for
 appending, it adds a random number and the position from which on it writes. A place is a position
@@ -267,6 +268,7 @@ class JournalLog:
         self._instance = instance
         self._complete: dict[int, Manifest] = {}
         self._scans: dict[int, _Scan] = {}
+        self._prologues: dict[int, Sequence[LogStart]] = {}
 
     @property
     def first_position(self) -> int:
@@ -367,6 +369,9 @@ class JournalLog:
         if place.start_id not in known:
             starts = self._all_starts()
             known = [each.id for each in starts]
+        if place.start_id not in known:  # many later starts are in the same segment
+            starts = self._all_starts(walked_at=place.position)
+            known = [each.id for each in starts]
         if place.start_id not in known:
             raise DataLoss(
                 f"{self.directory} is another log than the one that was read up to position "
@@ -380,15 +385,36 @@ class JournalLog:
                 f"position {lowest} on and continued: begin with a new checkpoint"
             )
 
-    def _all_starts(self) -> list[LogStart]:
-        """The starts that the beginnings of all segments repeat."""
+    def _all_starts(self, *, walked_at: int | None = None) -> list[LogStart]:
+        """The starts that the beginnings of all segments repeat.
+
+        A segment repeats the most recent ones only, so others may be known to the segment alone in
+        which they are.
+
+        Args:
+            walked_at: A position; the segments with the records before and after it are read whole.
+        """
         found: dict[LogStart, None] = {}
         for manifest in self.manifests[:-1]:
+            found |= dict.fromkeys(self._first_starts(manifest))
+            if walked_at is None:
+                continue
+            if manifest.first_position <= walked_at <= manifest.next_position:
+                path = self.directory / segment_name(manifest.number)
+                scan = _Scan(path, self._header(path, manifest.number))
+                scan.extend()
+                found |= scan.starts
+        return [*(found | dict.fromkeys(self.starts))]
+
+    def _first_starts(self, manifest: Manifest) -> Sequence[LogStart]:
+        """The starts that the first block of a segment repeats."""
+        known = self._prologues.get(manifest.number)
+        if known is None:
             piece = Piece(manifest.number, SEGMENT_HEADER_BYTES, manifest.data_bytes)
             chunk = next(read_pieces(self.directory, [piece]), None)
-            if chunk is not None:
-                found |= dict.fromkeys(_starts_in(chunk, chunk.blocks[:1]))
-        return [*(found | dict.fromkeys(self.starts))]
+            known = [] if chunk is None else [*_starts_in(chunk, chunk.blocks[:1])]
+            self._prologues[manifest.number] = known
+        return known
 
     def position_of_time(self, from_us: int) -> int:
         """The position of the first record at or after a time; that of the next if there is none.
@@ -436,14 +462,15 @@ class JournalLog:
         """
         left = count
         for manifest in self.manifests:
-            if manifest.next_position <= position:
+            if manifest.next_position <= position or not manifest.index:
                 continue
-            for stride, end in _strides(manifest):
-                if stride.position > position and left <= 0:
-                    return stride.position
+            ends = [*(stride.position for stride in manifest.index[1:]), manifest.next_position]
+            for (stride, end), next_position in zip(_strides(manifest), ends, strict=True):
+                if next_position <= position:  # it was read before
+                    continue
                 left -= end - stride.offset
-            if left <= 0:
-                return manifest.next_position
+                if left <= 0:
+                    return next_position
         return self.end_position
 
     def _pieces(self, wanted: RowRange) -> Iterator[Piece]:
@@ -501,6 +528,7 @@ class JournalLog:
         # The next time, only the last segment may have more.
         self._complete = {each.number: each for each in manifests[:-1]}
         self._scans = {numbers[-1]: last}
+        self._prologues = {n: self._prologues[n] for n in numbers if n in self._prologues}
 
     def _load(self, number: int, *, is_last: bool) -> Manifest:
         path = self.directory / segment_name(number)
@@ -592,14 +620,16 @@ class _Scan:
             self.error = error
 
     def check_end(self) -> None:
-        """Check that what follows the last whole block may follow it.
+        """Check that no whole block follows where the log seems to end.
 
         Raises:
-            StoreCorrupt: It was synced, so something there is damaged.
+            StoreCorrupt: One does.
         """
         if self._is_checked and self.error is None:
             return
-        number, end = self.manifest.number, self.manifest.data_bytes
+        self.extend()  # a broker may have written since
+        manifest = self.manifest
+        number, end = manifest.number, manifest.data_bytes
         with self.path.open("rb") as file:
             file.seek(end)
             if not any(part.strip(b"\0") for part in iter(lambda: file.read(CHUNK_BYTES), b"")):
@@ -607,11 +637,21 @@ class _Scan:
                 return
             file.seek(0)
             data = file.read()
+        follows, later = end, list[BlockHeader]()
         for block in whole_blocks_after(data, end, segment=number):
-            if block.durable > Durable(number, end):
-                why = self.error.what if self.error is not None else "there are zeros here"
-                what = f"{why}, a whole block follows at {block.offset}, and this was synced"
-                raise StoreCorrupt(self.path, end, what)
+            is_next = follows > end or block.first_position == manifest.next_position
+            if not later and block.offset == follows and is_next:
+                follows = block.end  # the broker has written it since
+            else:
+                later.append(block)
+        if later:
+            why = self.error.what if self.error is not None else "there are zeros here"
+            what = f"{why}, a whole block follows at {later[0].offset}, "
+            if any(block.durable > Durable(number, end) for block in later):
+                what += "and this was synced"
+            else:
+                what += "start the broker on it, which tells damage from a loss of power"
+            raise StoreCorrupt(self.path, end, what)
         self._is_checked = True
 
     def _take(self, chunk: Chunk) -> None:
@@ -662,8 +702,9 @@ def _starts_in(chunk: Chunk, blocks: Sequence[BlockHeader]) -> Iterator[LogStart
 
 def _strides(manifest: Manifest) -> Iterator[tuple[Stride, int]]:
     """The strides of a segment, each with the offset of its end."""
-    ends = [*(stride.offset for stride in manifest.index[1:]), manifest.data_bytes]
-    yield from zip(manifest.index, ends, strict=True)
+    if manifest.index:  # it has messages
+        ends = [*(stride.offset for stride in manifest.index[1:]), manifest.data_bytes]
+        yield from zip(manifest.index, ends, strict=True)
 
 
 def _may_hold(stride: Stride, publisher: int, sequence: int) -> bool:

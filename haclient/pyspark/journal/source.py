@@ -272,7 +272,8 @@ class JournalDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         settings = self._settings
         check_schema(schema.names, settings.columns)
-        if settings.end_bookmark or settings.end_us or settings.end_position != MAX_POSITION:
+        has_end = settings.end_bookmark is not None or settings.end_us is not None
+        if has_end or settings.end_position != MAX_POSITION:
             raise UsageError(
                 f"{FORMAT}: a stream has no end: leave endingBookmark, endingPosition and "
                 "endingTimestamp out, and use Trigger.AvailableNow to stop at the present end"
@@ -395,8 +396,15 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def initialOffset(self) -> dict[str, Any]:
-        self._log.refresh()
-        return encode_place(self._log.place(self._settings.first_position(self._log, "0|1|")))
+        log = self._log
+        log.refresh()
+        position = self._settings.first_position(log, "0|1|")
+        if position > log.end_position:
+            raise UsageError(
+                f"{FORMAT}: the option startingPosition is {position}, but the next position of "
+                f"the log is {log.end_position}: begin there or before"
+            )
+        return encode_place(log.place(position))
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -16,6 +16,7 @@ from haclient.pyspark.journal.log import (
     JournalLog,
     Piece,
     Place,
+    _Scan,  # pyright: ignore[reportPrivateUsage] - to write between two looks at a file
     plan_splits,
     read_chunks,
     read_pieces,
@@ -257,6 +258,27 @@ def test_a_number_of_bytes_ends_at_a_stride_and_always_gets_on(tmp_path: Path) -
     assert log.end_after_bytes(log.end_position, 1) == log.end_position
 
 
+def test_a_segment_without_messages_has_no_strides(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path, segment_bytes=4096)
+    writer.append([message(b"x" * 5000)])  # larger than a segment, so it begins the next one
+    writer.seal()
+    log = opened(tmp_path)
+    assert [len(each.index) for each in log.manifests] == [0, 1]
+    assert log.position_of_message(9, 1) == 1
+    assert log.end_after_bytes(1, 1) == 2
+    writer.close()
+
+
+def test_bytes_that_were_read_before_do_not_count(tmp_path: Path) -> None:
+    write(tmp_path, blocks=2000, segment_bytes=2**24).close()
+    log = opened(tmp_path)
+    limit = 3 * INDEX_STRIDE_BYTES
+    position, steps = 1, 0
+    while position < log.end_position:
+        position, steps = log.end_after_bytes(position, limit), steps + 1
+    assert steps <= sum(each.data_bytes for each in log.manifests) // limit + 1
+
+
 @pytest.mark.parametrize("chunk_bytes", [100, 5000, 2**20])
 def test_blocks_longer_than_a_chunk_are_read_whole(tmp_path: Path, chunk_bytes: int) -> None:
     write(tmp_path, blocks=5)
@@ -323,6 +345,42 @@ def test_damage_before_what_was_synced_is_an_error(tmp_path: Path, *, zero: bool
         damage(path, start + 100)
     with pytest.raises(StoreCorrupt, match=r"a whole block follows at .*, and this was synced"):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("zero", [True, False])
+def test_damage_before_a_whole_block_is_an_error_though_nothing_was_synced(
+    tmp_path: Path, *, zero: bool
+) -> None:
+    write(tmp_path, blocks=8)
+    start, end = blocks_of(tmp_path, 1)[3]
+    path = tmp_path / segment_name(1)
+    if zero:
+        data = path.read_bytes()
+        path.write_bytes(data[:start] + bytes(end - start) + data[end:])
+    else:
+        damage(path, start + 100)
+    with pytest.raises(StoreCorrupt, match=f"a whole block follows at {end}, start the broker on"):
+        opened(tmp_path)
+
+
+def test_blocks_that_are_written_while_the_end_is_looked_at_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = write(tmp_path, blocks=5)
+    log = JournalLog(tmp_path)
+    extend = _Scan.extend
+
+    def extend_and_append(scan: _Scan) -> None:
+        extend(scan)
+        writer.append([message(b"since")])
+        writer.append([message(b"and again")])
+
+    monkeypatch.setattr(_Scan, "extend", extend_and_append)
+    log.refresh()
+    monkeypatch.undo()
+    log.refresh()
+    assert log.end_position == writer.files.next_position
+    writer.close()
 
 
 def test_damage_in_a_sealed_segment_is_found_when_it_is_read(tmp_path: Path) -> None:
@@ -501,6 +559,26 @@ def test_a_start_that_the_last_segment_does_not_repeat_is_found_in_earlier_ones(
     assert place.start_id not in [start.id for start in log.starts]
     assert log.check_place(place, fail_on_data_loss=True) == 100
     assert log.place(100) == place
+
+
+def test_a_start_that_no_segment_repeats_is_found_where_it_was_written(tmp_path: Path) -> None:
+    places = []
+    for start_id in range(100, 140):  # a segment repeats the 16 last ones
+        writer = JournalWriter(tmp_path, segment_bytes=SMALL, start_id=start_id)
+        writer.topics["orders"] = 1
+        writer.append([message(b"x" * 50)] * 2)
+        places.append(opened(tmp_path).place(writer.files.next_position))
+        writer.close()
+    writer = JournalWriter(tmp_path, segment_bytes=SMALL, start_id=999)
+    writer.topics["orders"] = 1
+    for _ in range(40):
+        writer.append([message(b"y" * 4000)] * 2)
+    writer.seal()
+    writer.close()
+    log = opened(tmp_path)
+    assert len(log.manifests) > 2
+    for place in places:
+        assert log.check_place(place, fail_on_data_loss=True) == place.position
 
 
 def test_a_place_without_a_start_is_of_no_log(tmp_path: Path) -> None:

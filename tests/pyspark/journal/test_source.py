@@ -387,6 +387,18 @@ def test_a_stream_begins_at_the_end_unless_it_is_told_otherwise(tmp_path: Path) 
     assert [*drain(source, start)] == [[601, 602, 603]]
 
 
+def test_a_stream_that_would_begin_beyond_the_end_is_refused(tmp_path: Path) -> None:
+    write(tmp_path)
+
+    def start(position: str) -> dict[str, Any]:
+        options = {"journalPath": str(tmp_path), "startingPosition": position}
+        return JournalStreamReader(JournalSettings.read(options)).initialOffset()
+
+    assert start("601")["position"] == 601
+    with pytest.raises(UsageError, match=r"startingPosition is 602, but the next position .* 601"):
+        start("602")
+
+
 @pytest.mark.row("SS8")
 def test_a_stream_reports_how_far_the_log_is(tmp_path: Path) -> None:
     write(tmp_path)
@@ -468,8 +480,11 @@ def test_an_offset_of_something_else_is_refused(offset: dict[str, Any], message:
         decode_place(offset)
 
 
-def test_a_stream_with_an_end_is_refused(tmp_path: Path) -> None:
-    options = {"journalPath": str(tmp_path), "endingPosition": "5", **POSITIONS}
+@pytest.mark.parametrize(
+    "end", [{"endingPosition": "5"}, {"endingTimestamp": "1970-01-01T00:00:00Z"}]
+)
+def test_a_stream_with_an_end_is_refused(tmp_path: Path, end: dict[str, str]) -> None:
+    options = {"journalPath": str(tmp_path), **end, **POSITIONS}
     with pytest.raises(UsageError, match=r"a stream has no end: .* use Trigger.AvailableNow"):
         JournalDataSource(options).streamReader(StructType().add("position", "long"))
 
