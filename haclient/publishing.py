@@ -87,7 +87,7 @@ class PublishingClient:
         *,
         first_sequence: int,
         command: Literal["publish", "delta_publish", "sow_delete"] = "publish",
-        expiration: int | None = None,
+        expiration: int | Sequence[int | None] | None = None,
         correlation_ids: Sequence[str] = (),
     ) -> int:
         """Publish many messages under consecutive sequences, many in one write.
@@ -101,7 +101,8 @@ class PublishingClient:
             first_sequence: The sequence of the first message; see `publish`.
             command: What each message is; a `sow_delete` deletes the record that its body would
                 update.
-            expiration: Lifetime of the SOW records in seconds.
+            expiration: Lifetime of the SOW records in seconds, `None` for no limit; one for all
+                messages, or one for each.
             correlation_ids: One for each message, or none.
 
         Returns:

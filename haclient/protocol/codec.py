@@ -37,7 +37,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Final, TypeAlias
 
@@ -52,6 +53,8 @@ HeaderFields: TypeAlias = "dict[str, str | int | None]"
 
 Payload: TypeAlias = bytes | bytearray | memoryview | str
 """What can be published: bytes as they are, text as UTF-8."""
+
+_Kind: TypeAlias = tuple[str, int | None]  # of a publish: topic, and expiration in seconds
 
 # -- values to frames --------------------------------------------------------
 
@@ -131,6 +134,70 @@ def publish_head(
     if persisted:
         fields["a"] = "persisted"
     return encode_header(fields)[:-1] + b',"s":'
+
+
+def publish_heads(
+    topics: str | Sequence[str],
+    command: str,
+    expiration: int | Sequence[int | None] | None,
+    correlation_ids: Sequence[str],
+) -> list[bytes]:
+    """The headers of a batch of stored publishes: one for all messages, or one for each.
+
+    Args:
+        topics: The topic of all, or one for each.
+        command: What each message is.
+        expiration: The expiration of all in seconds, or one for each.
+        correlation_ids: One for each, or none; empty ones are left out.
+
+    Raises:
+        UsageError: As in `publish_head`.
+    """
+    if not isinstance(expiration, int | None):
+        each = repeat(topics) if isinstance(topics, str) else topics
+        kinds: list[_Kind] = list(zip(each, expiration, strict=False))
+    elif isinstance(topics, str):
+        kinds = [(topics, expiration)]
+    else:
+        kinds = [(topic, expiration) for topic in topics]
+
+    def head(kind: _Kind, correlation_id: str = "") -> bytes:
+        topic, expires_s = kind
+        return publish_head(
+            topic, command=command, expiration=expires_s, correlation_id=correlation_id
+        )
+
+    # Messages of one topic and expiration have one head, which is made once.
+    if correlation_ids:
+        return _heads_with_ids(kinds, correlation_ids, partial(head, correlation_id="0"))
+    cached = {kind: head(kind) for kind in set(kinds)}
+    return [cached[kind] for kind in kinds]
+
+
+def _heads_with_ids(
+    kinds: Sequence[_Kind], correlation_ids: Sequence[str], head: Callable[[_Kind], bytes]
+) -> list[bytes]:
+    """The heads of messages that differ in their correlation id; empty ids are left out.
+
+    Args:
+        kinds: One for all messages, or one for each.
+        correlation_ids: One for each message.
+        head: Makes the head for one kind and the correlation id `0`.
+    """
+    check_correlation_id("".join(correlation_ids))
+    field = b',"x":"0"'
+    parts: dict[_Kind, tuple[bytes, bytes]] = {}
+    for kind in set(kinds):
+        # Quotes within the topic are escaped, so that the field is found and not a part of it.
+        before, _, after = head(kind).rpartition(field)
+        parts[kind] = before, after
+    heads: list[bytes] = []
+    each = repeat(kinds[0]) if len(kinds) == 1 else kinds
+    for kind, correlation_id in zip(each, correlation_ids, strict=False):
+        before, after = parts[kind]
+        shown = b',"x":"%b"' % correlation_id.encode() if correlation_id else b""
+        heads.append(b"%b%b%b" % (before, shown, after))
+    return heads
 
 
 def publish_frame_without_store(

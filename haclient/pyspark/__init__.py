@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from haclient.pyspark.jobs.latency import add_latency
     from haclient.pyspark.jobs.reconcile import reconcile
     from haclient.pyspark.jobs.reports import write_report
-    from haclient.pyspark.sink.writers import publish_frame, publish_stream
+    from haclient.pyspark.sink.publish import publish_frame, publish_stream
 
 __all__ = [
     "Audit",
@@ -53,7 +53,7 @@ _HOMES = {
     "jobs.latency": ("add_latency",),
     "jobs.reconcile": ("reconcile",),
     "jobs.reports": ("write_report",),
-    "sink.writers": ("publish_frame", "publish_stream"),
+    "sink.publish": ("publish_frame", "publish_stream"),
 }
 _HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
 

@@ -7,7 +7,8 @@ from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from haclient.errors import UsageError
-from haclient.pyspark.sink.writers import BatchSink, StreamSink, check_checkpoint, read_settings
+from haclient.pyspark.sink.settings import read_settings
+from haclient.pyspark.sink.writers import BatchSink, StreamSink, check_checkpoint
 
 
 class AmpsDataSource(DataSource):
@@ -27,5 +28,6 @@ class AmpsDataSource(DataSource):
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         settings = read_settings(self.options, schema)
+        sink = StreamSink(settings)
         check_checkpoint(settings)
-        return StreamSink(settings)
+        return sink

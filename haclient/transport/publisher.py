@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
-from itertools import count, repeat
+from itertools import count
 from threading import get_ident
 from typing import Final
 
@@ -37,7 +36,6 @@ from haclient.protocol.codec import (
     MessageDecoder,
     Payload,
     as_bytes,
-    check_correlation_id,
     check_payload,
     check_text,
     encode_frame,
@@ -45,6 +43,7 @@ from haclient.protocol.codec import (
     numbered_frames,
     publish_frame_without_store,
     publish_head,
+    publish_heads,
 )
 from haclient.protocol.commands import AckType, Command, format_acks, parse_acks
 from haclient.protocol.framing import FrameReader
@@ -521,7 +520,7 @@ class Publisher:
         *,
         first_sequence: int,
         command: str = "p",
-        expiration: int | None = None,
+        expiration: int | Sequence[int | None] | None = None,
         correlation_ids: Sequence[str] = (),
     ) -> int:
         """Publish messages under consecutive explicit numbers, many in one write.
@@ -531,36 +530,20 @@ class Publisher:
         """
         self._thread.check("publish_batch")
         count = len(bodies)
-        for name, given in (("topic", topics), ("correlation_ids", correlation_ids)):
-            if given and not isinstance(given, str) and len(given) != count:
+        lists = (
+            ("topic", topics),
+            ("expiration", expiration),
+            ("correlation_ids", correlation_ids or None),
+        )
+        for name, given in lists:
+            if not isinstance(given, str | int | None) and len(given) != count:
                 raise UsageError(
                     f"publish_batch takes one {name} for each message: {count} messages, "
                     f"{len(given)} found"
                 )
-        heads = self._batch_heads(topics, command, expiration, correlation_ids)
+        heads = publish_heads(topics, command, expiration, correlation_ids)
         await self._publish_numbered(heads, bodies, first_sequence)
         return first_sequence + count - 1
-
-    @staticmethod
-    def _batch_heads(
-        topics: str | Sequence[str],
-        command: str,
-        expiration: int | None,
-        correlation_ids: Sequence[str],
-    ) -> Sequence[bytes]:
-        """The heads of a batch: one for all messages, or one for each."""
-
-        def head(topic: str, correlation_id: str = "") -> bytes:
-            return publish_head(
-                topic, command=command, expiration=expiration, correlation_id=correlation_id
-            )
-
-        if correlation_ids:
-            return _heads_with_ids(topics, correlation_ids, partial(head, correlation_id="0"))
-        if isinstance(topics, str):
-            return [head(topics)]
-        cached = {topic: head(topic) for topic in set(topics)}
-        return [cached[topic] for topic in topics]
 
     def check_numbers_itself(self, sequence: int) -> None:
         """Check that the caller may number what is published.
@@ -727,32 +710,6 @@ class Publisher:
                 ) from reason
             self.flush_for_waiter(what)
             await self.persisted.reached(level)
-
-
-def _heads_with_ids(
-    topics: str | Sequence[str], correlation_ids: Sequence[str], head: Callable[[str], bytes]
-) -> list[bytes]:
-    """The heads of messages that differ in topic and correlation id; empty ids are left out.
-
-    Args:
-        topics: One topic, or one for each message.
-        correlation_ids: One for each message.
-        head: Makes the head for one topic and the correlation id `0`.
-    """
-    check_correlation_id("".join(correlation_ids))
-    field = b',"x":"0"'
-    parts: dict[str, tuple[bytes, bytes]] = {}
-    for topic in {topics} if isinstance(topics, str) else set(topics):
-        # Quotes within the topic are escaped, so that the field is found and not a part of it.
-        before, _, after = head(topic).rpartition(field)
-        parts[topic] = before, after
-    heads: list[bytes] = []
-    each = repeat(topics) if isinstance(topics, str) else topics
-    for topic, correlation_id in zip(each, correlation_ids, strict=False):
-        before, after = parts[topic]
-        shown = b',"x":"%b"' % correlation_id.encode() if correlation_id else b""
-        heads.append(b"%b%b%b" % (before, shown, after))
-    return heads
 
 
 def what_remains(log: FrameLog) -> str:

@@ -151,6 +151,31 @@ async def test_a_batch_is_numbered_in_order(server: Server) -> None:
         await peer.expect("publish", sequence=21, data=b"f", topic="two")
 
 
+@pytest.mark.row("SK7")
+@pytest.mark.parametrize("ids", [(), ("aa", "bb", "")])
+@pytest.mark.parametrize("topics", ["one", ["one", "two", "one"]])
+async def test_each_message_of_a_batch_may_have_an_expiration_of_its_own(
+    server: Server, ids: tuple[str, ...], topics: str | list[str]
+) -> None:
+    async with Client("c", exit_timeout=0) as client:
+        peer = await server.log_on(client)
+        await client.publish_batch(
+            topics,
+            [b"a", b"b", b"c"],
+            first_sequence=1,
+            expiration=[60, None, 0],
+            correlation_ids=ids,
+        )
+        for number, expiration in enumerate((60, None, 0)):
+            await peer.expect(
+                "publish",
+                sequence=number + 1,
+                topic=topics if isinstance(topics, str) else topics[number],
+                expiration=expiration,
+                correlation_id=ids[number] if ids else "",
+            )
+
+
 async def test_the_lists_of_a_batch_have_one_length(server: Server) -> None:
     async with Client("c") as client:
         await server.log_on(client)
@@ -158,6 +183,11 @@ async def test_the_lists_of_a_batch_have_one_length(server: Server) -> None:
             await client.publish_batch(["t"], [b"a", b"b"], first_sequence=1)
         with pytest.raises(UsageError, match="one correlation_ids for each message"):
             await client.publish_batch("t", [b"a"], first_sequence=1, correlation_ids=["a", "b"])
+        for given in ([], [1, 2]):
+            with pytest.raises(UsageError, match="one expiration for each message: 1 messages, "):
+                await client.publish_batch("t", [b"a"], first_sequence=1, expiration=given)
+        with pytest.raises(UsageError, match="expiration is 0 or more, not -1"):
+            await client.publish_batch("t", [b"a"], first_sequence=1, expiration=[-1])
         with pytest.raises(UsageError, match="the command of a batch is one of publish, "):
             await client.publish_batch("t", [b"a"], first_sequence=1, command="p")  # type: ignore[arg-type]  # what is tested
         with pytest.raises(UsageError, match="data is bytes, bytearray, memoryview or str"):

@@ -27,13 +27,12 @@ from typing_extensions import override
 
 from haclient.pyspark import publish_stream, register
 from haclient.pyspark.amps import AmpsDataSource
+from haclient.pyspark.sink.settings import SinkSettings, read_settings
 from haclient.pyspark.sink.writers import (
     LaneDone,
-    SinkSettings,
     StreamSink,
     Task,
     check_checkpoint,
-    read_settings,
     write_task,
 )
 from pyspark import TaskContext

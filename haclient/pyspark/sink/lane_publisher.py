@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, cast
+
+import trio
 
 from haclient.client import Client
 from haclient.errors import (
@@ -40,6 +42,9 @@ Command: TypeAlias = Literal["publish", "delta_publish", "sow_delete"]
 _SLICE: Final = 16_384
 """Rows whose values are Python objects at a time."""
 
+_PACE_S: Final = 0.1
+"""With a limit of rows a second, a task publishes for so long at once; then it waits."""
+
 _MAX_NAMED: Final = 3  # refused rows that an error shows
 _PUBLISHER_TOPIC: Final = "/HACLIENT/publisher"
 _logger = logging.getLogger(__name__)
@@ -52,10 +57,11 @@ class Target:
     Attributes:
         uris: The servers, best first.
         command: What each message is.
-        expiration: Lifetime of the SOW records in seconds, or `None`.
+        expiration: Lifetime of the SOW records in seconds, or `None`; rows may have their own.
         timeout_s: How long a server may take for a step, and go without persisting anything.
         verifies: Whether a resumed batch is compared with what was published; `None` does so where
             the server can be asked.
+        rows_per_second: How many rows a task publishes in a second at most, or `None`.
     """
 
     uris: tuple[str, ...]
@@ -63,6 +69,7 @@ class Target:
     expiration: int | None = None
     timeout_s: float = 10.0
     verifies: bool | None = None
+    rows_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +80,23 @@ class Rows:
         topics: One for each, or one for all.
         bodies: Their bodies.
         correlation_ids: One for each, or none.
+        expirations: One for each in seconds, or none.
     """
 
     topics: Sequence[str] | str
     bodies: Sequence[bytes]
     correlation_ids: Sequence[str] = ()
+    expirations: Sequence[int | None] = ()
 
     def slice(self, begin: int, end: int) -> Rows:
         """A part of them."""
         topics = self.topics if isinstance(self.topics, str) else self.topics[begin:end]
-        return Rows(topics, self.bodies[begin:end], self.correlation_ids[begin:end])
+        return Rows(
+            topics,
+            self.bodies[begin:end],
+            self.correlation_ids[begin:end],
+            self.expirations[begin:end],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +121,7 @@ class _Connection:
         self.client = client
         self.target = target
         self.refusals = refusals
+        self._next_at = 0.0
 
     @property
     def seen(self) -> int:
@@ -124,13 +139,27 @@ class _Connection:
         return seen
 
     async def publish(self, rows: Rows, first_sequence: int) -> None:
-        """Publish rows; it waits for room, and for no ack."""
+        """Publish rows at the rate that is permitted; it waits for room, and for no ack."""
+        limit = self.target.rows_per_second
+        if limit is None:
+            await self._publish(rows, first_sequence)
+            return
+        count = max(int(limit * _PACE_S), 1)
+        for begin in range(0, len(rows.bodies), count):
+            part = rows.slice(begin, begin + count)
+            await self._publish(part, first_sequence + begin)
+            # The wait follows the rows, also the last ones: the next batch begins after it.
+            now = trio.current_time()
+            self._next_at = max(self._next_at, now) + len(part.bodies) / limit
+            await trio.sleep_until(self._next_at)
+
+    async def _publish(self, rows: Rows, first_sequence: int) -> None:
         await self.client.publish_batch(
             rows.topics,
             rows.bodies,
             first_sequence=first_sequence,
             command=self.target.command,
-            expiration=self.target.expiration,
+            expiration=rows.expirations or self.target.expiration,
             correlation_ids=rows.correlation_ids,
         )
 
@@ -189,7 +218,7 @@ async def publish_exactly_once(
     """
     if with_digests:
         digests = chained_digests(rows.topics, rows.bodies)
-        rows = Rows(rows.topics, rows.bodies, digests)
+        rows = replace(rows, correlation_ids=digests)
     count, before = len(rows.bodies), sequence_before(batch_id)
     is_logged = True
 

@@ -1,13 +1,13 @@
-"""The sink of `format("amps")`: writers for streams and for batches, and how a query gets one.
-
-`publish_stream` and `publish_frame` give each row its lane, put the lanes into partitions of their
-own and configure the writer; the rules that make it exactly once are in
-`haclient.pyspark.sink.lanes`. `format("amps")` without them is at-least-once.
+"""The writers of the sink of `format("amps")`: what PySpark calls on the driver and in tasks.
 
 PySpark calls a writer in four places: `streamWriter` on the driver before the tasks of each batch,
-`write` in a worker for each partition, and `commit` or `abort` on the driver. A task learns the ids
-of its query and batch from local properties of its context, which PySpark sets for its own sinks;
-both come from the checkpoint, so that a batch that is repeated has the same ones.
+`write` in a worker for each partition, and `commit` or `abort` on the driver. For these two it
+calls `streamWriter` a second time. What that raises hides the error of the task, so `streamWriter`
+checks nothing that a task can change.
+
+A task learns the ids of its query and batch from local properties of its context, which PySpark
+sets for its own sinks; both come from the checkpoint, so that a batch that is repeated has the same
+ones.
 
 A refusal by the server cannot be repeated away: the server has seen the sequence, and would take
 the row for a duplicate the next time. So the task of a stream writes it to a file beside the
@@ -18,195 +18,50 @@ reports the refusal, and the job fails when it is to be committed.
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs
 import trio
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import BinaryType, StringType, StructType
 from typing_extensions import override
 
 from haclient.errors import PublishFailed, UsageError
-from haclient.protocol.uri import Uri
-from haclient.pyspark.options import OptionReader
+from haclient.pyspark.sink.checkpoint_files import (
+    check_guard,
+    check_refusals,
+    file_system,
+    keep_refusal,
+)
 from haclient.pyspark.sink.lane_publisher import (
-    Command,
     Refused,
     Rows,
-    Target,
     publish_at_least_once,
     publish_exactly_once,
 )
 from haclient.pyspark.sink.lanes import (
     LANE_COLUMN,
     PUBLISHED,
-    Guard,
     check_lane,
     lane_name,
     ordered,
 )
+from haclient.pyspark.sink.settings import STAGED, SinkSettings
 from pyspark import TaskContext
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameWriter
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-EXACTLY_ONCE: Final = "exactly-once"
-AT_LEAST_ONCE: Final = "at-least-once"
-
-GUARD_FILE: Final = "haclient-sink.json"
-"""Beside the checkpoint: what must not change while it is used."""
-
-REFUSED_FILE: Final = "haclient-sink-refused.json"
-"""Beside the checkpoint: what the server has refused, and no attempt can publish again."""
 
 _BATCH_ID: Final = "streaming.sql.batchId"
 _QUERY_ID: Final = "sql.streaming.queryId"
 _MAX_REPORTED: Final = 100  # lanes whose refusals are shown
-_MILLISECONDS: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class SinkSettings:
-    """The options of a sink, checked.
-
-    Attributes:
-        target: Where and how to publish.
-        topic: The topic of every row; empty where the column `topic` has it.
-        exactly_once: Whether a row that is written twice ends once in the log.
-        prefix: Of the publishers' names.
-        lanes: How many there are, 0 where any number of partitions will do.
-        order_by: The order columns.
-        with_digests: Whether messages carry the digest by which a resumed batch is verified.
-        lane_key: The expression that gives a row its lane, as text.
-        job_id: Names the publishers of a batch job; empty for one that is made up.
-        dead_letter_topic: Where rows go that the server has refused; empty to fail.
-        refused_path: A directory for Parquet files of those rows; empty to fail.
-        checkpoint: Where the checkpoint of a stream is; empty for a batch.
-    """
-
-    target: Target
-    topic: str
-    exactly_once: bool
-    prefix: str
-    lanes: int
-    order_by: tuple[str, ...]
-    with_digests: bool
-    lane_key: str
-    job_id: str
-    dead_letter_topic: str
-    refused_path: str
-    checkpoint: str
-
-    @property
-    def guard(self) -> Guard:
-        """What must not change while a checkpoint is used."""
-        return Guard(self.lanes, self.lane_key, self.order_by, self.prefix)
-
-
-def read_settings(options: Mapping[str, str], schema: StructType) -> SinkSettings:
-    """Read the options of a sink, and check the columns that it gets.
-
-    Args:
-        options: As the user gave them.
-        schema: Of the rows.
-
-    Raises:
-        UsageError: An option or a column is wrong; the message says how.
-    """
-    read = OptionReader("amps", options)
-    guarantee = read.choice("guarantee", (EXACTLY_ONCE, AT_LEAST_ONCE), AT_LEAST_ONCE)
-    exactly_once = guarantee == EXACTLY_ONCE
-    topic = read.text("topic", "")
-    policy = read.choice("onFailedWrite", ("fail", "table", "deadLetter"), "fail")
-    refused_path = read.required("failedWritesPath") if policy == "table" else ""
-    dead_letter = read.required("deadLetterTopic") if policy == "deadLetter" else ""
-    if exactly_once and policy != "fail":
-        raise UsageError(f"amps: onFailedWrite={policy} needs guarantee={AT_LEAST_ONCE}")
-    names = schema.fieldNames()
-    verifies = read.flag("verifyResume", default=True) if read.has("verifyResume") else None
-    if verifies and "correlation_id" in names:
-        raise UsageError(
-            "amps: verifyResume=true writes correlation ids of its own: drop the column "
-            "correlation_id, or set verifyResume=false"
-        )
-    target = Target(
-        uris=_uris(read.required("uri", "tcp://127.0.0.1:9007/amps/json")),
-        command=cast(
-            "Command",
-            read.choice("command", ("publish", "delta_publish", "sow_delete"), "publish"),
-        ),
-        expiration=read.integer("expiration"),
-        timeout_s=read.integer("flushTimeoutMs", 10_000) / _MILLISECONDS,
-        verifies=verifies,
-    )
-    settings = SinkSettings(
-        target=target,
-        topic=topic,
-        exactly_once=exactly_once,
-        prefix=read.text("publisherPrefix", "spark"),
-        lanes=read.integer("lanes", 0),
-        order_by=read.names("orderColumns"),
-        with_digests=exactly_once and verifies is not False and "correlation_id" not in names,
-        lane_key=read.text("laneKey", ""),
-        job_id=read.text("jobId", ""),
-        dead_letter_topic=dead_letter,
-        refused_path=refused_path,
-        checkpoint=read.text("checkpointLocation", ""),
-    )
-    read.check_unknown()
-    _check_columns(settings, schema)
-    return settings
-
-
-def _uris(text: str) -> tuple[str, ...]:
-    uris = tuple(each.strip() for each in text.split(",") if each.strip())
-    for uri in uris:
-        Uri.parse(uri)
-    return uris
-
-
-def _check_columns(settings: SinkSettings, schema: StructType) -> None:
-    """Check that the rows have what the sink needs.
-
-    Raises:
-        UsageError: A column is missing, or has a type that cannot be published.
-    """
-    names = schema.fieldNames()
-    if "data" not in names:
-        raise UsageError(
-            f"amps: the rows need a column data of type BINARY or STRING, found {', '.join(names)}"
-        )
-    for name in PUBLISHED:
-        kinds = (BinaryType, StringType) if name == "data" else (StringType,)
-        if name in names and not isinstance(schema[name].dataType, kinds):
-            wanted = " or ".join(kind.typeName().upper() for kind in kinds)
-            found = schema[name].dataType.simpleString()
-            raise UsageError(f"amps: the column {name} has to be {wanted}, found {found}")
-    if not settings.topic and "topic" not in names:
-        raise UsageError("amps: set the option topic, or give the rows a column topic")
-    for name in settings.order_by:
-        if name not in names:
-            raise UsageError(f"amps: there is no column {name} to order by: {', '.join(names)}")
-    if settings.exactly_once and (LANE_COLUMN not in names or not settings.lanes):
-        raise UsageError(
-            f"amps: guarantee={EXACTLY_ONCE} needs lanes: write what publish_stream(df, ...) or "
-            "publish_frame(df, ...) of haclient.pyspark returns"
-        )
-
-
-# -- writers ----------------------------------------------------------------------------
+_MAX_EXPIRATION_S: Final = 2**32 - 1  # a server refuses more
+_MAY_BE_NULL: Final = frozenset({"correlation_id", "expiration"})
 
 
 @dataclass
@@ -247,33 +102,43 @@ def write_task(settings: SinkSettings, task: Task, batches: Iterator[pa.RecordBa
     Raises:
         HAClientError: They could not be published; another attempt may succeed.
     """
-    name = lane_name(settings.prefix, task.owner, task.lane)
     if not settings.exactly_once:
-        return _write_in_order_of_arrival(settings, task, name, batches)
-    table = _lane_table(settings, task.lane, batches)
-    rows = _rows(settings, table)
+        return _write_in_order_of_arrival(settings, task, batches)
+    table = lane_table(settings, task.lane, batches)
+    return publish_lane(settings, task, rows_of(settings, table))
+
+
+def publish_lane(settings: SinkSettings, task: Task, rows: Rows) -> LaneDone:
+    """Publish the rows of one lane that no earlier attempt has published.
+
+    Args:
+        settings: The options.
+        task: Who it publishes as.
+        rows: All rows of the lane in this batch, in order.
+
+    Raises:
+        HAClientError: They could not be published; another attempt may succeed.
+    """
     work = partial(
         publish_exactly_once,
-        name,
+        lane_name(settings.prefix, task.owner, task.lane),
         task.batch_id,
         rows,
         settings.target,
         with_digests=settings.with_digests,
     )
-    check_refusals(settings)
+    check_refusals(settings.checkpoint)
     try:
         skipped = trio.run(work)
     except PublishFailed as refusal:  # another attempt would not publish these rows either
         if not settings.checkpoint:
             return LaneDone(task.lane, len(rows.bodies), 0, str(refusal))
-        content = json.dumps({"batch": task.batch_id, "refused": str(refusal)}).encode()
-        files, root = _file_system(settings.checkpoint)
-        _write(files, f"{root}/{REFUSED_FILE}", content)
+        keep_refusal(settings.checkpoint, task.batch_id, str(refusal))
         raise
     return LaneDone(task.lane, len(rows.bodies), skipped)
 
 
-def _lane_table(
+def lane_table(
     settings: SinkSettings, lane: int, batches: Iterator[pa.RecordBatch]
 ) -> pa.Table | None:
     """The rows of a lane, in the order in which they are published; `None` when there are none."""
@@ -290,11 +155,11 @@ def _lane_table(
     return ordered(table, settings.order_by)
 
 
-def _rows(settings: SinkSettings, table: pa.Table | pa.RecordBatch | None) -> Rows:
+def rows_of(settings: SinkSettings, table: pa.Table | pa.RecordBatch | None) -> Rows:
     """The messages of a table.
 
     Raises:
-        UsageError: A value is null.
+        UsageError: A value is null, or is no expiration.
     """
     if table is None:
         return Rows(settings.topic, [])
@@ -302,7 +167,7 @@ def _rows(settings: SinkSettings, table: pa.Table | pa.RecordBatch | None) -> Ro
     if settings.topic:
         columns.pop("topic", None)
     for name, column in columns.items():
-        if column.null_count and name != "correlation_id":
+        if column.null_count and name not in _MAY_BE_NULL:
             raise UsageError(
                 f"amps: the column {name} is null in {column.null_count} rows: filter them out"
             )
@@ -312,16 +177,36 @@ def _rows(settings: SinkSettings, table: pa.Table | pa.RecordBatch | None) -> Ro
         topics,
         columns["data"].cast(pa.large_binary()).to_pylist(),
         [] if ids is None else pc.fill_null(ids, "").to_pylist(),
+        _expirations(settings, columns.get("expiration")),
     )
 
 
+def _expirations(
+    settings: SinkSettings, column: pa.ChunkedArray | pa.Array | None
+) -> Sequence[int | None]:
+    """The expirations of rows in seconds; where the column is null, that of the options."""
+    if column is None:
+        return []
+    limits = pc.min_max(column).as_py()
+    for found in limits.values():
+        if found is not None and not 0 <= found <= _MAX_EXPIRATION_S:
+            raise UsageError(
+                f"amps: the column expiration has to be 0 to {_MAX_EXPIRATION_S} seconds, found "
+                f"{found}"
+            )
+    default = settings.target.expiration
+    result: list[int | None] = [default if each is None else each for each in column.to_pylist()]
+    return result
+
+
 def _write_in_order_of_arrival(
-    settings: SinkSettings, task: Task, name: str, batches: Iterator[pa.RecordBatch]
+    settings: SinkSettings, task: Task, batches: Iterator[pa.RecordBatch]
 ) -> LaneDone:
+    name = lane_name(settings.prefix, task.owner, task.lane)
     keeps = bool(settings.dead_letter_topic or settings.refused_path)
 
     async def publish() -> int:
-        rows = (_rows(settings, batch) for batch in batches if batch.num_rows)
+        rows = (rows_of(settings, batch) for batch in batches if batch.num_rows)
         count, refused = await publish_at_least_once(
             name, rows, settings.target, keeps_refused=keeps
         )
@@ -346,11 +231,29 @@ def _write_refused(path: str, task: Task, refused: Sequence[Refused]) -> None:
             "reason": [each.reason for each in refused],
         }
     )
-    files, root = _file_system(path)
+    files, root = file_system(path)
     files.create_dir(root, recursive=True)
     # A task that is repeated writes another file: the rows are refused at least once, too.
     file = f"refused-{task.owner}-{task.batch_id}-{task.lane}-{uuid.uuid4().hex}.parquet"
     pq.write_table(table, f"{root}/{file}", filesystem=files)
+
+
+def _refuse_staging(settings: SinkSettings) -> None:
+    if settings.staging:
+        raise UsageError(
+            f"amps: guarantee={STAGED} is for streams: start what publish_stream(df, ...) of "
+            "haclient.pyspark returns"
+        )
+
+
+def check_checkpoint(settings: SinkSettings) -> None:
+    """Before the tasks of a batch: nothing has changed since the checkpoint began.
+
+    Raises:
+        UsageError: Lanes, key, order or prefix are others.
+    """
+    if settings.checkpoint and settings.exactly_once:
+        check_guard(settings.checkpoint, settings.guard)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -361,6 +264,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, settings: SinkSettings) -> None:
+        _refuse_staging(settings)
         self._settings = settings
 
     @override
@@ -389,6 +293,7 @@ class BatchSink(DataSourceArrowWriter):
     """
 
     def __init__(self, settings: SinkSettings) -> None:
+        _refuse_staging(settings)
         self._settings = settings
         self._job_id = settings.job_id or uuid.uuid4().hex
 
@@ -425,193 +330,3 @@ def check_lanes(settings: SinkSettings, messages: Sequence[WriterCommitMessage |
 def _failures(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
     done = [each for each in messages if isinstance(each, LaneDone)]
     return [each.failure for each in done if each.failure][:_MAX_REPORTED]
-
-
-# -- files beside the checkpoint -----------------------------------------------------------
-
-
-def check_checkpoint(settings: SinkSettings) -> None:
-    """Before the tasks of a batch: nothing has changed since the checkpoint began.
-
-    Raises:
-        UsageError: Lanes, key, order or prefix are others, or an earlier batch was refused.
-    """
-    if not settings.checkpoint or not settings.exactly_once:
-        return
-    check_refusals(settings)
-    files, root = _file_system(settings.checkpoint)
-    guard = f"{root}/{GUARD_FILE}"
-    content = _read(files, guard)
-    if content is None:
-        _write(files, guard, settings.guard.to_json())
-    else:
-        settings.guard.check(content, guard)
-
-
-def check_refusals(settings: SinkSettings) -> None:
-    """Check that no row of this checkpoint was refused before.
-
-    Raises:
-        UsageError: One was.
-    """
-    if not settings.checkpoint:
-        return
-    files, root = _file_system(settings.checkpoint)
-    refused = f"{root}/{REFUSED_FILE}"
-    if (content := _read(files, refused)) is not None:
-        raise UsageError(
-            f"rows of this query are not in the server's log ({content.decode():.300}), and it "
-            f"takes them for duplicates now: publish them in another way, then remove {refused}"
-        )
-
-
-def _file_system(location: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    if "://" not in location and not location.startswith("file:"):
-        return pyarrow.fs.LocalFileSystem(), location.rstrip("/")
-    if location.startswith("file:/") and not location.startswith("file://"):
-        location = f"file://{location[5:]}"
-    files, path = pyarrow.fs.FileSystem.from_uri(location)
-    return files, path.rstrip("/")
-
-
-def _read(files: pyarrow.fs.FileSystem, path: str) -> bytes | None:
-    if files.get_file_info(path).type == pyarrow.fs.FileType.NotFound:
-        return None
-    with files.open_input_stream(path) as stream:
-        return bytes(stream.read())
-
-
-def _write(files: pyarrow.fs.FileSystem, path: str, content: bytes) -> None:
-    files.create_dir(path.rpartition("/")[0], recursive=True)
-    temporary = f"{path}.{uuid.uuid4().hex}"  # two tasks may write at the same time
-    with files.open_output_stream(temporary) as stream:
-        stream.write(content)
-    files.move(temporary, path)
-
-
-# -- how a query gets a sink -----------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Lanes:
-    """A DataFrame whose partitions are lanes, and the options of its writer."""
-
-    frame: DataFrame
-    options: dict[str, str]
-
-
-def publish_stream(  # what makes a row's place, and where it goes
-    df: DataFrame,
-    *,
-    uri: str,
-    key: str | Sequence[str],
-    lanes: int,
-    order_by: str | Sequence[str],
-    topic: str | None = None,
-    **options: str | int | bool,
-) -> DataStreamWriter:
-    """Publish a stream exactly once: a writer to which a checkpoint and a trigger are added.
-
-    Args:
-        df: A streaming DataFrame with `data`, and the columns that are named here.
-        uri: Servers, with commas between them, best first.
-        key: Columns whose value decides the lane of a row: rows of one key keep their order.
-        lanes: How many rows are published at the same time; it cannot change later.
-        order_by: Columns that order the rows of one batch in a lane.
-        topic: The topic of all rows; `None` takes the column `topic`.
-        **options: More options of the sink.
-
-    Returns:
-        The writer; `.option("checkpointLocation", ...)` and `.start()` come next.
-
-    Raises:
-        UsageError: It is no stream, a column is missing, or an option is wrong.
-    """
-    if not df.isStreaming:
-        raise UsageError("publish_stream takes a streaming DataFrame: use publish_frame for others")
-    made = _with_lanes(df, uri, key, lanes, order_by, topic, options)
-    return made.frame.writeStream.format("amps").options(**made.options)
-
-
-def publish_frame(  # noqa: PLR0913  # what makes a row's place, and where it goes
-    df: DataFrame,
-    *,
-    uri: str,
-    key: str | Sequence[str],
-    lanes: int,
-    order_by: str | Sequence[str],
-    topic: str | None = None,
-    job_id: str = "",
-    **options: str | int | bool,
-) -> DataFrameWriter:
-    """Publish a DataFrame, each row once however often a task is repeated.
-
-    Args:
-        df: A DataFrame with `data`, and the columns that are named here.
-        uri: Servers, with commas between them, best first.
-        key: Columns whose value decides the lane of a row.
-        lanes: How many rows are published at the same time.
-        order_by: Columns that order the rows in a lane.
-        topic: The topic of all rows; `None` takes the column `topic`.
-        job_id: Names this job: run again under the same one, with the same rows, it publishes what
-            is missing. Empty for a job that is new each time.
-        **options: More options of the sink.
-
-    Returns:
-        The writer; `.save()` comes next.
-
-    Raises:
-        UsageError: It is a stream, a column is missing, or an option is wrong.
-    """
-    if df.isStreaming:
-        raise UsageError("publish_frame takes a DataFrame that is no stream: use publish_stream")
-    if job_id:
-        options["jobId"] = job_id
-    made = _with_lanes(df, uri, key, lanes, order_by, topic, options)
-    return made.frame.write.format("amps").mode("append").options(**made.options)
-
-
-def _with_lanes(  # noqa: PLR0913, PLR0917  # as above
-    df: DataFrame,
-    uri: str,
-    key: str | Sequence[str],
-    lanes: int,
-    order_by: str | Sequence[str],
-    topic: str | None,
-    options: Mapping[str, str | int | bool],
-) -> _Lanes:
-    """Give each row its lane, and each lane a partition."""
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415  # the custom of PySpark
-
-    keys = [key] if isinstance(key, str) else list(key)
-    orders = [order_by] if isinstance(order_by, str) else list(order_by)
-    if not keys or not orders or not lanes > 0:
-        raise UsageError(
-            f"publish needs a key, an order and a number of lanes, found key={keys}, "
-            f"order_by={orders}, lanes={lanes}"
-        )
-    for name in (*keys, *orders):
-        if name not in df.columns:
-            raise UsageError(f"there is no column {name}: {', '.join(df.columns)}")
-    lane = F.pmod(F.xxhash64(*(F.col(each) for each in keys)), F.lit(lanes)).cast("int")
-    wanted = dict.fromkeys([*PUBLISHED, *orders])
-    frame = df.withColumn(LANE_COLUMN, lane).select(
-        *(each for each in wanted if each in df.columns), LANE_COLUMN
-    )
-    given = {name: _text(value) for name, value in options.items()}
-    made = {
-        "guarantee": EXACTLY_ONCE,
-        **given,
-        "uri": uri,
-        "lanes": str(lanes),
-        "laneKey": ",".join(keys),
-        "orderColumns": ",".join(orders),
-    }
-    if topic is not None:
-        made["topic"] = topic
-    read_settings(made, frame.schema)  # what is wrong is said here, and not by the first batch
-    return _Lanes(frame.repartitionById(lanes, F.col(LANE_COLUMN)), made)
-
-
-def _text(value: str | int | bool) -> str:  # noqa: FBT001  # the value of an option
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -145,6 +145,34 @@ async def test_a_server_that_persists_nothing_is_not_waited_for(
         await together(publish, answer)
 
 
+@pytest.mark.row("SK9")
+async def test_a_task_publishes_no_more_rows_in_a_second_than_it_may(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001  # sets the clock
+) -> None:
+    async with listening() as server:
+        where = Target((server.uri,), verifies=False, timeout_s=3, rows_per_second=50.0)
+        came_at: list[float] = []
+
+        async def publish() -> None:
+            batches = [rows(20), rows(30)]
+            await publish_at_least_once(NAME, batches, where, keeps_refused=False)
+
+        async def answer() -> None:
+            peer = await server.accept()
+            await peer.log_on()
+            for number in range(1, 51):
+                await peer.expect("publish", sequence=number)
+                came_at.append(trio.current_time())
+            await peer.ack(await peer.expect("flush", ack_type="persisted"), "persisted")
+
+        began_at = trio.current_time()
+        await together(publish, answer)
+        took_s = trio.current_time() - began_at
+        assert took_s == pytest.approx(1.0), "the last rows are waited for, too"
+        for first, last in zip(came_at, came_at[26:], strict=False):
+            assert last - first >= 0.5 - 1e-9, "26 rows are one more than half a second may have"
+
+
 @pytest.mark.parametrize("verifies", [None, True])
 async def test_a_server_that_answers_no_queries_is_trusted_unless_that_is_forbidden(
     verifies: bool | None,  # noqa: FBT001  # a parameter

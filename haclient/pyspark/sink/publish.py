@@ -1,0 +1,172 @@
+"""How a query gets the sink: `publish_stream` and `publish_frame`.
+
+Both give each row its lane, put the lanes into partitions of their own and configure the writer.
+The rules that make it exactly once are in `haclient.pyspark.sink.lanes`, and those for a query that
+stages its batches in `haclient.pyspark.sink.staged`. `format("amps")` without them is
+at-least-once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from haclient.errors import UsageError
+from haclient.pyspark.sink.lanes import LANE_COLUMN, PUBLISHED
+from haclient.pyspark.sink.settings import EXACTLY_ONCE, STAGED, read_settings
+from haclient.pyspark.sink.staged import staged_writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """A DataFrame whose partitions are lanes, and the options of its writer.
+
+    Where batches are staged, each batch gets its partitions by itself.
+    """
+
+    frame: DataFrame
+    options: dict[str, str]
+    is_staged: bool
+
+
+def publish_stream(  # noqa: PLR0913  # what makes a row's place, and where it goes
+    df: DataFrame,
+    *,
+    uri: str,
+    key: str | Sequence[str],
+    lanes: int,
+    order_by: str | Sequence[str],
+    topic: str | None = None,
+    guarantee: str = EXACTLY_ONCE,
+    staging_location: str | None = None,
+    **options: str | int | bool,
+) -> DataStreamWriter:
+    """Publish a stream exactly once: a writer to which a checkpoint and a trigger are added.
+
+    Args:
+        df: A streaming DataFrame with `data`, and the columns that are named here.
+        uri: Servers, with commas between them, best first.
+        key: Columns whose value decides the lane of a row: rows of one key keep their order.
+        lanes: How many rows are published at the same time; it cannot change later, unless batches
+            are staged.
+        order_by: Columns that order the rows of one batch in a lane.
+        topic: The topic of all rows; `None` takes the column `topic`.
+        guarantee: `exactly-once` for a query that computes the same rows again when a batch is
+            repeated; `exactly-once-staged` for any query: each batch is written to files before it
+            is published from them; or `at-least-once`.
+        staging_location: Where `exactly-once-staged` keeps these files: a path or URI that every
+            worker reaches. `None` takes `haclient-staging` within the checkpoint.
+        **options: More options of the sink.
+
+    Returns:
+        The writer; `.option("checkpointLocation", ...)` and `.start()` come next.
+
+    Raises:
+        UsageError: It is no stream, a column is missing, or an option is wrong.
+    """
+    if not df.isStreaming:
+        raise UsageError("publish_stream takes a streaming DataFrame: use publish_frame for others")
+    options["guarantee"] = guarantee
+    if staging_location is not None:
+        options["stagingLocation"] = staging_location
+    made = _with_lanes(df, uri, key, lanes, order_by, topic, options)
+    if made.is_staged:
+        return staged_writer(made.frame, made.options)
+    return made.frame.writeStream.format("amps").options(**made.options)
+
+
+def publish_frame(  # noqa: PLR0913  # what makes a row's place, and where it goes
+    df: DataFrame,
+    *,
+    uri: str,
+    key: str | Sequence[str],
+    lanes: int,
+    order_by: str | Sequence[str],
+    topic: str | None = None,
+    job_id: str = "",
+    **options: str | int | bool,
+) -> DataFrameWriter:
+    """Publish a DataFrame, each row once however often a task is repeated.
+
+    Args:
+        df: A DataFrame with `data`, and the columns that are named here.
+        uri: Servers, with commas between them, best first.
+        key: Columns whose value decides the lane of a row.
+        lanes: How many rows are published at the same time.
+        order_by: Columns that order the rows in a lane.
+        topic: The topic of all rows; `None` takes the column `topic`.
+        job_id: Names this job: run again under the same one, with the same rows, it publishes what
+            is missing. Empty for a job that is new each time.
+        **options: More options of the sink.
+
+    Returns:
+        The writer; `.save()` comes next.
+
+    Raises:
+        UsageError: It is a stream, a column is missing, or an option is wrong.
+    """
+    if df.isStreaming:
+        raise UsageError("publish_frame takes a DataFrame that is no stream: use publish_stream")
+    if options.get("guarantee") == STAGED:
+        raise UsageError(
+            f"publish_frame has no guarantee={STAGED}: write the rows to a table first, and "
+            "publish what is read from it, under a job_id"
+        )
+    if job_id:
+        options["jobId"] = job_id
+    made = _with_lanes(df, uri, key, lanes, order_by, topic, options)
+    return made.frame.write.format("amps").mode("append").options(**made.options)
+
+
+def _with_lanes(  # noqa: PLR0913, PLR0917  # as above
+    df: DataFrame,
+    uri: str,
+    key: str | Sequence[str],
+    lanes: int,
+    order_by: str | Sequence[str],
+    topic: str | None,
+    options: Mapping[str, str | int | bool],
+) -> _Lanes:
+    """Give each row its lane, and each lane a partition."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415  # the custom of PySpark
+
+    keys = [key] if isinstance(key, str) else list(key)
+    orders = [order_by] if isinstance(order_by, str) else list(order_by)
+    if not keys or not orders or not lanes > 0:
+        raise UsageError(
+            f"publish needs a key, an order and a number of lanes, found key={keys}, "
+            f"order_by={orders}, lanes={lanes}"
+        )
+    for name in (*keys, *orders):
+        if name not in df.columns:
+            raise UsageError(f"there is no column {name}: {', '.join(df.columns)}")
+    lane = F.pmod(F.xxhash64(*(F.col(each) for each in keys)), F.lit(lanes)).cast("int")
+    wanted = dict.fromkeys([*PUBLISHED, *orders])
+    frame = df.withColumn(LANE_COLUMN, lane).select(
+        *(each for each in wanted if each in df.columns), LANE_COLUMN
+    )
+    given = {name: _text(value) for name, value in options.items()}
+    made = {
+        "guarantee": EXACTLY_ONCE,
+        **given,
+        "uri": uri,
+        "lanes": str(lanes),
+        "laneKey": ",".join(keys),
+        "orderColumns": ",".join(orders),
+    }
+    if topic is not None:
+        made["topic"] = topic
+    # What is wrong is said here, and not by the first batch.
+    is_staged = bool(read_settings(made, frame.schema).staging)
+    if not is_staged:
+        frame = frame.repartitionById(lanes, F.col(LANE_COLUMN))
+    return _Lanes(frame, made, is_staged)
+
+
+def _text(value: str | int | bool) -> str:  # noqa: FBT001  # the value of an option
+    return str(value).lower() if isinstance(value, bool) else str(value)

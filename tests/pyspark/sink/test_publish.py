@@ -1,0 +1,87 @@
+"""`publish_frame`, a writer without lanes, and wrong arguments: real session, real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from haclient.errors import UsageError
+from haclient_fake_server.testing.processes import BrokerProcess
+from support.journals import model_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LANES = 2
+
+
+def frame(spark: SparkSession, count: int) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415  # the custom of PySpark
+
+    return spark.range(count).select(
+        F.col("id"), F.concat(F.lit("row "), F.col("id")).cast("binary").alias("data")
+    )
+
+
+def data_of(journal: Path, topic: str) -> list[bytes]:
+    return [row.data for row in model_rows(journal) if row.topic == topic]
+
+
+@pytest.mark.row("SK1", "SK4")
+def test_a_job_that_is_run_again_under_its_id_publishes_what_is_missing(
+    spark: SparkSession, broker: BrokerProcess, journal: Path
+) -> None:
+    from haclient.pyspark import publish_frame  # noqa: PLC0415  # needs the extra
+
+    def save(rows: DataFrame, job_id: str) -> None:
+        options = {"key": "id", "lanes": LANES, "order_by": "id", "topic": "jobs"}
+        publish_frame(rows, uri=broker.uri, job_id=job_id, **options).save()  # type: ignore[arg-type]  # one dictionary
+
+    rows = frame(spark, 200)
+    save(rows, "nightly")
+    save(rows.repartition(7), "nightly")
+    assert sorted(data_of(journal, "jobs")) == sorted(b"row %d" % each for each in range(200))
+    save(rows, "")
+    save(rows, "")
+    assert len(data_of(journal, "jobs")) == 600
+    with pytest.raises(Exception, match="was published in part and has other rows now"):
+        save(frame(spark, 100), "nightly")
+
+
+@pytest.mark.row("SK1", "SK3")
+def test_without_lanes_a_batch_is_at_least_once_with_topics_of_its_rows(
+    spark: SparkSession, broker: BrokerProcess, journal: Path
+) -> None:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415  # the custom of PySpark
+
+    rows = frame(spark, 100).withColumn("topic", F.concat(F.lit("t"), F.col("id") % 3))
+    for _ in range(2):
+        rows.write.format("amps").option("uri", broker.uri).mode("append").save()
+    assert [len(data_of(journal, f"t{number}")) for number in range(3)] == [68, 66, 66]
+
+
+# -- what is wrong is said in one line ---------------------------------------------------------
+
+
+def test_wrong_arguments_of_publish_are_said_before_anything_starts(spark: SparkSession) -> None:
+    from haclient.pyspark import publish_frame, publish_stream  # noqa: PLC0415  # needs the extra
+
+    rows, stream = frame(spark, 1), spark.readStream.format("rate").load()
+    given = {"uri": "tcp://h:1/amps/json", "topic": "t", "key": "id", "order_by": "id", "lanes": 2}
+    for publish, df, changed, message in (
+        (publish_stream, rows, {}, "publish_stream takes a streaming DataFrame"),
+        (publish_frame, stream, {}, "publish_frame takes a DataFrame that is no stream"),
+        (publish_frame, rows, {"key": "x"}, "there is no column x"),
+        (publish_frame, rows, {"lanes": 0}, "a number of lanes, found .* lanes=0"),
+        (publish_frame, rows, {"onFailedWrite": "table", "failedWritesPath": "p"}, "needs guara"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            publish(df, **{**given, **changed})  # type: ignore[arg-type]  # one dictionary
+
+
+def test_the_drivers_exception_says_which_option_is_wrong(spark: SparkSession) -> None:
+    writer = frame(spark, 1).write.format("amps").option("topic", "t").mode("append")
+    with pytest.raises(Exception, match="amps: the option uri is missing: set it, such as tcp:"):
+        writer.save()

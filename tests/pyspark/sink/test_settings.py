@@ -1,0 +1,56 @@
+"""The options of the sink and the columns that they need; nothing here needs a session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
+
+from haclient.errors import UsageError
+from haclient.pyspark.amps import AmpsDataSource
+from haclient.pyspark.sink.settings import SinkSettings, read_settings
+
+ROWS = StructType([StructField("data", BinaryType())])
+LANES = StructType([*ROWS.fields, StructField("_lane", IntegerType())])
+GIVEN = {"uri": "tcp://h:1/amps/json", "topic": "t"}
+LANED = {**GIVEN, "guarantee": "exactly-once", "lanes": "2"}
+STAGED = {**LANED, "guarantee": "exactly-once-staged"}
+
+
+@pytest.mark.row("SK9")
+def test_the_lanes_share_the_rate_and_a_flush_has_a_time_limit() -> None:
+    options = {**LANED, "maxRowsPerSecond": "100", "flushTimeoutMs": "2500"}
+    target = read_settings(options, LANES).target
+    assert (target.rows_per_second, target.timeout_s) == (50.0, 2.5)
+    options = {**GIVEN, "maxRowsPerSecond": "100"}
+    target = read_settings(options, ROWS).target
+    assert (target.rows_per_second, target.timeout_s) == (100.0, 10.0)
+    with pytest.raises(UsageError, match="maxRowsPerSecond has to be a whole number from 1 on"):
+        read_settings({**options, "maxRowsPerSecond": "0"}, ROWS)
+
+
+@pytest.mark.row("SK7")
+def test_expirations_are_whole_numbers() -> None:
+    text = StructType([*ROWS.fields, StructField("expiration", StringType())])
+    with pytest.raises(UsageError, match="expiration has to be INT or BIGINT, found string"):
+        read_settings(GIVEN, text)
+
+
+def test_staging_is_within_the_checkpoint_unless_it_is_elsewhere(tmp_path: Path) -> None:
+    def settings(**options: str) -> SinkSettings:
+        return read_settings({**STAGED, "checkpointLocation": f"{tmp_path}/", **options}, LANES)
+
+    assert settings().staging == str(tmp_path / "haclient-staging")
+    assert settings(stagingLocation="s3://x/y").staging == "s3://x/y"
+    assert not read_settings({**LANED, "checkpointLocation": "c"}, LANES).staging
+    with pytest.raises(UsageError, match="stagingLocation needs guarantee=exactly-once-staged"):
+        settings(guarantee="exactly-once", stagingLocation="x")
+
+
+def test_staging_is_for_streams_that_publish_stream_has_made(tmp_path: Path) -> None:
+    data_source = AmpsDataSource({**STAGED, "checkpointLocation": str(tmp_path)})
+    for make in (data_source.streamWriter, data_source.writer):
+        with pytest.raises(UsageError, match="exactly-once-staged is for streams: start what"):
+            make(LANES, overwrite=False)
+    assert list(tmp_path.iterdir()) == []
