@@ -18,6 +18,10 @@ from haclient_stores.errors import StoreCorrupt, StoreError
 GUARDS_NAME: Final = "guards.json"
 FORMAT_VERSION: Final = 1
 
+MAX_POSITION: Final = 2**64 - 1
+MAX_TIME_US: Final = 253_402_300_799_999_999
+"""The last microsecond of the year 9999, which is the last that can be told as a date."""
+
 
 class GuardFile:
     """The file, whose content is read once and written whenever a guard changes.
@@ -66,7 +70,25 @@ class GuardFile:
                     f"{self._path}: version {version}, but this version of haclient reads up to "
                     f"{FORMAT_VERSION}: use the newer one"
                 )
-            return tuple(Guard(**fields) for fields in content["guards"])
+            return tuple(_guard(fields) for fields in content["guards"])
         except (ValueError, KeyError, TypeError) as error:  # no JSON, or JSON of another shape
             what = f"not the guards of a journal ({error}): remove it to start without guards"
             raise StoreCorrupt(self._path, 0, what) from error
+
+
+def _guard(fields: dict[str, Any]) -> Guard:
+    """Take a guard from JSON.
+
+    Raises:
+        TypeError: A field is missing, unknown or of another type.
+        ValueError: A number is out of range.
+    """
+    guard = Guard(**fields)
+    name, *numbers = guard
+    if type(name) is not str or any(type(number) is not int for number in numbers):
+        raise TypeError(f"wanted a name and three whole numbers, found {list(guard)}")
+    if not 0 <= guard.after <= MAX_POSITION or not all(
+        0 <= time <= MAX_TIME_US for time in (guard.set_us, guard.expires_us)
+    ):
+        raise ValueError(f"a number is out of range in {list(guard)}")
+    return guard

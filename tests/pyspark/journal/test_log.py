@@ -562,7 +562,7 @@ def test_a_start_that_the_last_segment_does_not_repeat_is_found_in_earlier_ones(
 
 
 def test_a_start_that_no_segment_repeats_is_found_where_it_was_written(tmp_path: Path) -> None:
-    places = []
+    places: list[Place] = []
     for start_id in range(100, 140):  # a segment repeats the 16 last ones
         writer = JournalWriter(tmp_path, segment_bytes=SMALL, start_id=start_id)
         writer.topics["orders"] = 1

@@ -37,6 +37,31 @@ def test_a_damaged_file_is_refused_with_what_to_do(tmp_path: Path, damage: bytes
         opened(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": 1},
+        {"after": None},
+        {"after": -1},
+        {"after": 1.5},
+        {"set_us": True},
+        {"set_us": -1},
+        {"expires_us": 10**30},
+        {"more": 1},
+    ],
+)
+def test_a_guard_that_cannot_be_is_damage(tmp_path: Path, change: dict[str, object]) -> None:
+    fields: dict[str, object] = {"name": "x", "after": 0, "set_us": 0, "expires_us": 10**17}
+    for guard, is_good in ((fields, True), (fields | change, False)):
+        content = {"format": 1, "guards": [guard]}
+        (tmp_path / GUARDS_NAME).write_text(json.dumps(content))
+        if is_good:
+            assert opened(tmp_path).guards == (Guard("x", 0, 0, 10**17),)
+        else:
+            with pytest.raises(StoreCorrupt, match=r"not the guards of a journal"):
+                opened(tmp_path)
+
+
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / GUARDS_NAME).write_text(json.dumps({"format": 2, "other": "fields"}))
     with pytest.raises(StoreError, match="version 2, but this version of haclient reads up to 1"):
