@@ -58,7 +58,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Dderby.system.home={folder}",
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+        f"-Dderby.system.home={folder}",
+        # A query of a few rows is planned and compiled longer than it runs: its expressions are
+        # interpreted here, and its stages planned once. A query in a process of its own, such as
+        # those of the commands and of the example, has the settings of every user.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
     }
     builder = SparkSession.builder.master("local[2,4]").appName("haclient tests")
     for name, value in settings.items():

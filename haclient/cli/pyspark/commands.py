@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _LINES_AT_A_TIME = 1000  # one write for so many
 _SHOWN = 20  # violations that are printed; the report has more
+_FACTS = "topic,publisher_id,sequence,position,timestamp,command"  # for jobs without payloads
 
 journal_argument = click.argument("journal", metavar="JOURNAL")
 limit_option = click.option(
@@ -262,7 +263,7 @@ def audit(request: _Audited) -> int:
         from haclient.pyspark.jobs.audit_logs import read_deliveries, read_publishes
         from haclient.pyspark.jobs.latency import add_latency
 
-        rows = _chosen(read_journal(spark, request.journal), request)
+        rows = _chosen(read_journal(spark, request.journal, columns=_FACTS), request)
         sent, received = request.publisher_logs, request.subscriber_logs
         publishes = read_publishes(spark, sent).persist() if sent else None
         deliveries = read_deliveries(spark, received).persist() if received else None
@@ -304,9 +305,10 @@ def reconcile(request: _Reconciled) -> int:
     with session(request.master) as spark:
         from haclient.pyspark.jobs.reconcile import reconcile as compare
 
+        columns = _FACTS if request.no_content else ""
         result = compare(
-            read_journal(spark, request.left),
-            read_journal(spark, request.right),
+            read_journal(spark, request.left, columns=columns),
+            read_journal(spark, request.right, columns=columns),
             names=("left", "right"),
             content=not request.no_content,
             is_live=request.live,
@@ -330,7 +332,8 @@ def fleet(request: _Fleet) -> int:
     with session(request.master) as spark:
         from haclient.pyspark.jobs.fleet import fleet as report
 
-        journal = None if request.journal is None else read_journal(spark, request.journal)
+        path = request.journal
+        journal = None if path is None else read_journal(spark, path, columns=_FACTS)
         rows = report(spark, request.files, journal=journal)
         worst = ExitCode.OK
         for row in rows.orderBy("path", "sub_id").collect():

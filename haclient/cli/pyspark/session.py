@@ -59,12 +59,13 @@ def session(master: str | None) -> Generator[SparkSession]:
         yield spark
 
 
-def read_journal(spark: SparkSession, path: str) -> DataFrame:
+def read_journal(spark: SparkSession, path: str, *, columns: str = "") -> DataFrame:
     """The rows of a broker's directory, or of an export.
 
     Args:
         spark: The session.
         path: A directory on this machine, or an address such as `s3a://bucket/export`.
+        columns: Names of the columns that are read from a broker's directory; all by default.
 
     Raises:
         UsageError: There is no such directory, or it is neither.
@@ -78,7 +79,9 @@ def read_journal(spark: SparkSession, path: str) -> DataFrame:
         raise UsageError(f"{path}: there is no such directory")
     names = [each.name for each in folder.iterdir()]
     if any(name.startswith("journal.") for name in names):
-        return spark.read.format("amps-journal").option("journalPath", path).load()
+        chosen = {"columns": columns} if columns else {}
+        source = spark.read.format("amps-journal").option("journalPath", path)
+        return source.options(**chosen).load()
     if any(name.startswith("date=") for name in names):
         return read_export(spark, path)
     raise UsageError(

@@ -26,12 +26,15 @@ Take the journal after the audit logs: what was acknowledged or received in betw
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pyspark.sql import Column, DataFrame, Row, Window
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
@@ -163,7 +166,7 @@ class Audit:
             "facts": {name: _plain(value) for name, value in self.facts.items()},
         }
 
-    def add(self, kind: Kind, rows: DataFrame, detail: Column, *, limit: int) -> int:
+    def add(self, kind: Kind, rows: DataFrame, detail: Column, *, limit: int) -> None:
         """Count the violations in `rows`, and keep the first ones.
 
         Args:
@@ -172,17 +175,42 @@ class Audit:
             detail: What was wanted and what was found, for each row.
             limit: How many are kept.
         """
+        self.counts.setdefault(kind, 0)
+        self.add_each(rows.select("*", sf.lit(kind).alias("kind"), detail.alias("detail")), limit)
+
+    def add_each(self, rows: DataFrame, limit: int) -> dict[str, int]:
+        """Count the violations in `rows`, which have a kind each, and keep the first ones.
+
+        Args:
+            rows: As for `add`, with `detail` and `kind`, which is null for what is no violation.
+            limit: How many of each kind are kept.
+
+        Returns:
+            How many rows of each kind there are; those without one are under the empty text.
+        """
         names = ("topic", "position", "timestamp", "client", "sub_id")
         known = [name for name in names if name in rows.columns]
         order = [name for name in ("position", "timestamp", "sequence") if name in rows.columns]
-        shown = rows.select(
-            "publisher_id", "sequence", *known, sf.coalesce(detail, sf.lit("")).alias("detail")
-        )
-        first = shown.orderBy(*order).limit(limit).collect()
-        count = len(first) if len(first) < limit else rows.count()
-        self.counts[kind] = self.counts.get(kind, 0) + count
-        self.violations += [_violation(kind, row) for row in first]
-        return count
+        detail = sf.coalesce("detail", sf.lit("")).alias("detail")
+        kind = sf.coalesce("kind", sf.lit("")).alias("kind")
+        shown = rows.select("publisher_id", "sequence", *known, detail, kind)
+        # Few faults are the rule, and take one job: it has all of them.
+        found = shown.orderBy(*order).limit(limit + 1).collect()
+        if len(found) <= limit:
+            counts = dict(Counter(row.kind for row in found))
+        else:
+            counts = {row.kind: row["count"] for row in shown.groupBy("kind").count().collect()}
+            firsts = [
+                shown.where(sf.col("kind") == each).orderBy(*order)
+                for each in Kind
+                if each in counts
+            ]
+            found = [row for each in firsts for row in each.limit(limit).collect()]
+        for each in Kind:
+            if each in counts:
+                self.counts[each] = self.counts.get(each, 0) + counts[each]
+                self.violations += [_violation(each, row) for row in found if row.kind == each]
+        return counts
 
 
 def bookmark_text(publisher: int, sequence: int) -> str:
@@ -192,6 +220,7 @@ def bookmark_text(publisher: int, sequence: int) -> str:
 
 def _violation(kind: Kind, row: Row) -> Violation:
     values = row.asDict()
+    del values["kind"]
     bookmark = bookmark_text(values.pop("publisher_id"), values.pop("sequence"))
     return Violation(kind=kind, bookmark=bookmark, **values)
 
@@ -226,8 +255,8 @@ def audit(
     check_columns("journal", journal, ("topic", "publisher_id", "sequence", "position"))
     _check_subscriptions(subscriptions, deliveries)
     result = Audit()
-    _audit_order(result, journal, frozenset(map(_signed_id, dense)), limit)
-    publishers = result.tables["publishers"]
+    publishers = _audit_order(result, journal, limit)
+    _audit_holes(result, journal, publishers, list(map(_signed_id, dense)), limit)
     if publishes is not None:
         check_columns("publishes", publishes, PUBLISHES)
         _audit_publishes(result, journal, publishes, publishers, limit)
@@ -235,7 +264,7 @@ def audit(
         check_columns("deliveries", deliveries, DELIVERIES)
         _audit_receipts(result, deliveries, limit)
         for subscription in subscriptions:
-            _audit_deliveries(result, journal, deliveries, subscription, limit)
+            _audit_deliveries(result, journal, deliveries, publishers, subscription, limit)
     return result
 
 
@@ -272,30 +301,33 @@ def _signed_id(publisher: str | int) -> int:
 # --- the journal alone ------------------------------------------------------------------------
 
 
-def _audit_order(result: Audit, journal: DataFrame, dense: frozenset[int], limit: int) -> None:
-    runs = kernels.judge_runs(kernels.runs_of(journal)).persist()  # summaries: small
-    publishers = kernels.publishers_of(runs).persist()
-    result.tables["publishers"] = publishers
+def _audit_order(result: Audit, journal: DataFrame, limit: int) -> pa.Table:
+    """Find duplicates and order breaks; returns what the journal has of each publisher."""
+    publishers = kernels.publishers_of(kernels.runs_of(journal)).toArrow()
+    result.tables["publishers"] = publishers_table(journal.sparkSession, publishers)
     result.facts |= journal_facts(publishers)
     result.counts |= {Kind.DUPLICATE: 0, Kind.ORDER_BREAK: 0}
     if result.facts["suspect_runs"]:
-        late = kernels.rows_not_rising(journal, kernels.suspect_intervals(runs, publishers))
-        _classify_late(result, journal, late.persist(), limit)
-    if dense:
-        result.counts[Kind.HOLE] = 0
-        _find_holes(result, journal, publishers.where(sf.col("publisher_id").isin(*dense)), limit)
+        intervals = journal.sparkSession.createDataFrame(kernels.suspect_intervals(publishers))
+        late = kernels.rows_not_rising(journal, intervals)
+        result.add_each(_classify_late(journal, late.persist()), limit)
+    return publishers
 
 
-def journal_facts(publishers: DataFrame) -> dict[str, Any]:
-    """Figures about a whole journal, from the summaries of its publishers."""
-    facts = publishers.agg(
-        sf.coalesce(sf.sum("rows"), sf.lit(0)).alias("messages"),
-        sf.count("*").alias("publishers"),
-        sf.min("first_position").alias("first_position"),
-        sf.max("last_position").alias("last_position"),
-        sf.coalesce(sf.sum("suspect_runs"), sf.lit(0)).alias("suspect_runs"),
-    )
-    return only_row(facts)
+def publishers_table(spark: SparkSession, publishers: pa.Table) -> DataFrame:
+    """What a journal has of each publisher, as a table of a report."""
+    return spark.createDataFrame(publishers.drop_columns(["intervals"]))
+
+
+def journal_facts(publishers: pa.Table) -> dict[str, Any]:
+    """Figures about a whole journal, from what it has of each publisher."""
+    return {
+        "messages": pc.sum(publishers["rows"]).as_py() or 0,
+        "publishers": publishers.num_rows,
+        "first_position": pc.min(publishers["first_position"]).as_py(),
+        "last_position": pc.max(publishers["last_position"]).as_py(),
+        "suspect_runs": pc.sum(publishers["suspect_runs"]).as_py() or 0,
+    }
 
 
 def only_row(aggregate: DataFrame) -> dict[str, Any]:
@@ -304,7 +336,7 @@ def only_row(aggregate: DataFrame) -> dict[str, Any]:
     return values
 
 
-def _classify_late(result: Audit, journal: DataFrame, late: DataFrame, limit: int) -> None:
+def _classify_late(journal: DataFrame, late: DataFrame) -> DataFrame:
     """Tell the rows that the journal has before from those that come too late."""
     keys = late.select("publisher_id", "sequence").distinct()
     first = (
@@ -313,27 +345,34 @@ def _classify_late(result: Audit, journal: DataFrame, late: DataFrame, limit: in
         .groupBy("publisher_id", "sequence")
         .agg(sf.min("position").alias("first_at"))
     )
-    known = late.join(first, ["publisher_id", "sequence"]).persist()
-    result.add(
-        Kind.DUPLICATE,
-        known.where("position > first_at"),
-        sf.concat(sf.lit("logged before at position "), sf.col("first_at")),
-        limit=limit,
-    )
-    result.add(
-        Kind.ORDER_BREAK,
-        known.where("position = first_at"),
-        sf.concat(sf.lit("logged after sequence "), sf.col("highest_before")),
-        limit=limit,
+    is_again = sf.col("position") > sf.col("first_at")
+    before = sf.concat(sf.lit("logged before at position "), "first_at")
+    after = sf.concat(sf.lit("logged after sequence "), "highest_before")
+    return late.join(sf.broadcast(first), ["publisher_id", "sequence"]).select(
+        *late.columns,
+        sf.when(is_again, sf.lit(Kind.DUPLICATE)).otherwise(sf.lit(Kind.ORDER_BREAK)).alias("kind"),
+        sf.when(is_again, before).otherwise(after).alias("detail"),
     )
 
 
-def _find_holes(result: Audit, journal: DataFrame, publishers: DataFrame, limit: int) -> None:
+def _audit_holes(
+    result: Audit, journal: DataFrame, publishers: pa.Table, dense: Sequence[int], limit: int
+) -> None:
     """Name the first sequence of each hole of publishers that number without gaps."""
-    gaps = publishers.where("last_sequence - first_sequence + 1 > rows OR suspect_runs > 0")
-    if gaps.isEmpty():
+    if not dense:
         return
-    rows = journal.join(sf.broadcast(gaps.select("publisher_id")), "publisher_id", "left_semi")
+    result.counts[Kind.HOLE] = 0
+    names = ("publisher_id", "first_sequence", "last_sequence", "rows", "suspect_runs")
+    gaps = [
+        publisher
+        for publisher, first, last, rows, suspects in zip(
+            *(publishers[name].to_pylist() for name in names), strict=True
+        )
+        if publisher in dense and (last - first + 1 > rows or suspects)
+    ]
+    if not gaps:
+        return
+    rows = journal.where(sf.col("publisher_id").isin(gaps))
     by_sequence = Window.partitionBy("publisher_id").orderBy("sequence")
     holes = (
         rows.withColumn("before", sf.lag("sequence").over(by_sequence))
@@ -353,37 +392,41 @@ def _find_holes(result: Audit, journal: DataFrame, publishers: DataFrame, limit:
 
 
 def _audit_publishes(
-    result: Audit, journal: DataFrame, publishes: DataFrame, publishers: DataFrame, limit: int
+    result: Audit, journal: DataFrame, publishes: DataFrame, publishers: pa.Table, limit: int
 ) -> None:
+    totals = (
+        publishes.groupBy("publisher_id")
+        .agg(sf.count("*").alias("published"), sf.count("acked_at").alias("acknowledged"))
+        .toArrow()
+    )
+    published, acknowledged = (
+        pc.sum(totals[name]).as_py() or 0 for name in ("published", "acknowledged")
+    )
+    result.facts |= {"published": published, "acknowledged": acknowledged}
+    result.facts["in_flight"] = published - acknowledged
     acked = publishes.where("acked_at IS NOT NULL")
     checkable = _not_removed(result, acked, publishers)
     logged = journal.select("publisher_id", "sequence")
     # The journal has messages of publishers without an audit log; these are not compared.
-    known = sf.broadcast(publishes.select("publisher_id").distinct())
-    logged = logged.join(known, "publisher_id", "left_semi")
+    audited = journal.sparkSession.createDataFrame(totals.select(["publisher_id"]))
+    logged = logged.join(sf.broadcast(audited), "publisher_id", "left_semi")
     result.counts[Kind.LOST] = 0
     differ = kernels.differences(checkable, logged)
     if differ is not None:
         result.add(
             Kind.LOST,
-            differ.only_left.withColumn("timestamp", sf.col("published_at")).persist(),
+            differ.only_left.withColumn("timestamp", sf.col("published_at")),
             sf.concat(sf.lit("acknowledged at "), "acked_at", sf.lit(", not in the journal")),
             limit=limit,
         )
-    totals = publishes.agg(
-        sf.count("*").alias("published"),
-        sf.count("acked_at").alias("acknowledged"),
-    )
-    counts = only_row(totals)
-    result.facts |= counts
-    result.facts["in_flight"] = counts["published"] - counts["acknowledged"]
 
 
-def _not_removed(result: Audit, rows: DataFrame, publishers: DataFrame) -> DataFrame:
+def _not_removed(result: Audit, rows: DataFrame, publishers: pa.Table) -> DataFrame:
     """Those of `rows` that the journal would still have: its oldest segments may be removed."""
     if result.facts["first_position"] in {None, 1}:
         return rows
-    edges = sf.broadcast(publishers.select("publisher_id", "first_sequence"))
+    chosen = publishers.select(["publisher_id", "first_sequence"])
+    edges = sf.broadcast(rows.sparkSession.createDataFrame(chosen))
     return (
         rows.join(edges, "publisher_id").where("sequence >= first_sequence").drop("first_sequence")
     )
@@ -400,24 +443,25 @@ def _audit_receipts(result: Audit, deliveries: DataFrame, limit: int) -> None:
     rows = received.select(
         sf.col("receiver").alias("publisher_id"), "sequence", sf.col("ordinal").alias("position")
     )
-    runs = kernels.judge_runs(kernels.runs_of(rows)).persist()
-    totals = kernels.publishers_of(runs).persist()
+    receivers = kernels.publishers_of(kernels.runs_of(rows)).toArrow()
     counted = (Kind.RECEIVED_TWICE, Kind.RECEIVED_OUT_OF_ORDER)
     result.counts |= dict.fromkeys(counted, 0)
-    result.facts |= {"received": deliveries.count(), "redelivered": 0}
-    intervals = kernels.suspect_intervals(runs, totals)
-    if intervals.isEmpty():
+    facts = journal_facts(receivers)
+    result.facts |= {"received": facts["messages"], "redelivered": 0}
+    if not facts["suspect_runs"]:
         return
+    intervals = deliveries.sparkSession.createDataFrame(kernels.suspect_intervals(receivers))
     late = kernels.rows_not_rising(rows, intervals).select(
         sf.col("publisher_id").alias("receiver"),
         "sequence",
         "highest_before",
         sf.col("position").alias("ordinal"),
     )
-    _classify_receipts(result, received, late.persist(), limit)
+    counts = result.add_each(_classify_receipts(received, late.persist()), limit)
+    result.facts["redelivered"] = counts.get("", 0)
 
 
-def _classify_receipts(result: Audit, received: DataFrame, late: DataFrame, limit: int) -> None:
+def _classify_receipts(received: DataFrame, late: DataFrame) -> DataFrame:
     """Tell receipts after a discard, redeliveries and late messages apart."""
     keys = ("receiver", "sequence")
     before = Window.partitionBy(*keys).orderBy("ordinal").rowsBetween(Window.unboundedPreceding, -1)
@@ -427,34 +471,33 @@ def _classify_receipts(result: Audit, received: DataFrame, late: DataFrame, limi
         .withColumn("discarded_before", sf.min("discarded_at").over(before))
         .join(late, [*keys, "ordinal"])
         .withColumn("timestamp", sf.col("received_at"))
-        .persist()
     )
     is_again = sf.col("first_received").isNotNull()
-    is_after_discard = sf.coalesce(
-        sf.col("discarded_before") <= sf.col("received_at"), sf.lit(False)
+    twice = (
+        sf.lit("received first at "),
+        "first_received",
+        sf.lit(", discarded at "),
+        "discarded_before",
     )
-    result.add(
-        Kind.RECEIVED_TWICE,
-        receipts.where(is_again & is_after_discard),
-        sf.concat(
-            sf.lit("received first at "),
-            "first_received",
-            sf.lit(", discarded at "),
-            "discarded_before",
-        ),
-        limit=limit,
+    after = sf.concat(sf.lit("received after sequence "), "highest_before")
+    return receipts.select(
+        *received.columns,
+        "timestamp",
+        # Received again and not discarded before, it is a redelivery: no violation.
+        sf.when(~is_again, sf.lit(Kind.RECEIVED_OUT_OF_ORDER))
+        .when(sf.col("discarded_before") <= sf.col("received_at"), sf.lit(Kind.RECEIVED_TWICE))
+        .alias("kind"),
+        sf.when(is_again, sf.concat(*twice)).otherwise(after).alias("detail"),
     )
-    result.add(
-        Kind.RECEIVED_OUT_OF_ORDER,
-        receipts.where(~is_again),
-        sf.concat(sf.lit("received after sequence "), "highest_before"),
-        limit=limit,
-    )
-    result.facts["redelivered"] = receipts.where(is_again & ~is_after_discard).count()
 
 
 def _audit_deliveries(
-    result: Audit, journal: DataFrame, deliveries: DataFrame, subscription: Subscription, limit: int
+    result: Audit,
+    journal: DataFrame,
+    deliveries: DataFrame,
+    publishers: pa.Table,
+    subscription: Subscription,
+    limit: int,
 ) -> None:
     """Compare what one subscription received with what the journal has for it."""
     received = deliveries.where(sf.col("sub_id") == subscription.sub_id)
@@ -470,7 +513,6 @@ def _audit_deliveries(
     result.counts.setdefault(Kind.NOT_LOGGED, 0)
     if not subscription.conflated:
         result.counts.setdefault(Kind.UNDELIVERED, 0)
-    publishers = result.tables["publishers"]
     differ = kernels.differences(expected, _not_removed(result, distinct, publishers), "client")
     if differ is None:
         return
@@ -478,18 +520,19 @@ def _audit_deliveries(
     logged = journal.select("publisher_id", "sequence")
     unknown = differ.only_right.join(logged, ["publisher_id", "sequence"], "left_anti")
     detail = sf.lit("received, not in the journal")
-    result.add(Kind.NOT_LOGGED, unknown.withColumn("sub_id", sub_id).persist(), detail, limit=limit)
+    result.add(Kind.NOT_LOGGED, unknown.withColumn("sub_id", sub_id), detail, limit=limit)
     if not subscription.conflated:
-        missing = differ.only_left.withColumn("sub_id", sub_id).persist()
+        missing = differ.only_left.withColumn("sub_id", sub_id)
         detail = sf.lit("logged for this subscription, not received")
         result.add(Kind.UNDELIVERED, missing, detail, limit=limit)
 
 
 def _expected(journal: DataFrame, received: DataFrame, subscription: Subscription) -> DataFrame:
     """The rows of the journal that each client of a subscription must have received."""
-    edges = received.groupBy("client", "publisher_id").agg(
+    ends = received.groupBy("client", "publisher_id").agg(
         sf.min("sequence").alias("lowest"), sf.max("sequence").alias("highest")
     )
+    edges = journal.sparkSession.createDataFrame(ends.toArrow())  # it is needed several times
     rows = subscription.expected_in(journal)
     columns = [
         name

@@ -6,24 +6,26 @@ kernels avoid both. They shrink the rows to summaries first, and only summaries 
 **Split summary.** `ordered_runs` reads the rows of one task as they come and yields one summary for
 each *run*: the rows of one publisher in one stretch of at most `CHUNK_ROWS` rows in which the
 position rises. PySpark packs several files into one task, in any order, so a stretch ends where the
-position falls, or rises by more than `max_jump`. `judge_runs` orders the summaries of a publisher
-by position. A run is *suspect* if it holds a row whose sequence is not above all sequences before
-it, or if it overlaps another run of its publisher in positions, since then the order of their rows
-is not known from the summaries. All other runs are proven to be in order. `suspect_intervals` names
-where the rows have to be read again; for a healthy log that is nowhere.
+position falls, or rises by more than `max_jump`. `publishers_of` puts the summaries of a publisher
+in the order of positions. A run is *suspect* if it holds a row whose sequence is not above all
+sequences before it, or if it overlaps another run of its publisher in positions, since then the
+order of their rows is not known from the summaries. All other runs are proven to be in order.
+`suspect_intervals` names where the rows have to be read again; for a healthy log that is nowhere.
 
 Correctness does not depend on `max_jump`: stretches that were joined although rows of another task
 lie between them overlap these, and are read again.
 
-**Bucket checksum.** `bucket_checksums` shrinks a set of (publisher, sequence) to a count, an XOR of
-hashes and a sum for each 16 384 sequences of a publisher. `differing_buckets` compares two sets;
-the rows of the buckets that differ are then compared one by one.
+**Bucket checksum.** `differing_buckets` shrinks two sets of (publisher, sequence) to the difference
+of their counts, and of their hashes, for each 16 384 sequences of a publisher; equal sets leave
+zeros. The rows of the buckets that differ are then compared one by one.
+
+What is small is collected: one row for each publisher, and the buckets that differ. Each further
+query is planned for longer than it runs on so little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import reduce
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,6 +33,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
+
+from haclient.pyspark.rows import arrow_schema_of
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 
@@ -164,60 +168,106 @@ def runs_of(rows: DataFrame, *, max_jump: int = MAX_JUMP) -> DataFrame:
     return chosen.mapInArrow(ordered_runs(max_jump=max_jump), RUNS_DDL)
 
 
-def judge_runs(runs: DataFrame) -> DataFrame:
-    """Summaries with what comes before them in the log.
+PUBLISHERS_DDL: Final = (
+    "publisher_id BIGINT, rows BIGINT, first_sequence BIGINT, last_sequence BIGINT, "
+    "first_position BIGINT, last_position BIGINT, suspect_runs BIGINT, overlaps BOOLEAN, "
+    "intervals ARRAY<STRUCT<first_position: BIGINT, last_position: BIGINT, prior_sequence: BIGINT>>"
+)
+"""What `publishers_of` has of each publisher; `intervals` is where rows have to be read again."""
+
+_INTERVALS_DDL: Final = (
+    "publisher_id BIGINT, first_position BIGINT, last_position BIGINT, prior_sequence BIGINT"
+)
+
+
+def publishers_of(runs: DataFrame) -> DataFrame:
+    """One row for each publisher: what all its runs say together.
+
+    Args:
+        runs: The result of `runs_of`.
 
     Returns:
-        `runs` and the columns `prior_sequence` (the highest sequence of the publisher before this
-        run, null for its first run), `overlaps` and `is_suspect`.
+        The columns of `PUBLISHERS_DDL`. It is small, so it is collected once and used many times.
     """
-    before = (
-        Window.partitionBy("publisher_id")
-        .orderBy("first_position", "last_position", "min_sequence")
-        .rowsBetween(Window.unboundedPreceding, -1)
-    )
-    prior_position = sf.max("last_position").over(before)
-    with_prior = runs.withColumns(
-        {
-            "prior_sequence": sf.max("max_sequence").over(before),
-            "overlaps": sf.coalesce(sf.col("first_position") <= prior_position, sf.lit(False)),
-        }
-    )
-    falls_back = sf.coalesce(sf.col("min_sequence") <= sf.col("prior_sequence"), sf.lit(False))
-    return with_prior.withColumn(
-        "is_suspect", (sf.col("not_rising") > 0) | sf.col("overlaps") | falls_back
-    )
+    schema = arrow_schema_of(PUBLISHERS_DDL)
+
+    def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held = [tuple(column.to_numpy() for column in batch.columns) for batch in batches]
+        if held:
+            together = Runs(*(np.concatenate(each) for each in zip(*held, strict=True)))
+            yield pa.RecordBatch.from_pylist(list(judge_runs(together)), schema=schema)
+
+    # All runs of a publisher meet in one task; one shuffle, of summaries alone.
+    return runs.repartition("publisher_id").mapInArrow(judge, PUBLISHERS_DDL)
 
 
-def publishers_of(judged: DataFrame) -> DataFrame:
-    """One row for each publisher: what all its runs say together."""
-    return judged.groupBy("publisher_id").agg(
-        sf.sum("rows").alias("rows"),
-        sf.min("min_sequence").alias("first_sequence"),
-        sf.max("max_sequence").alias("last_sequence"),
-        sf.min("first_position").alias("first_position"),
-        sf.max("last_position").alias("last_position"),
-        sf.count_if("is_suspect").alias("suspect_runs"),
-        sf.max("overlaps").alias("overlaps"),
+def judge_runs(runs: Runs) -> Iterator[dict[str, object]]:
+    """What all runs of each publisher say together, as rows of `PUBLISHERS_DDL`.
+
+    Args:
+        runs: Summaries in any order, with all runs of each publisher that they have.
+    """
+    order = np.lexsort(
+        (runs.min_sequence, runs.last_position, runs.first_position, runs.publisher_id)
     )
+    ordered = Runs(*(column[order] for column in runs))
+    starts = np.flatnonzero(np.diff(ordered.publisher_id, prepend=ordered.publisher_id[:1] - 1))
+    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+        yield _judge_publisher(Runs(*(column[start:end] for column in ordered)))
 
 
-def suspect_intervals(judged: DataFrame, publishers: DataFrame) -> DataFrame:
+def _judge_publisher(runs: Runs) -> dict[str, object]:
+    """The row of one publisher, from its runs by position."""
+    highest = np.maximum.accumulate(runs.max_sequence)
+    reached = np.maximum.accumulate(runs.last_position)
+    falls_back, overlaps = np.zeros((2, len(runs.rows)), dtype=np.bool_)
+    falls_back[1:] = runs.min_sequence[1:] <= highest[:-1]
+    overlaps[1:] = runs.first_position[1:] <= reached[:-1]
+    suspects = np.flatnonzero((runs.not_rising > 0) | overlaps | falls_back)
+    first, last = int(runs.first_position[0]), int(reached[-1])
+    if overlaps.any():  # the order of rows is not known from summaries: read everything
+        intervals: list[tuple[int, int, int | None]] = [(first, last, None)]
+    else:
+        intervals = [
+            (
+                int(runs.first_position[run]),
+                int(runs.last_position[run]),
+                int(highest[run - 1]) if run else None,
+            )
+            for run in suspects
+        ]
+    names = ("first_position", "last_position", "prior_sequence")
+    return {
+        "publisher_id": int(runs.publisher_id[0]),
+        "rows": int(runs.rows.sum()),
+        "first_sequence": int(runs.min_sequence.min()),
+        "last_sequence": int(highest[-1]),
+        "first_position": first,
+        "last_position": last,
+        "suspect_runs": len(suspects),
+        "overlaps": bool(overlaps.any()),
+        "intervals": [dict(zip(names, interval, strict=True)) for interval in intervals],
+    }
+
+
+def suspect_intervals(publishers: pa.Table) -> pa.Table:
     """Where rows have to be read again to find those that are not in order.
 
     Args:
-        judged: The result of `judge_runs`.
-        publishers: The result of `publishers_of`.
+        publishers: The result of `publishers_of`, collected.
 
     Returns:
         publisher_id, first_position, last_position, prior_sequence: each suspect run; or everything
         of a publisher whose runs overlap.
     """
-    columns = ("publisher_id", "first_position", "last_position", "prior_sequence")
-    unclear = publishers.where("overlaps").withColumn("prior_sequence", sf.lit(None).cast("BIGINT"))
-    clear = publishers.where("NOT overlaps AND suspect_runs > 0").select("publisher_id")
-    runs = judged.where("is_suspect").join(clear, "publisher_id", "left_semi")
-    return runs.select(*columns).unionByName(unclear.select(*columns))
+    rows = [
+        {"publisher_id": publisher, **interval}
+        for publisher, intervals in zip(
+            publishers["publisher_id"].to_pylist(), publishers["intervals"].to_pylist(), strict=True
+        )
+        for interval in intervals
+    ]
+    return pa.Table.from_pylist(rows, schema=arrow_schema_of(_INTERVALS_DDL))
 
 
 def rows_not_rising(rows: DataFrame, intervals: DataFrame) -> DataFrame:
@@ -225,7 +275,7 @@ def rows_not_rising(rows: DataFrame, intervals: DataFrame) -> DataFrame:
 
     Args:
         rows: The rows that `runs_of` has summarised, with any further columns.
-        intervals: The result of `suspect_intervals`.
+        intervals: The result of `suspect_intervals` as a DataFrame.
 
     Returns:
         Those of `rows`, with the column `highest_before`.
@@ -265,39 +315,43 @@ def bucket_of() -> Column:
     return sf.shiftright("sequence", BUCKET_BITS).alias("bucket")
 
 
-def bucket_checksums(rows: DataFrame, *keys: str) -> DataFrame:
-    """A count and two checksums for each bucket of a DataFrame with publisher_id and sequence.
+def differing_buckets(
+    left: DataFrame, right: DataFrame, *keys: str, content: Sequence[str] = ()
+) -> DataFrame:
+    """The buckets in which two sets differ, or which only one has.
+
+    The rows of the second set count negatively, so equal sets cancel out in one aggregation.
 
     Args:
-        rows: The rows; repeated ones count again.
+        left: Rows with the keys, publisher_id, sequence and the content; repeated ones count again.
+        right: Rows with the same columns.
         keys: Further columns that a bucket belongs to.
-    """
-    return rows.groupBy(*keys, "publisher_id", bucket_of()).agg(
-        sf.count("*").alias("rows"),
-        sf.bit_xor(sf.xxhash64("publisher_id", "sequence")).alias("hashes"),
-        sf.sum("sequence").alias("sequences"),
-    )
-
-
-def differing_buckets(left: DataFrame, right: DataFrame, *keys: str) -> DataFrame:
-    """The buckets in which two results of `bucket_checksums` differ, or which only one has.
+        content: Columns that are compared besides.
 
     Returns:
         The keys, publisher_id and bucket.
     """
-    names = (*keys, "publisher_id", "bucket")
-    sums = ("rows", "hashes", "sequences")
-    other = right.withColumnsRenamed({name: f"right_{name}" for name in (*names, *sums)})
-    same_bucket = reduce(
-        lambda left, right: left & right,
-        (sf.col(name).eqNullSafe(sf.col(f"right_{name}")) for name in names),
+    names = (*keys, "publisher_id")
+
+    def counted(rows: DataFrame, side: int) -> DataFrame:
+        digest = sf.xxhash64("publisher_id", "sequence", *content).alias("digest")
+        return rows.select(*names, bucket_of(), digest, sf.lit(side).cast("BIGINT").alias("side"))
+
+    # A row that is there twice vanishes from the XOR, so a sum of parts of the hashes is compared
+    # too: 40 bits of each, else the sum of a bucket could overflow.
+    part = sf.shiftrightunsigned("digest", 24)
+    return (
+        counted(left, 1)
+        .unionByName(counted(right, -1))
+        .groupBy(*names, "bucket")
+        .agg(
+            sf.sum("side").alias("rows"),
+            sf.bit_xor("digest").alias("hashes"),
+            sf.sum(sf.col("side") * part).alias("parts"),
+        )
+        .where("rows <> 0 OR hashes <> 0 OR parts <> 0")
+        .select(*names, "bucket")
     )
-    is_equal = reduce(
-        lambda left, right: left & right,
-        (sf.col(name).eqNullSafe(sf.col(f"right_{name}")) for name in sums),
-    )
-    differing = left.join(other, same_bucket, "full_outer").where(~is_equal)
-    return differing.select(*(sf.coalesce(name, f"right_{name}").alias(name) for name in names))
 
 
 class Differences(NamedTuple):
@@ -306,36 +360,44 @@ class Differences(NamedTuple):
     Attributes:
         only_left: The rows of the first set that the second does not have.
         only_right: The rows of the second set that the first does not have.
+        changed: The rows of the first set that the second has with another content.
     """
 
     only_left: DataFrame
     only_right: DataFrame
+    changed: DataFrame
 
 
-def differences(left: DataFrame, right: DataFrame, *keys: str) -> Differences | None:
+def differences(
+    left: DataFrame, right: DataFrame, *keys: str, content: Sequence[str] = ()
+) -> Differences | None:
     """Compare two sets by checksums, and row by row where these differ.
 
     Args:
-        left: Rows with the keys, publisher_id and sequence.
+        left: Rows with the keys, publisher_id, sequence and the content.
         right: Rows with the same columns.
         keys: Columns that are compared besides publisher_id and sequence.
+        content: Columns of a row that are compared where both have it.
 
     Returns:
         `None` when they are equal: then no rows were shuffled.
     """
     names = (*keys, "publisher_id")
-    sums = bucket_checksums(left, *keys), bucket_checksums(right, *keys)
-    differing = differing_buckets(sums[0], sums[1], *keys).persist()  # few rows
-    if differing.isEmpty():
+    differing = differing_buckets(left, right, *keys, content=content).toArrow()  # few rows
+    if not differing.num_rows:
         return None
+    buckets = sf.broadcast(left.sparkSession.createDataFrame(differing))
     mine, others = (
         each.withColumn("bucket", bucket_of())
-        .join(sf.broadcast(differing), [*names, "bucket"], "left_semi")
+        .withColumn("content", sf.xxhash64(*content) if content else sf.lit(0))
+        .join(buckets, [*names, "bucket"], "left_semi")
         .drop("bucket")
         for each in (left, right)
     )
     exact = [*names, "sequence"]
+    theirs = others.select(*exact, sf.col("content").alias("other_content"))
     return Differences(
         mine.join(others.select(*exact), exact, "left_anti"),
         others.join(mine.select(*exact), exact, "left_anti"),
+        mine.join(theirs, exact).where("content <> other_content"),
     )

@@ -122,9 +122,9 @@ def test_rows_out_of_order_are_found_however_files_are_packed_into_tasks(
         "publisher_id BIGINT, sequence BIGINT, position BIGINT",
     ).coalesce(1 + seed % 2)
     # Jumps that are too great to notice join the files of a task, as others of them lie between.
-    runs = kernels.judge_runs(kernels.runs_of(rows, max_jump=rng.choice([1, 60, 10_000])))
-    intervals = kernels.suspect_intervals(runs, kernels.publishers_of(runs))
-    late = kernels.rows_not_rising(rows, intervals)
+    runs = kernels.runs_of(rows, max_jump=rng.choice([1, 60, 10_000]))
+    intervals = kernels.suspect_intervals(kernels.publishers_of(runs).toArrow())
+    late = kernels.rows_not_rising(rows, spark.createDataFrame(intervals))
     assert {tuple(row) for row in late.select(*rows.columns).collect()} == late_rows(log)
 
 
@@ -132,8 +132,9 @@ def test_a_log_in_order_is_not_read_again(spark: SparkSession) -> None:
     rows = spark.range(1, 5001).selectExpr(
         "id % 3 AS publisher_id", "id * 2 AS sequence", "id AS position"
     )
-    runs = kernels.judge_runs(kernels.runs_of(rows))
-    assert kernels.suspect_intervals(runs, kernels.publishers_of(runs)).isEmpty()
+    publishers = kernels.publishers_of(kernels.runs_of(rows)).toArrow()
+    assert sorted(publishers["rows"].to_pylist()) == [1666, 1667, 1667]
+    assert not kernels.suspect_intervals(publishers).num_rows
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -149,12 +150,32 @@ def test_sets_are_compared_by_their_checksums_and_exactly_where_these_differ(
     found = kernels.differences(frames[0], frames[1])
     assert found is not None
     rows = [{(row.publisher_id, row.sequence) for row in each.collect()} for each in found]
-    assert rows == [left - right, right - left]
+    assert rows == [left - right, right - left, set()]
+
+
+def test_rows_with_another_content_are_told_from_those_that_are_missing(
+    spark: SparkSession,
+) -> None:
+    ddl = "publisher_id BIGINT, sequence BIGINT, data STRING"
+    left = spark.createDataFrame([(1, 1, "a"), (1, 2, "b"), (1, 3, None)], ddl)
+    right = spark.createDataFrame([(1, 2, "other"), (1, 3, None), (1, 4, "d")], ddl)
+    found = kernels.differences(left, right, content=["data"])
+    assert found is not None
+    assert [[row.sequence for row in each.collect()] for each in found] == [[1], [4], [2]]
+    assert kernels.differences(left, left, content=["data"]) is None
 
 
 def test_equal_sets_have_no_bucket_that_differs(spark: SparkSession) -> None:
     rows = spark.range(1, 50_001).selectExpr("id % 2 AS publisher_id", "id AS sequence")
-    sums = [kernels.bucket_checksums(each) for each in (rows, rows.orderBy("sequence"))]
-    assert sums[0].count() == 8  # 50 000 sequences in buckets of 16 384, of two publishers
-    assert kernels.differing_buckets(sums[0], sums[1]).isEmpty()
+    assert kernels.differing_buckets(rows, rows.orderBy("sequence")).isEmpty()
     assert kernels.differences(rows, rows.orderBy("sequence")) is None
+    # 50 000 sequences in buckets of 16 384, of two publishers
+    nothing = rows.where("false")
+    assert kernels.differing_buckets(rows, nothing).count() == 8
+
+
+def test_rows_that_are_there_twice_do_not_hide_each_other(spark: SparkSession) -> None:
+    ddl = "publisher_id BIGINT, sequence BIGINT"
+    left = spark.createDataFrame([(1, n) for n in (5, 5, 8, 8)], ddl)
+    right = spark.createDataFrame([(1, n) for n in (6, 6, 7, 7)], ddl)
+    assert kernels.differing_buckets(left, right).count() == 1
