@@ -354,8 +354,8 @@ def _fleet_line(values: dict[str, Any]) -> str:
     if "backlog" in values:
         since = values["oldest_at"].astimezone(UTC)  # PySpark hands out local times
         parts.append(f"{values['backlog']} behind since {since:%Y-%m-%dT%H:%M:%SZ}")
-    if values.get("is_removed"):
-        parts.append("the oldest one is removed from the journal")
+    if "problem" in values:
+        parts.append(values["problem"])
     return f"{values['path']}: {', '.join(parts)}"
 
 

@@ -4,9 +4,12 @@ Each file is read by a worker through the store's own inspection (`viewed`): not
 changed or pruned, so clients may have the files in use. A file that cannot be read is one row with
 its error, and does not stop the others.
 
-With a journal the report also says how old the oldest undiscarded message of each subscription is,
-how many messages the log has after it, and whether the journal still has it: a subscription whose
-oldest undiscarded message was removed from the journal cannot be served after a restart.
+With a journal the report also says what a restart of each client would do. Of a subscription it
+says how old the oldest undiscarded message is, how many messages the log has after it, and whether
+the journal still has it: when it was removed, the server cannot serve it again. Of a publish store
+it says whether store and journal fit together. A journal that ends before what the store has
+forgotten as persisted has lost messages. One that ends after the store's last sequence knows a
+later store, so that the server would drop new messages as duplicates.
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from haclient.errors import HAClientError, UsageError
+from haclient.protocol.identity import publisher_id
 from haclient.pyspark.jobs.audit import only_row
 from haclient.pyspark.rows import arrow_schema_of, signed
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
@@ -28,7 +32,8 @@ from haclient_stores.tools.store_files import StoreFile, size_of, viewed
 
 _DDL: Final = (
     "path STRING, kind STRING, client STRING, sub_id STRING, bytes BIGINT, recovery_point STRING, "
-    "undiscarded BIGINT, publisher_id BIGINT, sequence BIGINT, error STRING"
+    "undiscarded BIGINT, publisher_id BIGINT, sequence BIGINT, owner_id BIGINT, "
+    "last_persisted BIGINT, last_sequence BIGINT, error STRING"
 )
 _FILES_PER_TASK: Final = 64
 """A task has a fixed cost of some 60 ms, about that of reading so many small files."""
@@ -42,13 +47,14 @@ def fleet(
     Args:
         spark: The session.
         paths: The files, or the directories of publish stores, as workers see them.
-        journal: The rows of the journal that the clients read; adds `oldest_at`, `backlog` and
-            `is_removed`.
+        journal: The rows of the journal that the clients read and write; adds `oldest_at`,
+            `backlog`, `is_removed` and `problem` (what a restart of the client would do wrong).
 
     Returns:
         `path`, `kind`, `client` (the owner), `sub_id`, `bytes`, `recovery_point`, `undiscarded` (of
         a publish store: unpersisted), `publisher_id` and `sequence` (of the oldest undiscarded
-        message), `error`.
+        message), of a publish store `owner_id` (its publisher), `last_persisted` and
+        `last_sequence`, and `error`.
 
     Raises:
         UsageError: There is no path.
@@ -81,11 +87,14 @@ def store_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _contents(store: StoreFile) -> Iterator[dict[str, Any]]:
     if isinstance(store, FilePublishStore):
-        yield {"kind": "publish", "undiscarded": store.unpersisted_count}
+        row: dict[str, Any] = {"kind": "publish", "undiscarded": store.unpersisted_count}
+        if store.client_name:
+            row["owner_id"] = signed(publisher_id(store.client_name))
+        yield row | {"last_persisted": store.last_persisted, "last_sequence": store.last_sequence}
         return
     for sub_id, handle in store.subscriptions.items():
         oldest = next((mark for _, mark, done in store.entries(sub_id) if not done), None)
-        row: dict[str, Any] = {
+        row = {
             "kind": "ring bookmark" if isinstance(store, RingBookmarkStore) else "logged bookmark",
             "sub_id": sub_id,
             "recovery_point": str(handle.recovery_point()),
@@ -113,10 +122,50 @@ def _with_journal(rows: DataFrame, journal: DataFrame) -> DataFrame:
             sf.min("oldest_position").alias("oldest_position"),
         )
     )
-    is_removed = sf.col("sequence").isNotNull() & sf.col("oldest_position").isNull()
+    is_missing = sf.col("sequence").isNotNull() & sf.col("oldest_position").isNull()
     return (
         rows.join(known, keys, "left")
+        .join(_logged_of_owners(rows, journal), "owner_id", "left")
         .withColumn("backlog", sf.lit(ends["last"]) - sf.col("oldest_position") + 1)
-        .withColumn("is_removed", is_removed & sf.lit((ends["first"] or 1) > 1))
-        .drop("oldest_position")
+        .withColumn("is_removed", is_missing & sf.lit((ends["first"] or 1) > 1))
+        .withColumn("problem", _problem(is_complete=(ends["first"] or 1) == 1))
+        .select(*rows.columns, "oldest_at", "backlog", "is_removed", "problem")
+    )
+
+
+def _logged_of_owners(rows: DataFrame, journal: DataFrame) -> DataFrame:
+    """The last sequence that the journal has of each owner of a publish store."""
+    owners = sf.broadcast(rows.where("owner_id IS NOT NULL").select("owner_id").distinct())
+    logged = journal.select(sf.col("publisher_id").alias("owner_id"), "sequence")
+    last = logged.join(owners, "owner_id", "left_semi").groupBy("owner_id")
+    return last.agg(sf.max("sequence").alias("logged"))
+
+
+def _problem(*, is_complete: bool) -> Column:
+    """What a restart would lose; null where nothing.
+
+    Args:
+        is_complete: No segment of the journal was removed; else a publisher that is not in it may
+            have been in one of those.
+    """
+    logged = sf.coalesce("logged", sf.lit(0)) if is_complete else sf.col("logged")
+    forgotten = sf.col("last_persisted") > logged
+    lost = sf.concat(
+        sf.lit("the store has forgotten messages up to sequence "),
+        "last_persisted",
+        sf.lit(", the journal ends at "),
+        logged,
+    )
+    reused = sf.concat(
+        sf.lit("the store goes on after sequence "),
+        "last_sequence",
+        sf.lit(", the journal has messages up to "),
+        logged,
+        sf.lit(": new ones are dropped as duplicates"),
+    )
+    removed = sf.lit("the journal does not have the oldest undiscarded message any more")
+    return (
+        sf.when(forgotten, lost)
+        .when(logged > sf.col("last_sequence"), reused)
+        .when(sf.col("is_removed"), removed)
     )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from haclient.errors import UsageError
+from haclient.protocol.identity import publisher_id
 from haclient.pyspark.jobs.fleet import fleet, store_rows
-from haclient.pyspark.rows import COLUMNS, schema_ddl
+from haclient.pyspark.rows import COLUMNS, schema_ddl, signed
 from haclient.stores import FilePublishStore, LoggedBookmarkStore, RingBookmarkStore
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def test_stores_in_use_are_read_too(stores: dict[str, Path]) -> None:
     assert [row["sub_id"] for row in rows] == ["s1", "s2"]
 
 
+@pytest.mark.row("AU6")
 def test_a_journal_says_how_far_each_subscription_is_behind(
     spark: SparkSession, stores: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -87,6 +89,47 @@ def test_a_journal_says_how_far_each_subscription_is_behind(
     # The journal begins later: what this subscription still needs is not there any more.
     assert found["late", "s1"]["is_removed"]
     assert not found["logged", "s2"]["is_removed"]
+    assert "does not have the oldest undiscarded" in found["late", "s1"]["problem"]
+    assert found["logged", "s1"]["problem"] is None
+
+
+@pytest.mark.row("AU5")
+def test_a_restart_that_would_lose_or_drop_messages_is_told_beforehand(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each store has had sequences 1 to 5, of which 3 are persisted; the journals differ."""
+    ends = {"fits": 4, "lost": 2, "reused": 7}
+    first: dict[str, int] = {}
+    for name in ends:
+        with closing(FilePublishStore(tmp_path / name)) as store:
+            store.open_for(name)
+            sequences = [store.store(b'{"c":"p","t":"x","s":', b"}", b"1") for _ in range(5)]
+            store.discard_up_to(sequences[2])
+            first[name] = sequences[0]
+    at = datetime(2026, 1, 31, tzinfo=UTC)
+    logged = [
+        ("t", "", signed(publisher_id(name)), first[name] + n, at, "publish", None, None, b"")
+        for name, end in ends.items()
+        for n in range(end)
+    ]
+    rows = [(*row[:4], position, *row[4:]) for position, row in enumerate(logged, 1)]
+    journal = spark.createDataFrame(rows, schema_ddl(COLUMNS))
+    found = rows_of(fleet(spark, [tmp_path / name for name in ends], journal=journal))
+    problems = {name: row["problem"] for (name, _), row in found.items()}
+    low = first["lost"] - 1
+    assert problems["fits"] is None
+    assert problems["lost"] == (
+        f"the store has forgotten messages up to sequence {low + 3}, the journal ends at {low + 2}"
+    )
+    low = first["reused"] - 1
+    assert problems["reused"] == (
+        f"the store goes on after sequence {low + 5}, the journal has messages up to {low + 7}: "
+        "new ones are dropped as duplicates"
+    )
+    # Without its oldest segments the journal may have had what it lacks now.
+    rest = journal.where("position > 6")
+    found = rows_of(fleet(spark, [tmp_path / "fits", tmp_path / "lost"], journal=rest))
+    assert [row["problem"] for row in found.values()] == [None, None]
 
 
 def test_a_fleet_has_at_least_one_store(spark: SparkSession) -> None:
