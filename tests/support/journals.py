@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,7 +72,7 @@ class JournalWriter:
     def append(self, messages: Iterable[tuple[str, Record]]) -> None:
         """Append a block of messages with their topics, as `message` gives them.
 
-        Positions, sequences, times and topic ids are filled in.
+        Positions and topic ids are filled in, and sequences and times where a record has none.
         """
         position = first = self.files.next_position
         records: list[bytes] = []
@@ -95,7 +95,7 @@ class JournalWriter:
                         )
                     )
                 )
-            sequence = self.sequences.get(record.publisher_id, 0) + 1
+            sequence = record.sequence or self.sequences.get(record.publisher_id, 0) + 1
             self.sequences[record.publisher_id] = sequence
             low, _ = publishers.get(record.publisher_id, (sequence, sequence))
             publishers[record.publisher_id] = (low, sequence)
@@ -104,7 +104,7 @@ class JournalWriter:
                     record._replace(
                         position=position,
                         sequence=sequence,
-                        timestamp_us=self.now_us,
+                        timestamp_us=record.timestamp_us or self.now_us,
                         topic_id=topic_id,
                     )
                 )
@@ -157,6 +157,30 @@ def message(
 def deletion(keys: bytes, *, topic: str = "orders") -> tuple[str, Record]:
     """A delete of records by their keys, and its topic."""
     return topic, Record(0, 9, 0, 0, 0, RecordCommand.SOW_DELETE, payload=keys)
+
+
+def rewrite_journal(
+    source: Path,
+    target: Path,
+    change: Callable[[list[tuple[str, Record]]], list[tuple[str, Record]]],
+) -> None:
+    """Write the journal that a faulty broker would have: messages lost, repeated, out of order.
+
+    Args:
+        source: A journal.
+        target: The directory of the new one.
+        change: Gets all messages with their topics, and returns what the new journal has; positions
+            are given anew.
+    """
+    topics: dict[int, str] = {}
+    messages = [
+        (topics[record.topic_id], record)
+        for record in model_records(source)
+        if _take_topic(record, topics) and record.is_data
+    ]
+    writer = JournalWriter(target)
+    writer.append(change(messages))
+    writer.close()
 
 
 def model_rows(directory: Path) -> list[ModelRow]:
