@@ -1,4 +1,4 @@
-"""The rows of every source: their schema in PySpark and in Arrow, and how batches are built.
+"""The rows of every source: their schema in PySpark and in Arrow.
 
 Sources yield Arrow record batches, which is three to four times as fast as rows. PySpark takes only
 a batch whose schema is exactly the one that it derives from the DataFrame's: the order of the
@@ -16,7 +16,11 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from haclient.errors import UsageError
+from haclient.errors import StoreError, UsageError
+
+
+class DataLoss(StoreError):
+    """Rows that a query needs are not in the log any more, or it is another log."""
 
 
 class Column(NamedTuple):
@@ -116,68 +120,6 @@ def unsigned(number: int) -> int:
         number: A value of the column `publisher_id` or `sequence`.
     """
     return number & (_WRAP - 1)
-
-
-class Row(NamedTuple):
-    """One row, for sources that receive messages one by one.
-
-    Attributes:
-        publisher_id: Unsigned.
-        sequence: Unsigned.
-        timestamp: Microseconds since 1970, UTC.
-    """
-
-    topic: str | None = None
-    bookmark: str | None = None
-    publisher_id: int | None = None
-    sequence: int | None = None
-    position: int | None = None
-    timestamp: int | None = None
-    command: str | None = None
-    sow_key: str | None = None
-    correlation_id: str | None = None
-    data: bytes | None = None
-
-
-class BatchBuilder:
-    """Gathers rows, and makes a record batch of them.
-
-    Args:
-        columns: Names of the columns that the batch shall have, in their order.
-
-    Attributes:
-        schema: The Arrow schema of every batch.
-    """
-
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.schema = arrow_schema(columns)
-        self._places = [Row._fields.index(name) for name in columns]
-        self._unsigned = [name in {"publisher_id", "sequence"} for name in columns]
-        self._rows: list[Row] = []
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def add(self, row: Row) -> None:
-        """Add a row.
-
-        Args:
-            row: Its values.
-        """
-        self._rows.append(row)
-
-    def flush(self) -> pa.RecordBatch:
-        """The rows since the last call, as a batch."""
-        rows, self._rows = self._rows, []
-        arrays: list[pa.Array] = []
-        for place, is_unsigned, field in zip(
-            self._places, self._unsigned, self.schema, strict=True
-        ):
-            values = [row[place] for row in rows]
-            if is_unsigned:
-                values = [signed(v) if isinstance(v, int) else None for v in values]
-            arrays.append(pa.array(values, type=field.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def arrow_schema_of(ddl: str) -> pa.Schema:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +12,6 @@ from pyspark.sql.types import StructType
 from haclient.errors import UsageError
 from haclient.pyspark.rows import (
     COLUMNS,
-    BatchBuilder,
-    Row,
     arrow_schema,
     check_schema,
     schema_ddl,
@@ -59,35 +56,3 @@ def test_a_schema_of_the_user_is_refused() -> None:
 def test_an_unsigned_number_keeps_its_bits(number: int) -> None:
     assert -(2**63) <= signed(number) < 2**63
     assert unsigned(signed(number)) == number
-
-
-rows = st.builds(
-    Row,
-    topic=st.none() | st.text(),
-    bookmark=st.none() | st.text(),
-    publisher_id=st.none() | st.integers(0, 2**64 - 1),
-    sequence=st.none() | st.integers(0, 2**64 - 1),
-    position=st.none() | st.integers(0, 2**63 - 1),
-    timestamp=st.none() | st.integers(-(2**40), 2**55),
-    command=st.none() | st.sampled_from(["publish", "sow_delete"]),
-    data=st.none() | st.binary(),
-)
-
-
-@given(st.lists(rows), st.lists(st.sampled_from(ALL), unique=True, min_size=1))
-def test_a_batch_holds_the_rows_that_were_added(given_rows: list[Row], columns: list[str]) -> None:
-    builder = BatchBuilder(columns)
-    for row in given_rows:
-        builder.add(row)
-    assert len(builder) == len(given_rows)
-    batch = builder.flush()
-    assert batch.schema.equals(arrow_schema(columns))
-    assert batch.num_rows == len(given_rows)
-    assert len(builder) == 0
-    for name in columns:
-        values = [getattr(row, name) for row in given_rows]
-        if name in {"publisher_id", "sequence"}:
-            values = [None if value is None else signed(value) for value in values]
-        column = batch.column(name)
-        found = column.cast(pa.int64()) if name == "timestamp" else column
-        assert found.to_pylist() == values

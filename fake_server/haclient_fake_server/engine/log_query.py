@@ -90,6 +90,8 @@ class Tally:
         publishers: By publisher id, the sequence of its last message among them.
         timestamp_us: The time of the last one, 0 when there is none.
         begins: The position of the first one, `position + 1` when there is none.
+        first: Publisher and sequence of the first one.
+        last: Publisher and sequence of the last one.
         ended_by: What ended counting: `messages`, `bytes`, `end`, or `scanned` for
             `MAX_SCANNED_BYTES`.
     """
@@ -100,6 +102,8 @@ class Tally:
     publishers: dict[int, int] = field(default_factory=dict[int, int])
     timestamp_us: int = 0
     begins: int = 0
+    first: tuple[int, int] | None = None
+    last: tuple[int, int] | None = None
     ended_by: str = ""
 
 
@@ -233,6 +237,8 @@ def _count_chunk(
                     tally.publishers[publisher] = sequence
                     tally.timestamp_us = time_us
                     tally.begins = tally.begins or position
+                    tally.last = (publisher, sequence)
+                    tally.first = tally.first or tally.last
                     if tally.messages == most:
                         tally.position, tally.ended_by = position, "messages"
                         return

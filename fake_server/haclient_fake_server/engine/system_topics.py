@@ -43,6 +43,7 @@ from haclient_fake_server.engine.log_query import (
     find_last_message,
 )
 from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError, to_text
+from haclient_fake_server.engine.replay import Span, span_of
 from haclient_fake_server.engine.requests import SYSTEM_PREFIX
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import timestamp_text
@@ -78,6 +79,7 @@ class _PositionQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     topic: str
     after: _Natural | None = None
+    bookmark: str = ""
     bookmarks: str | None = None
     messages: _Positive | None = None
     bytes: _Positive | None = None
@@ -215,29 +217,43 @@ class SystemTopics:
             raise Refused(Reason.INVALID_TOPIC, f"{query.topic!r} is not in the transaction log")
         vector = None if query.bookmarks is None else _vector(query.bookmarks)
         selected = Selected(matcher, connection.message_type, filter_, vector)
-        return self._count(query, selected)
+        if query.bookmark and query.after is not None:
+            raise Refused(Reason.INVALID_OPTIONS, "after and bookmark exclude each other")
+        span = span_of(state, query.bookmark, not_found="fail") if query.bookmark else None
+        return self._count(query, selected, span)
 
-    def _count(self, query: _PositionQuery, selected: Selected) -> Steps[_Answer]:
+    def _count(
+        self, query: _PositionQuery, selected: Selected, span: Span | None
+    ) -> Steps[_Answer]:
         state, log = self._state, self._log()
         start = state.journal.first_position if query.after is None else query.after + 1
-        end = state.durable_limit if query.fully_durable else state.batch.position
-        limited = query.until is not None and query.until + 1 < end
+        log_end = state.durable_limit if query.fully_durable else state.batch.position
+        ends = [log_end]
         if query.until is not None:
-            end = min(end, query.until + 1)
-        limits = Limits(end, query.messages, query.bytes)
+            ends.append(query.until + 1)
+        if span is not None:
+            start = span.start
+            if span.last_position is not None:
+                ends.append(span.last_position + 1)
+            if span.last_us is not None:
+                ends.append(state.journal.at_time(span.last_us + 1))
+        limited = min(ends) < log_end
+        limits = Limits(min(ends), query.messages, query.bytes)
         tally: Tally = yield from count_messages(
             state.journal, state.topics, selected, start=start, limits=limits
         )
         answer: dict[str, object] = {
             **log,
             "position": tally.position,
+            "until": limits.end - 1,
             "messages": tally.messages,
             "bytes": tally.payload_bytes,
             "publishers": {str(each): sequence for each, sequence in tally.publishers.items()},
             "begins": tally.begins,
             "ended_by": "until" if limited and tally.ended_by == "end" else tally.ended_by,
         }
-        if tally.messages:
+        if tally.first is not None and tally.last is not None:
+            answer["first"], answer["last"] = map(_bookmark, (tally.first, tally.last))
             answer["timestamp"] = timestamp_text(tally.timestamp_us).decode("ascii")
         return answer
 
@@ -340,6 +356,10 @@ def _vector(text: str) -> dict[int, int]:
         sequence = vector.get(item.publisher_id, 0)
         vector[item.publisher_id] = max(sequence, item.sequence)
     return vector
+
+
+def _bookmark(message: tuple[int, int]) -> str:
+    return f"{message[0]}|{message[1]}|"
 
 
 def _query_id(message: Message) -> str:

@@ -36,6 +36,7 @@ import numpy.typing as npt
 from haclient.errors import StoreCorrupt, StoreError, UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.journal.records import RowRange, headers_at, record_offsets
+from haclient.pyspark.rows import DataLoss
 from haclient_fake_server.journal.format import (
     INDEX_STRIDE_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -67,10 +68,6 @@ _NAMES: Final = ("utf-8", "surrogateescape")
 
 _ATTEMPTS: Final = 5
 """So often segments may be removed while they are listed."""
-
-
-class DataLoss(StoreError):
-    """Positions that were asked for are not in the log any more, or it is another log."""
 
 
 class Chunk(NamedTuple):

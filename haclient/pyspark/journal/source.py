@@ -15,7 +15,6 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, cast
@@ -25,14 +24,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    EqualTo,
     Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -46,7 +39,6 @@ from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.pyspark.journal.log import (
-    DataLoss,
     JournalLog,
     Piece,
     Place,
@@ -55,7 +47,8 @@ from haclient.pyspark.journal.log import (
 )
 from haclient.pyspark.journal.records import MAX_POSITION, RowRange, Topics, record_offsets, rows_of
 from haclient.pyspark.options import OptionReader
-from haclient.pyspark.rows import check_schema, schema_ddl, select_columns
+from haclient.pyspark.pushdown import wanted_range, wanted_texts
+from haclient.pyspark.rows import DataLoss, check_schema, schema_ddl, select_columns
 from haclient_stores.bookmark import (
     Bookmark,
     BookmarkList,
@@ -79,7 +72,6 @@ OFFSET_VERSION: Final = 1
 _OFFSET_WORDS: Final = {"earliest": "0", "latest": "0|1|"}
 """The words of `startingOffsets`, as bookmarks."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _log = logging.getLogger(__name__)
 
 
@@ -335,43 +327,20 @@ class FilteringJournalReader(JournalReader):
 
     def _push(self, condition: Filter) -> None:
         now = self._wanted
-        column: object = getattr(condition, "attribute", None)
-        value: object = getattr(condition, "value", None)
-        match column, value:
-            case ("topic",), str(topic) if isinstance(condition, EqualTo):
-                self._is_pushed.append(topic.__eq__)
-            case ("topic",), _ if isinstance(condition, In):
-                self._is_pushed.append(frozenset[object](condition.value).__contains__)
-            case ("position",), int(number):
-                first, end = _bounds(condition, number)
-                self._wanted = now._replace(
-                    first_position=max(now.first_position, first),
-                    end_position=min(now.end_position, end),
-                )
-            case ("timestamp",), datetime() as time:
-                first, end = _bounds(condition, _microseconds(time))
-                self._wanted = now._replace(
-                    from_us=max(now.from_us, first), until_us=min(now.until_us, end)
-                )
-            case _:
-                pass  # PySpark applies it alone
-
-
-def _bounds(condition: Filter, value: int) -> tuple[int, int]:
-    """The first number for which a condition can hold, and the first after the last one."""
-    match condition:
-        case EqualTo():
-            return value, value + 1
-        case GreaterThan():
-            return value + 1, MAX_POSITION
-        case GreaterThanOrEqual():
-            return value, MAX_POSITION
-        case LessThan():
-            return -MAX_POSITION, value
-        case LessThanOrEqual():
-            return -MAX_POSITION, value + 1
-        case _:
-            return -MAX_POSITION, MAX_POSITION
+        topics = wanted_texts(condition, "topic")
+        if topics is not None:
+            self._is_pushed.append(topics.__contains__)
+        positions = wanted_range(condition, "position")
+        if positions is not None:
+            self._wanted = now._replace(
+                first_position=max(now.first_position, positions[0]),
+                end_position=min(now.end_position, positions[1]),
+            )
+        times = wanted_range(condition, "timestamp")
+        if times is not None:
+            self._wanted = now._replace(
+                from_us=max(now.from_us, times[0]), until_us=min(now.until_us, times[1])
+            )
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -586,8 +555,3 @@ def _read_limit(read: OptionReader) -> ReadLimit:
     if rows is not None:
         return ReadMaxRows(rows)
     return ReadAllAvailable() if count is None else ReadMaxBytes(count)
-
-
-def _microseconds(time: datetime) -> int:
-    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // timedelta(microseconds=1)

@@ -12,7 +12,6 @@ import pytest
 from haclient.errors import StoreCorrupt, StoreError, UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.journal.log import (
-    DataLoss,
     JournalLog,
     Piece,
     Place,
@@ -22,6 +21,7 @@ from haclient.pyspark.journal.log import (
     read_pieces,
 )
 from haclient.pyspark.journal.records import RowRange, headers_at, record_offsets
+from haclient.pyspark.rows import DataLoss
 from haclient_fake_server.journal.format import (
     FORMAT_VERSION,
     INDEX_STRIDE_BYTES,

@@ -19,7 +19,6 @@ from pyspark.sql.types import StructType
 
 from haclient import HAClient
 from haclient.errors import StoreCorrupt, UsageError
-from haclient.pyspark.journal.log import DataLoss
 from haclient.pyspark.journal.source import (
     FilteringJournalReader,
     JournalDataSource,
@@ -28,7 +27,7 @@ from haclient.pyspark.journal.source import (
     JournalStreamReader,
     decode_place,
 )
-from haclient.pyspark.rows import COLUMNS, signed
+from haclient.pyspark.rows import COLUMNS, DataLoss, signed
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_fake_server.journal.format import SEGMENT_HEADER_BYTES, segment_name
 from haclient_fake_server.server import BrokerServer

@@ -127,6 +127,8 @@ def expected(
             tally.publishers[record.publisher_id] = record.sequence
             tally.timestamp_us = record.timestamp_us
             tally.begins = tally.begins or record.position
+            tally.last = (record.publisher_id, record.sequence)
+            tally.first = tally.first or tally.last
             if tally.messages == limits.messages:
                 tally.position, tally.ended_by = record.position, "messages"
                 break

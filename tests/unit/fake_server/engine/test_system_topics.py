@@ -119,6 +119,13 @@ class TestRefusals:
                 b'{"topic":"orders","bookmarks":"20231114T221320"}',
                 "invalid bookmark",
             ),
+            ("/HACLIENT/position", b'{"topic":"orders","bookmark":"x"}', "invalid bookmark"),
+            ("/HACLIENT/position", b'{"topic":"orders","bookmark":"1|1|"}', "bookmark not found"),
+            (
+                "/HACLIENT/position",
+                b'{"topic":"orders","bookmark":"0","after":1}',
+                "invalid options",
+            ),
             ("/HACLIENT/publisher", b"", "invalid options"),
             ("/HACLIENT/publisher", b'{"id":1,"name":"pubber"}', "invalid options"),
             ("/HACLIENT/publisher", b'{"id":"one"}', "invalid options"),
@@ -242,11 +249,14 @@ class TestPosition:
             "oldest_position": 1,
             "last_position": 6,
             "position": 4,
+            "until": 6,
             "messages": 3,
             "bytes": 33,
             "publishers": {str(PUBBER): 2, str(OTHER): 2},
             "timestamp": "20231114T221500.000000Z",
             "begins": 2,
+            "first": f"{OTHER}|1|",
+            "last": f"{OTHER}|2|",
             "ended_by": "messages",
         }
         assert START_US == 1_700_000_000_000_000  # and the clock of a world begins at 100 s
@@ -301,6 +311,21 @@ class TestPosition:
             found = ask(peer, "position", topic=".*", after=after)
             assert (found["position"], found["messages"]) == (after, 0)
             assert (found["ended_by"], "timestamp" in found) == ("end", False)
+
+    def test_counting_begins_where_a_subscription_with_that_bookmark_would(self) -> None:
+        world, peer = two_publishers()
+        found = ask(peer, "position", topic=".*", bookmark=f"{OTHER}|1|")
+        assert (found["begins"], found["messages"]) == (3, 4)
+        found = ask(peer, "position", topic=".*", bookmark="0|1|")
+        assert (found["begins"], found["messages"], found["position"]) == (7, 0, 6)
+        world.advance(10)
+        world.client("late").publish(1)
+        found = ask(peer, "position", topic=".*", bookmark="20231114T221505Z")
+        assert (found["begins"], found["messages"]) == (7, 1)
+        found = ask(peer, "position", topic=".*", bookmark="(0:20231114T221505Z)")
+        assert (found["begins"], found["position"], found["ended_by"]) == (1, 6, "until")
+        found = ask(peer, "position", topic="orders", bookmark=f"({PUBBER}|1|:{PUBBER}|2|]")
+        assert (found["first"], found["position"], found["messages"]) == (f"{PUBBER}|2|", 3, 1)
 
     def test_fully_durable_ends_before_what_a_destination_lacks(self) -> None:
         world = World(replicate_to=(ReplicateTo("tcp://west:9008"),))

@@ -1,0 +1,101 @@
+"""Messages as a client has received them, as Arrow record batches.
+
+Columns are built one by one, for a whole batch, and only those that were asked for. Numbers of
+64 bits and times are read from their text by Arrow and numpy: a loop in Python over every message
+of a batch would take longer than receiving them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from haclient.protocol.messages import Message
+from haclient.pyspark.rows import arrow_schema
+from haclient_stores.bookmark import Timestamp
+
+_STAMP: Final = len("20260131T093000.000000Z")
+_STAMP_DIGITS: Final = np.array([*range(8), *range(9, 15), *range(16, 22)])
+"""Where a timestamp of that length has its digits: date, time and microseconds."""
+
+_WEIGHTS: Final = 10 ** np.arange(5, -1, -1, dtype=np.int64)
+_SECOND_US: Final = 1_000_000
+_DAY_US: Final = 86_400 * _SECOND_US
+
+
+def batch_of(messages: Sequence[Message], columns: Sequence[str]) -> pa.RecordBatch:
+    """The rows of some messages.
+
+    Args:
+        messages: The messages, as they were received.
+        columns: Names of the columns, in their order.
+    """
+    schema = arrow_schema(columns)
+    arrays = [_BUILDERS[field.name](messages).cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def bookmark_numbers(messages: Sequence[Message]) -> tuple[pa.Array, pa.Array]:
+    """The publisher ids and the sequences in bookmarks `<id>|<sequence>|`, unsigned.
+
+    Args:
+        messages: The messages; the numbers of one without a bookmark are null.
+    """
+    bookmarks = _texts([message.bookmark for message in messages])
+    parts = pc.split_pattern(bookmarks, "|")
+    ids, sequences = pc.list_element(parts, 0), pc.list_element(parts, 1)
+    return ids.cast(pa.uint64()), sequences.cast(pa.uint64())
+
+
+def _texts(values: Sequence[str]) -> pa.Array:
+    """Texts, with null for an empty one, which the wire does not know."""
+    array = pa.array(values, pa.string())
+    return pc.if_else(pc.equal(array, ""), None, array) if "" in values else array
+
+
+def _signed(array: pa.Array) -> pa.Array:
+    return array.view(pa.int64())
+
+
+def _times(messages: Sequence[Message]) -> pa.Array:
+    """The times of the server, in microseconds since 1970."""
+    stamps = [message.timestamp for message in messages]
+    text = "".join(stamps)
+    if len(text) != _STAMP * len(stamps) or any(len(stamp) != _STAMP for stamp in stamps):
+        return pa.array(  # another precision, or a message without a time
+            [Timestamp.parse(stamp).microseconds if stamp else None for stamp in stamps], pa.int64()
+        )
+    characters = np.frombuffer(text.encode("ascii"), np.uint8).reshape(-1, _STAMP)
+    digits = characters[:, _STAMP_DIGITS].astype(np.int64) - ord("0")
+
+    def number(begin: int, end: int) -> npt.NDArray[np.int64]:
+        return digits[:, begin:end] @ _WEIGHTS[begin - end :]
+
+    months = (number(0, 4) - 1970) * 12 + number(4, 6) - 1
+    days = months.astype("M8[M]").astype("M8[D]").astype(np.int64) + number(6, 8) - 1
+    seconds = (number(8, 10) * 60 + number(10, 12)) * 60 + number(12, 14)
+    return pa.array(days * _DAY_US + seconds * _SECOND_US + number(14, 20))
+
+
+def _commands(messages: Sequence[Message]) -> pa.Array:
+    return pa.array([message.command for message in messages], pa.string())
+
+
+_BUILDERS: Final[dict[str, Callable[[Sequence[Message]], pa.Array]]] = {
+    "topic": lambda messages: pa.array([each.topic for each in messages], pa.string()),
+    "bookmark": lambda messages: _texts([each.bookmark for each in messages]),
+    "publisher_id": lambda messages: _signed(bookmark_numbers(messages)[0]),
+    "sequence": lambda messages: _signed(bookmark_numbers(messages)[1]),
+    "position": lambda messages: pa.nulls(len(messages), pa.int64()),
+    "timestamp": _times,
+    "command": _commands,
+    "sow_key": lambda messages: _texts([each.sow_key for each in messages]),
+    "correlation_id": lambda messages: _texts([each.correlation_id for each in messages]),
+    "data": lambda messages: pa.array([each.data for each in messages], pa.binary()),
+}
+"""By column, what builds it; the log of a server does not send positions."""

@@ -1,0 +1,273 @@
+"""Reading a range of a log in a task, as Arrow record batches.
+
+A range is described by what it contains (see `Membership` in `haclient.pyspark.server.offsets`),
+not by where it is in one log. So a task can go on at another server in the middle of its range: it
+asks there where what it still lacks begins, and takes what belongs to the range and did not come
+before. A server that lacks messages of the range may still get them by replication: the task waits,
+visits the other servers in turn, and fails when nothing has come for the time-out.
+
+trio runs in a thread of its own while the task's generator is read, a few batches ahead of it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+import trio
+from pyspark.sql.datasource import InputPartition
+
+from haclient.client import Client
+from haclient.errors import HAClientError, UsageError
+from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
+from haclient.pyspark.rows import DataLoss
+from haclient.pyspark.server.log_server import connected, count, known_position, log_info
+from haclient.pyspark.server.message_rows import batch_of, bookmark_numbers
+from haclient.pyspark.server.offsets import Membership, Place
+from haclient_stores.bookmark import Bookmark, Timestamp
+
+QUEUED_BATCHES: Final = 4
+"""Batches that wait for the task: the network and the JVM work at the same time."""
+
+WAIT_S: Final = 0.2
+"""Between two looks at servers that lack something."""
+
+VISIT_S: Final = 2.0
+"""How long a server may be silent before another one is asked; a single one has the time-out."""
+
+_LATER: Final = "99991231T235959Z"
+"""The end of a subscription whose end is not known on this server yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """How ranges are read.
+
+    Attributes:
+        uris: The servers, in the order in which they are tried.
+        topic: A topic or pattern.
+        columns: Names of the columns.
+        batch_rows: Rows of a record batch.
+        timeout_s: A read fails when nothing has come for so many seconds.
+        name: What the names of its clients begin with.
+        fails_on_loss: Whether messages that are gone fail the query.
+    """
+
+    uris: tuple[str, ...]
+    topic: str
+    columns: tuple[str, ...]
+    batch_rows: int
+    timeout_s: float
+    name: str
+    fails_on_loss: bool
+
+
+@dataclass(frozen=True)
+class LogRange(InputPartition):
+    """The messages that one task reads.
+
+    Attributes:
+        filter: Their content filter.
+        ends: By publisher id, the last sequence; other publishers have no messages in it.
+        covered: By publisher id, the sequence up to which messages come before the range.
+        places: By instance, a place before which nothing of the range is.
+        messages: How many they are, `None` where nobody has counted.
+        is_pinned: Whether `covered` is incomplete, so that the range can be read only from the log
+            of its only place.
+    """
+
+    filter: str = ""
+    ends: Mapping[int, int] = field(default_factory=dict[int, int])
+    covered: Mapping[int, int] = field(default_factory=dict[int, int])
+    places: Mapping[str, Place] = field(default_factory=dict[str, Place])
+    messages: int | None = None
+    is_pinned: bool = False
+
+
+class RangeReader:
+    """Reads one range.
+
+    Args:
+        settings: How.
+        part: What.
+        name: The client's name.
+        emit: Takes the batches, in order.
+    """
+
+    def __init__(
+        self,
+        settings: ReadSettings,
+        part: LogRange,
+        *,
+        name: str,
+        emit: Callable[[pa.RecordBatch], None],
+    ) -> None:
+        self._settings = settings
+        self._part = part
+        self._name = name
+        self._emit = emit
+        self._members = Membership(part.covered, part.ends)
+        self._pending: list[Message] = []
+
+    async def run(self) -> None:
+        """Read the range to its end.
+
+        Raises:
+            DataLoss: Messages of the range are gone.
+            HAClientError: No server had the rest of the range in time.
+        """
+        members, timeout_s = self._members, self._settings.timeout_s
+        deadline = trio.current_time() + timeout_s
+        while not members.is_complete:
+            taken = members.taken
+            reason = await self._visit_servers()
+            if members.taken > taken:
+                deadline = trio.current_time() + timeout_s
+            if members.is_complete:
+                break
+            if trio.current_time() > deadline:
+                raise HAClientError(
+                    f"amps: no server has sent {members.describe_missing()} of "
+                    f"{self._settings.topic!r} within {timeout_s:g} s: {reason}"
+                )
+            await trio.sleep(WAIT_S)
+        self._flush(len(self._pending))
+        self._check_number()
+
+    async def _visit_servers(self) -> str:
+        """Read what each server has, in turn; why the range is not complete after that."""
+        settings, reason = self._settings, ""
+        for uri in settings.uris:
+            try:
+                async with connected((uri,), self._name) as client:
+                    await self._read_from(client)
+                reason = f"{uri} does not have it"
+            except (UsageError, DataLoss):  # nothing that another attempt could change
+                raise
+            except HAClientError as error:  # down, restarting, or lost on the way
+                if len(settings.uris) == 1 and not self._members.taken:
+                    raise  # an error at once is clearer than one after the time-out
+                reason = str(error)
+            if self._members.is_complete:
+                break
+        return reason
+
+    def _check_number(self) -> None:
+        part, taken = self._part, self._members.taken
+        if part.messages is not None and taken != part.messages and self._settings.fails_on_loss:
+            raise DataLoss(
+                f"amps: a range of {self._settings.topic!r} had {part.messages} messages when it "
+                f"was planned, and {taken} were read: set failOnDataLoss=false to go on without"
+            )
+
+    async def _read_from(self, client: Client) -> None:
+        """Read from one server until the range is complete or the server has no more of it."""
+        first = await self._first(client)
+        if not first:
+            return
+        settings = self._settings
+        patience_s = settings.timeout_s
+        if len(settings.uris) > 1:
+            patience_s = min(VISIT_S, patience_s)
+        begin = Bookmark.parse(first)
+        later = Timestamp.parse(_LATER)
+        async with client.bookmark_stream(
+            settings.topic,
+            sub_id="range",
+            bookmark=f"[{begin}:{later}]",
+            filter=self._part.filter,
+            options=Options(timestamp=True, bookmark_not_found="fail"),
+        ) as stream:
+            batches = stream.batches()
+            while not self._members.is_complete:
+                messages: list[Message] = []
+                with trio.move_on_after(patience_s):
+                    messages = await anext(batches, list[Message]())
+                if not messages:  # the rest is not on this server, or the link is lost
+                    return
+                self._take(messages)
+
+    async def _first(self, client: Client) -> str:
+        """The bookmark of the first message that is still missing, on this server."""
+        part, members = self._part, self._members
+        after = known_position(
+            await log_info(client),
+            part.places,
+            is_pinned=part.is_pinned,
+            fails_on_loss=self._settings.fails_on_loss,
+        )
+        covered = members.reached if members.reached or not part.is_pinned else None
+        found = await count(
+            client,
+            topic=self._settings.topic,
+            filter=part.filter,
+            after=after,
+            covered=covered,
+            messages=1,
+        )
+        return found.first
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        """Keep the messages that belong to the range, and emit full batches."""
+        take, limit = self._members.take, self._settings.batch_rows
+        ids, sequences = bookmark_numbers(messages)
+        numbers = zip(messages, ids.to_pylist(), sequences.to_pylist(), strict=True)
+        self._pending += [message for message, each, number in numbers if take(each, number)]
+        while len(self._pending) >= limit:
+            self._flush(limit)
+
+    def _flush(self, count: int) -> None:
+        messages, self._pending = self._pending[:count], self._pending[count:]
+        if messages:
+            self._emit(batch_of(messages, self._settings.columns))
+
+
+class _Stopped(Exception):
+    """The generator of the task was closed."""
+
+
+def batches_of(
+    read: Callable[[Callable[[pa.RecordBatch], None]], object],
+) -> Generator[pa.RecordBatch]:
+    """What an async function emits, as a generator; it runs in a thread of its own.
+
+    Args:
+        read: An async function that takes a function `emit`.
+    """
+    waiting: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(QUEUED_BATCHES)
+    stopped = threading.Event()
+
+    def emit(batch: pa.RecordBatch | BaseException | None) -> None:
+        while not stopped.is_set():
+            with suppress(queue.Full):
+                waiting.put(batch, timeout=WAIT_S)
+                return
+        raise _Stopped
+
+    def work() -> None:
+        with suppress(_Stopped):
+            try:
+                trio.run(read, emit)  # type: ignore[arg-type]  # an async function
+            except _Stopped:
+                raise
+            except BaseException as error:  # the generator raises it in the task's thread
+                emit(error)
+            else:
+                emit(None)
+
+    thread = threading.Thread(target=work, name="haclient-reader", daemon=True)
+    thread.start()
+    try:
+        while (batch := waiting.get()) is not None:
+            if isinstance(batch, BaseException):
+                raise batch
+            yield batch
+    finally:
+        stopped.set()
+        thread.join()

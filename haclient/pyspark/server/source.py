@@ -1,0 +1,255 @@
+"""The batch source of `format("amps")`: a range of the log.
+
+The end of a range is fixed when the query is planned, so a task that is tried again reads the same
+rows. The planner counts the range with the server and cuts it into partitions of equal numbers of
+messages, or into one for each content filter of the option `splits`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, cast
+
+import pyarrow as pa
+import trio
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from typing_extensions import override
+
+from haclient.client import Client
+from haclient.errors import UsageError
+from haclient.pyspark.options import MAX_INTEGER, OptionReader
+from haclient.pyspark.pushdown import wanted_range, wanted_texts
+from haclient.pyspark.rows import DataLoss
+from haclient.pyspark.server.log_server import Counted, connected, count
+from haclient.pyspark.server.offsets import VECTOR, Place, merged
+from haclient.pyspark.server.range_reader import LogRange, RangeReader, ReadSettings, batches_of
+from haclient.pyspark.server.settings import (
+    EARLIEST,
+    LATEST,
+    WORDS,
+    SourceSettings,
+    read_bookmark,
+    read_common,
+    task_name,
+    topic_of,
+)
+from haclient_stores.bookmark import NOW, Timestamp
+
+_log = logging.getLogger(__name__)
+
+_TO_THE_END: Final = f"{NOW}]"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """The options of a batch.
+
+    Attributes:
+        common: What batch and stream have in common.
+        end: Where the range of the log ends, as the end of a bookmark range: `0|1|]`.
+        has_pushdown: Whether filters of the query are used to read less.
+        begin_us: Where the range begins if a filter of the query has set it, in microseconds.
+        end_us: Where it ends, likewise.
+    """
+
+    common: SourceSettings
+    end: str
+    has_pushdown: bool
+    begin_us: int | None = None
+    end_us: int | None = None
+
+    def with_topics(self, topics: Iterable[object]) -> BatchSettings:
+        """The settings for those of some topics that are read at all.
+
+        Args:
+            topics: Names of topics.
+        """
+        common = self.common
+        names = [name for name in topics if isinstance(name, str) and common.is_wanted(name)]
+        if not names:  # PySpark drops every row
+            return self
+        read = replace(common.read, topic=topic_of(names))
+        return replace(self, common=replace(common, read=read))
+
+    def with_times(self, first_us: int, end_us: int) -> BatchSettings:
+        """The settings for a range of time, at the ends that no option has set.
+
+        Args:
+            first_us: The first time that is wanted, in microseconds since 1970.
+            end_us: The first time that is not wanted any more.
+        """
+        result = self
+        if first_us > 0 and (self.common.begin == WORDS[EARLIEST] or self.begin_us is not None):
+            begin_us = max(first_us, self.begin_us or 0)
+            common = replace(self.common, begin=str(Timestamp(begin_us)))
+            result = replace(result, common=common, begin_us=begin_us)
+        if end_us < MAX_INTEGER and (self.end == _TO_THE_END or self.end_us is not None):
+            last_us = min(end_us, MAX_INTEGER if self.end_us is None else self.end_us)
+            result = replace(result, end=f"{Timestamp(max(0, last_us))})", end_us=last_us)
+        return result
+
+
+def read_batch(read: OptionReader) -> BatchSettings:
+    """Read the options of a batch that reads the log.
+
+    Args:
+        read: The options.
+
+    Raises:
+        UsageError: An option is wrong; the message says how.
+    """
+    common = read_common(read, default_begin=EARLIEST)
+    name = read.at_most_one("endingBookmark", "endingOffsets", "endingTimestamp")
+    has_pushdown = read.flag("filterPushdown", default=False)
+    read.check_unknown()
+    if "," in common.begin:
+        raise UsageError("amps: a batch begins at one bookmark or time, not at a list")
+    if name == "endingTimestamp":
+        end = f"{Timestamp(read.timestamp_us(name) or 0)})"
+    else:
+        end = f"{read_bookmark(read, name, LATEST)}]" if name else _TO_THE_END
+    return BatchSettings(common, end, has_pushdown)
+
+
+class LogReader(DataSourceReader):
+    """Reads a range of the log.
+
+    Args:
+        settings: The options.
+    """
+
+    def __init__(self, settings: BatchSettings) -> None:
+        self._settings = settings
+
+    @override
+    def partitions(self) -> Sequence[InputPartition]:
+        return trio.run(self._plan) or [LogRange()]
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._settings.common.read, cast("LogRange", partition))
+
+    async def _plan(self) -> list[LogRange]:
+        common = self._settings.common
+        async with connected(common.read.uris, f"{common.read.name}-plan") as client:
+            found = await self._count(client)
+            if not found.messages:
+                return []
+            start, covered = found.log.place(found.begins - 1), None
+            if common.mode == VECTOR:
+                # Whatever the filter is: nothing of the range comes before its first message.
+                before = await count(client, topic=common.read.topic, until=start.position)
+                covered = before.publishers
+            if common.parts == 1 and not common.splits:
+                return [_part(common.filter, found, start, covered)]
+            return await plan_parts(
+                client, common, start=start, until=found.position, covered=covered
+            )
+
+    async def _count(self, client: Client) -> Counted:
+        """Count the range; its bookmark may have been removed."""
+        common = self._settings.common
+        count_from = partial(
+            count,
+            client,
+            topic=common.read.topic,
+            filter=common.filter,
+            fully_durable=common.fully_durable,
+        )
+        try:
+            return await count_from(bookmark=f"({common.begin}:{self._settings.end}")
+        except DataLoss as error:
+            if common.read.fails_on_loss:
+                raise
+            _log.warning("%s: reading begins at the oldest message", error)
+            return await count_from(bookmark=f"({WORDS[EARLIEST]}:{self._settings.end}")
+
+
+class FilteringLogReader(LogReader):
+    """Also reads less where the filters of a query allow it; PySpark applies them again."""
+
+    @override
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        for each in filters:
+            self._push(each)
+        return filters
+
+    def _push(self, condition: Filter) -> None:
+        topics = wanted_texts(condition, "topic")
+        if topics is not None:
+            self._settings = self._settings.with_topics(topics)
+        times = wanted_range(condition, "timestamp")
+        if times is not None:
+            self._settings = self._settings.with_times(*times)
+
+
+async def plan_parts(
+    client: Client,
+    settings: SourceSettings,
+    *,
+    start: Place,
+    until: int,
+    covered: Mapping[int, int] | None = None,
+) -> list[LogRange]:
+    """Cut a range of one log into partitions.
+
+    Args:
+        client: It has logged on to the server of the log.
+        settings: The options.
+        start: The range begins after it.
+        until: The last position of the range.
+        covered: A vector of everything up to the start, with which the partitions can be read from
+            any replica; `None` where they are to be read from this log.
+    """
+    ask = partial(count, client, topic=settings.read.topic, until=until)
+    parts: list[LogRange] = []
+    if settings.splits:
+        for each in settings.filters:
+            found = await ask(filter=each, after=start.position)
+            parts.append(_part(each, found, start, None))
+        return [part for part in parts if part.ends]
+    most: int | None = None
+    if settings.parts > 1:
+        whole = await ask(filter=settings.filter, after=start.position)
+        most = max(1, -(-whole.messages // settings.parts))
+    place = start
+    while place.position < until:
+        found = await ask(filter=settings.filter, after=place.position, messages=most)
+        if found.messages:
+            parts.append(_part(settings.filter, found, place, covered))
+            covered = None if covered is None else merged(covered, found.publishers)
+        place = found.place
+    return parts
+
+
+def _part(
+    filter_: str, found: Counted, start: Place, covered: Mapping[int, int] | None
+) -> LogRange:
+    return LogRange(
+        filter=filter_,
+        ends=found.publishers,
+        covered={} if covered is None else covered,
+        places={start.instance: start},
+        messages=found.messages,
+        is_pinned=covered is None,
+    )
+
+
+def read_range(settings: ReadSettings, part: LogRange) -> Generator[pa.RecordBatch]:
+    """Read a range in a task.
+
+    Args:
+        settings: How.
+        part: The range.
+    """
+    if not part.ends:
+        return
+    name = task_name(settings.name)
+
+    async def run(emit: Callable[[pa.RecordBatch], None]) -> None:
+        await RangeReader(settings, part, name=name, emit=emit).run()
+
+    yield from batches_of(run)

@@ -1,0 +1,152 @@
+"""`format("amps")` reads servers in a session of PySpark, as a program would use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from haclient.protocol.identity import publisher_id
+from haclient.pyspark.rows import COLUMNS
+from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
+from support.broker_thread import BrokerThread, broker_thread, publish
+
+ROWS = [b'{"id":%3d}' % number for number in range(100)]
+DOWN = "tcp://127.0.0.1:1/amps/json"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Generator[BrokerThread]:
+    """100 orders of one publisher, 50 trades of another, 20 prices of a third; no other log."""
+    topics = tuple(map(LogTopic, ("orders", "^trades", "prices")))
+    config = BrokerConfig(
+        name="east", log_topics=topics, sow_topics=(SowTopic("prices", ("/id",)),)
+    )
+    with broker_thread(config) as broker:
+        publish(broker.uri, "orders", ROWS)
+        publish(broker.uri, "trades.eu", ROWS[:50], name="other")
+        publish(broker.uri, "prices", ROWS[:20], name="third")
+        yield broker
+
+
+def frame(spark: SparkSession, broker: BrokerThread, **options: str) -> DataFrame:
+    return spark.read.format("amps").options(**{"uri": broker.uri, **options}).load()
+
+
+def bodies(rows: DataFrame) -> list[bytes]:
+    return [bytes(row.data) for row in rows.select("data").collect()]
+
+
+@pytest.mark.row("SB1", "SB5", "SS11")
+def test_a_topic_has_all_columns_and_its_order(spark: SparkSession, broker: BrokerThread) -> None:
+    rows = frame(spark, broker, topic="orders")
+    assert rows.schema.names == [*COLUMNS]
+    found = rows.collect()
+    assert [bytes(row.data) for row in found] == ROWS
+    first = found[0].asDict()
+    assert first.pop("timestamp").year >= 2023
+    assert first == {
+        "topic": "orders",
+        "bookmark": f"{publisher_id('pubber')}|1|",
+        "publisher_id": publisher_id("pubber"),
+        "sequence": 1,
+        "position": None,
+        "command": "publish",
+        "sow_key": None,
+        "correlation_id": "x1",
+        "data": ROWS[0],
+    }
+
+
+@pytest.mark.row("SB2", "SB7")
+def test_options_choose_topics_ranges_columns_and_partitions(
+    spark: SparkSession, broker: BrokerThread
+) -> None:
+    middle = f"{publisher_id('pubber')}|90|"
+    for options, count in (
+        ({"topic": "orders,trades.eu", "minPartitions": "2"}, 150),
+        ({"topicPattern": "^(trades|prices)"}, 70),
+        ({"topic": "orders", "startingBookmark": middle, "filter": "/id < 95"}, 5),
+        ({"topic": "orders", "endingTimestamp": "2001-01-01T00:00:00Z"}, 0),
+    ):
+        assert frame(spark, broker, **options).count() == count, options
+    halves = frame(
+        spark, broker, topic="orders", splits='["/id % 2 = 0", "/id % 2 = 1"]', columns="data,topic"
+    )
+    assert halves.schema.names == ["data", "topic"]
+    assert halves.rdd.getNumPartitions() == 2
+    assert bodies(halves) == ROWS[::2] + ROWS[1::2]
+
+
+@pytest.mark.row("SB4")
+def test_a_query_of_the_state_of_the_world_has_an_order_and_a_limit(
+    spark: SparkSession, broker: BrokerThread
+) -> None:
+    query = {"topic": "prices", "command": "sow", "orderBy": "/id DESC", "topN": "3"}
+    found = frame(spark, broker, **query).collect()
+    assert [bytes(row.data) for row in found] == ROWS[19:16:-1]
+    assert {row.command for row in found} == {"sow"}
+    assert all(row.sow_key and row.timestamp for row in found)
+
+
+def while_it_runs(act: Callable[[], None]) -> Callable[[Iterator[pa.RecordBatch]], Any]:
+    """A function for `mapInArrow` that acts before the rows of a task are read."""
+
+    def act_then_pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        act()
+        yield from batches
+
+    return act_then_pass_on
+
+
+@pytest.mark.row("SB3")
+def test_the_end_is_fixed_when_the_query_is_planned(spark: SparkSession) -> None:
+    with broker_thread() as broker:
+        publish(broker.uri, "orders", ROWS)
+        rows = frame(spark, broker, topic="orders", columns="data")
+        uri = broker.uri
+
+        def publish_more() -> None:
+            publish(uri, "orders", ROWS, name="late")
+
+        assert bodies(rows.mapInArrow(while_it_runs(publish_more), "data BINARY")) == ROWS
+        assert frame(spark, broker, topic="orders").count() == 200
+
+
+@pytest.mark.row("SB8")
+def test_filters_are_pushed_down_where_that_is_switched_on(
+    spark: SparkSession, broker: BrokerThread
+) -> None:
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "true")
+    try:
+        rows = frame(spark, broker, topicPattern=".*", filterPushdown="true")
+        wanted = rows.where("topic = 'orders' and timestamp > '2001-01-01' and sequence > 90")
+        assert bodies(wanted) == ROWS[90:]
+        assert rows.where("timestamp > '2101-01-01'").count() == 0
+    finally:
+        spark.conf.unset(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"topic": "orders", "uri": DOWN}, r"no server can be reached: .*127\.0\.0\.1:1\b"),
+        ({"topic": "notes"}, "the server keeps no log of the topic 'notes': read topics that"),
+        ({"topic": "orders", "command": "sow"}, "refused the query of 'orders': .*invalid topic"),
+        ({"topic": "orders", "filter": "/a ===="}, "the server has refused the query .*filter"),
+        ({"topic": "orders", "startingBookmark": "5|5|"}, r"5\|5\|.* is not in the log: it was"),
+        ({"topic": "orders", "topik": "x"}, "unknown option topik: did you mean topic"),
+        ({}, "the option topic is missing: set it, such as orders"),
+        ({"topic": "orders", "columns": "price"}, "names 'price', which does not exist: known"),
+    ],
+)
+def test_an_error_is_one_line_in_the_program(
+    spark: SparkSession, broker: BrokerThread, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PySparkException, match=message):  # `.` is no end of a line
+        frame(spark, broker, **options).count()

@@ -1,0 +1,63 @@
+"""What options mean, and which are wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient.errors import UsageError
+from haclient.pyspark.options import OptionReader
+from haclient.pyspark.server.settings import filters_of, task_name, topic_of
+from haclient.pyspark.server.source import read_batch
+
+
+def test_topics_are_one_literal_or_a_pattern() -> None:
+    assert topic_of(["orders"]) == "orders"
+    assert topic_of(["/a/b.c"]) == r"^(/a/b\.c)$"
+    assert topic_of(["a", "b"]) == "^(a|b)$"
+
+
+def test_each_split_is_combined_with_the_filter() -> None:
+    assert filters_of("/x = 1", ()) == ("/x = 1",)
+    assert filters_of("", ("/a", "/b")) == ("/a", "/b")
+    assert filters_of("/x OR /y", ("/a",)) == ("(/x OR /y) AND (/a)",)
+
+
+@pytest.mark.row("SS10")
+def test_no_two_tasks_have_the_same_name() -> None:
+    names = {task_name("reader") for _ in range(100)}
+    assert len(names) == 100
+    assert all(name.startswith("reader-") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"topic": ""}, "topic"),
+        ({}, "the option topic is missing"),
+        ({"topic": "a", "topicPattern": "b"}, "exclude each other"),
+        ({"topic": "a", "offsetMode": "both"}, "one of position, vector"),
+        ({"topic": "a", "splits": "x"}, "a JSON list of content filters"),
+        ({"topic": "a", "splits": "[1]"}, "a JSON list of content filters"),
+        ({"topic": "a", "splits": '["/a=1"]', "offsetMode": "vector"}, "splits needs offsetMode"),
+        ({"topic": "a", "startingBookmark": "yesterday"}, "EPOCH, NOW, a list of bookmarks"),
+        ({"topic": "a", "startingBookmark": "1|1|,2|1|"}, "not at a list"),
+        ({"topic": "a", "columns": "data,price"}, "'price', which does not exist"),
+        ({"topic": "a", "fetchTimeoutMs": "0"}, "a whole number from 1"),
+        ({"topic": "a", "startingOffset": "NOW"}, "did you mean startingOffsets"),
+        (
+            {
+                "topic": "a",
+                "uri": "tcp://a:1/amps/json,tcp://b:1/amps/json",
+                "offsetMode": "position",
+            },
+            "for one server, found 2",
+        ),
+        ({"topic": "a", "uri": "nonsense"}, "nonsense"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_read(
+    options: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(UsageError, match=problem) as refused:
+        read_batch(OptionReader("amps", {"uri": "tcp://127.0.0.1:1/amps/json", **options}))
+    assert len(str(refused.value).splitlines()) == 1

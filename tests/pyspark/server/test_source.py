@@ -1,0 +1,195 @@
+"""The batch source: planning and reading, without a session of PySpark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterable
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan
+
+from haclient.errors import HAClientError, UsageError
+from haclient.pyspark.options import OptionReader
+from haclient.pyspark.rows import DataLoss
+from haclient.pyspark.server.source import FilteringLogReader, LogReader, read_batch
+from haclient_fake_server.config import BrokerConfig, SowTopic
+from support.broker_thread import BrokerThread, broker_thread, publish
+
+ROWS = [b'{"id":%d}' % number for number in range(100)]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Generator[BrokerThread]:
+    """100 orders of one publisher, then 50 trades of another."""
+    config = BrokerConfig(name="east", sow_topics=(SowTopic("prices", ("/id",)),))
+    with broker_thread(config) as broker:
+        publish(broker.uri, "orders", ROWS)
+        publish(broker.uri, "trades.eu", ROWS[:50], name="other")
+        publish(broker.uri, "prices", ROWS[:20], name="third")
+        yield broker
+
+
+def reader(broker: BrokerThread | str, **options: str) -> LogReader:
+    uri = broker if isinstance(broker, str) else broker.uri
+    return LogReader(read_batch(OptionReader("amps", {"uri": uri, **options})))
+
+
+def bodies(batches: Iterable[pa.RecordBatch]) -> list[bytes]:
+    return [value for batch in batches for value in batch.column("data").to_pylist()]
+
+
+def read(source: LogReader) -> list[list[bytes]]:
+    """The payloads of each partition."""
+    return [bodies(source.read(part)) for part in source.partitions()]
+
+
+@pytest.mark.row("SB1", "SB2", "SB5")
+def test_all_of_a_topic_is_read_in_the_order_of_the_log(broker: BrokerThread) -> None:
+    source = reader(broker, topic="orders", batchRows="30")
+    (part,) = source.partitions()
+    batches = list(source.read(part))
+    assert [batch.num_rows for batch in batches] == [30, 30, 30, 10]
+    assert bodies(batches) == ROWS
+    row: dict[str, Any] = batches[0].to_pylist()[0]
+    assert row.pop("timestamp").year >= 2023
+    assert row == {
+        "topic": "orders",
+        "bookmark": "7094790850998930143|1|",
+        "publisher_id": 7094790850998930143,
+        "sequence": 1,
+        "position": None,
+        "command": "publish",
+        "sow_key": None,
+        "correlation_id": "x1",
+        "data": ROWS[0],
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({"topic": "orders,trades.eu"}, 150),
+        ({"topic": "trades.eu"}, 50),
+        ({"topic": "tradesXeu"}, 0),
+        ({"topicPattern": "^trades"}, 50),
+        ({"topicPattern": ".*"}, 170),
+        ({"topic": "orders", "filter": "/id < 10"}, 10),
+        ({"topic": "orders", "startingBookmark": "NOW"}, 0),
+        ({"topic": "orders", "startingBookmark": "7094790850998930143|90|"}, 10),
+        ({"topic": "orders", "endingBookmark": "7094790850998930143|90|"}, 90),
+        ({"topic": "orders", "startingTimestamp": "2100-01-01T00:00:00Z"}, 0),
+        ({"topic": "orders", "endingTimestamp": "2001-01-01T00:00:00Z"}, 0),
+        ({"topic": "orders", "startingTimestamp": "2001-01-01T00:00:00Z"}, 100),
+        (
+            {
+                "topic": "orders",
+                "offsetMode": "vector",
+                "startingBookmark": "7094790850998930143|90|",
+            },
+            10,
+        ),
+    ],
+)
+def test_a_range_is_chosen_by_options(
+    broker: BrokerThread, options: dict[str, str], count: int
+) -> None:
+    assert sum(map(len, read(reader(broker, **options)))) == count
+
+
+@pytest.mark.row("SB7")
+@pytest.mark.parametrize("mode", ["position", "vector"])
+def test_a_range_is_cut_into_equal_parts(broker: BrokerThread, mode: str) -> None:
+    found = read(reader(broker, topicPattern="^[ot]", minPartitions="4", offsetMode=mode))
+    assert [len(part) for part in found] == [38, 38, 38, 36]
+    assert list(chain.from_iterable(found)) == ROWS + ROWS[:50]
+
+
+@pytest.mark.row("SB7")
+def test_each_split_is_a_partition(broker: BrokerThread) -> None:
+    splits = '["/id % 2 = 0", "/id % 2 = 1"]'
+    found = read(reader(broker, topic="orders", splits=splits, filter="/id < 10"))
+    assert found == [ROWS[0:10:2], ROWS[1:10:2]]
+
+
+@pytest.mark.row("SB3")
+def test_what_is_published_after_planning_is_not_read() -> None:
+    with broker_thread() as broker:
+        publish(broker.uri, "orders", ROWS)
+        source = reader(broker, topic="orders")
+        parts = source.partitions()
+        publish(broker.uri, "orders", ROWS, first=101)
+        publish(broker.uri, "orders", ROWS, name="new")
+        for _ in range(2):  # and again, as a task that is tried again
+            assert [bodies(source.read(part)) for part in parts] == [ROWS]
+
+
+def test_a_server_that_is_down_is_named() -> None:
+    with pytest.raises(
+        HAClientError, match=r"no server can be reached: .*127\.0\.0\.1:1"
+    ) as failed:
+        reader("tcp://127.0.0.1:1/amps/json", topic="a").partitions()
+    assert len(str(failed.value).splitlines()) == 1
+
+
+def test_a_topic_without_a_log_is_named() -> None:
+    with (
+        broker_thread(BrokerConfig(log_topics=())) as broker,
+        pytest.raises(UsageError, match="the server keeps no log of the topic 'orders'"),
+    ):
+        reader(broker, topic="orders").partitions()
+
+
+def test_a_bookmark_that_is_not_in_the_log_is_data_loss(broker: BrokerThread) -> None:
+    with pytest.raises(DataLoss, match=r"5\|5\|.*is not in the log"):
+        reader(broker, topic="orders", startingBookmark="5|5|").partitions()
+    accepting = reader(broker, topic="orders", startingBookmark="5|5|", failOnDataLoss="false")
+    assert read(accepting) == [ROWS]
+
+
+@pytest.mark.row("SB9")
+def test_a_log_that_was_replaced_after_planning_is_data_loss() -> None:
+    with broker_thread(BrokerConfig(name="east")) as broker:  # in memory: each start is another log
+        publish(broker.uri, "orders", ROWS)
+        source = reader(broker, topic="orders")
+        (part,) = source.partitions()
+        broker.stop()
+        broker.start()
+        publish(broker.uri, "orders", ROWS)
+        with pytest.raises(DataLoss, match="it is another one, or its end was lost"):
+            bodies(source.read(part))
+
+
+@pytest.mark.row("SB8")
+def test_filters_of_a_query_reduce_what_is_read(broker: BrokerThread) -> None:
+    def pushed(*conditions: Filter, **options: str) -> list[str]:
+        """How many rows of which topics the source reads."""
+        given = {"uri": broker.uri, "topicPattern": ".*", "filterPushdown": "true", **options}
+        if "topic" in options:
+            del given["topicPattern"]
+        settings = read_batch(OptionReader("amps", given))
+        assert settings.has_pushdown
+        source = FilteringLogReader(settings)
+        assert list(source.pushFilters(list(conditions))) == list(conditions)
+        rows = [b.column("topic").to_pylist() for p in source.partitions() for b in source.read(p)]
+        counted = Counter(chain.from_iterable(rows))
+        return [f"{name} {counted[name]}" for name in sorted(counted)]
+
+    topic, time = ("topic",), ("timestamp",)
+    past, future = (datetime(year, 1, 1, tzinfo=UTC) for year in (2001, 2101))
+    everything = ["orders 100", "prices 20", "trades.eu 50"]
+    assert pushed() == everything
+    assert pushed(EqualTo(topic, "orders")) == ["orders 100"]
+    assert pushed(In(topic, ("orders", "trades.eu", "none"))) == ["orders 100", "trades.eu 50"]
+    assert pushed(EqualTo(topic, "orders"), topic="prices") == ["prices 20"]
+    assert pushed(EqualTo(topic, "orders"), topicPattern="^(?P<x>p)") == ["prices 20"]
+    assert pushed(GreaterThan(time, past), LessThan(time, future)) == everything
+    assert pushed(GreaterThan(time, future)) == []
+    assert pushed(GreaterThan(time, past), GreaterThan(time, future)) == []
+    assert pushed(LessThan(time, past), LessThan(time, future)) == []
+    # Options decide where the range begins and ends.
+    assert pushed(LessThan(time, past), endingTimestamp="2101-01-01T00:00:00Z") == everything
+    assert pushed(GreaterThan(time, future), startingTimestamp="2001-01-01") == everything
