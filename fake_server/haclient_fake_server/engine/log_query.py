@@ -5,7 +5,8 @@ serves other clients in between; the last step returns the answer. The log may g
 answer is about the log as it was when the first step ran.
 
 `count_messages` finds the position at which a reader is after a number of messages.
-`find_last_message` finds the last message of a publisher.
+`find_last_message` finds the last message of a publisher, and `count_of_publisher` counts what the
+log has of a range of its sequences.
 
 **Covered by a vector.** A vector has a highest sequence for each of some publishers. It covers the
 messages of these publishers up to that sequence, and none of other publishers. The sequences of a
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from haclient_fake_server.engine.filters import Document
-from haclient_fake_server.engine.journal import JournalReader, blocks_of, records_of
+from haclient_fake_server.engine.journal import JournalReader, Segment, blocks_of, records_of
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.journal.format import (
@@ -245,6 +246,74 @@ def _count_chunk(
             if position > passed:
                 tally.position = position
             at += size
+
+
+class PublisherTally(NamedTuple):
+    """What the log has of a range of a publisher's sequences.
+
+    Attributes:
+        messages: Messages and deletes; what was refused has a sequence, but is not in the log.
+        counted_to: The last sequence of the range that was looked for: the end of the range, or
+            less when `MAX_SCANNED_BYTES` were read.
+    """
+
+    messages: int
+    counted_to: int
+
+
+def count_of_publisher(
+    journal: JournalReader, publisher_id: int, *, first: int, last: int, end: int
+) -> Steps[PublisherTally]:
+    """Count the messages and deletes of a publisher in a range of its sequences.
+
+    Args:
+        journal: The log.
+        publisher_id: The publisher.
+        first: The first sequence of the range.
+        last: The last one.
+        end: The first position that is not searched.
+    """
+    count = scanned = 0
+    passed = first - 1
+    for segment, number in (yield from _strides_of(journal, publisher_id, first=first, last=last)):
+        for chunk in journal.read_stride(segment, number, STEP_BYTES):
+            scanned += len(chunk)
+            if publisher_id.to_bytes(8, "little") in chunk:
+                for record in records_of(chunk):
+                    if record.position >= end:
+                        break
+                    # Sequences rise in the log; a delete over several topics is several records.
+                    if (
+                        record.is_data
+                        and record.publisher_id == publisher_id
+                        and passed < record.sequence <= last
+                    ):
+                        passed, count = record.sequence, count + 1
+            yield
+        if scanned >= MAX_SCANNED_BYTES:
+            high = segment.index.strides[number].publishers[publisher_id][1]
+            return PublisherTally(count, min(high, last))
+    return PublisherTally(count, last)
+
+
+def _strides_of(
+    journal: JournalReader, publisher_id: int, *, first: int, last: int
+) -> Steps[list[tuple[Segment, int]]]:
+    """The strides that may hold sequences of a range, the oldest first; only the index is read."""
+    found: list[tuple[Segment, int]] = []
+    entries = 0
+    for number in sorted(journal.segments, reverse=True):
+        segment = journal.segments[number]
+        for at in reversed(range(len(segment.index.strides))):
+            entries += 1
+            if entries % STEP_ENTRIES == 0:
+                yield
+            low, high = segment.index.strides[at].publishers.get(publisher_id, (last + 1, last))
+            if high < first:  # and so is everything before it
+                return found[::-1]
+            if low <= last:
+                found.append((segment, at))
+    return found[::-1]
 
 
 def find_last_message(

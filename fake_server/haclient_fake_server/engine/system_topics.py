@@ -21,7 +21,7 @@ batch are written. The result of a query belongs to one instant, that of its fir
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -40,6 +40,7 @@ from haclient_fake_server.engine.log_query import (
     Steps,
     Tally,
     count_messages,
+    count_of_publisher,
     find_last_message,
 )
 from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError, to_text
@@ -58,20 +59,27 @@ PUBLISHER: Final = SYSTEM_PREFIX + "publisher"
 MAX_PENDING_QUERIES: Final = 16
 """Unanswered queries of one connection: a client that does not wait for answers is refused more."""
 
+_STEP_TOPICS: Final = 1000
+"""Topics that one step looks up, each against every pattern of the log's configuration."""
+
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _Answer = Mapping[str, object]
 
 
-class _NoParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The parameters of a query of the status."""
+class _StatusQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which topics are looked up."""
+
+    topics: tuple[str, ...] = ()
 
 
 class _PublisherQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which publisher; exactly one of the two."""
+    """Which publisher, exactly one of the first two; and which of its sequences are counted."""
 
     id: str | int | None = None
     name: str | None = None
+    first_counted: _Positive | None = None
+    last_counted: _Positive | None = None
 
 
 class _PositionQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,7 +105,7 @@ class _GuardsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drop: bool = False
 
 
-_Parameters = TypeVar("_Parameters", _NoParameters, _PublisherQuery, _PositionQuery, _GuardsQuery)
+_Parameters = TypeVar("_Parameters", _StatusQuery, _PublisherQuery, _PositionQuery, _GuardsQuery)
 
 
 class SystemTopics:
@@ -167,21 +175,31 @@ class SystemTopics:
     # --- status --------------------------------------------------------------------------------
 
     def _status(self, connection: Connection, message: Message) -> Steps[_Answer]:
-        del connection
-        _read(message, _NoParameters)
-        return self._read_status()
+        return self._read_status(_read(message, _StatusQuery).topics, connection.message_type)
 
-    def _read_status(self) -> Steps[_Answer]:
+    def _read_status(self, topics: Sequence[str], message_type: str) -> Steps[_Answer]:
         state = self._state
-        yield from ()
-        answer = {
+        answer: dict[str, object] = {
             **self._log(),
             "confirmed_position": state.durable_limit - 1,
             "durable_position": state.journal.durable_position,
             "publishers": sum(1 for each in state.publishers if each.seen),
             "guards": len(state.guards.current(state.now_us)),
         }
+        if topics:
+            answer["unlogged_topics"] = yield from self._unlogged(topics, message_type)
         return self._with_oldest_needed(answer)
+
+    def _unlogged(self, topics: Sequence[str], message_type: str) -> Steps[list[str]]:
+        """Those topics that the transaction log does not record."""
+        state = self._state
+        unlogged: list[str] = []
+        for number, topic in enumerate(topics, 1):
+            if not state.is_logged(topic, message_type):
+                unlogged.append(topic)
+            if number % _STEP_TOPICS == 0:
+                yield
+        return unlogged
 
     def _with_oldest_needed(self, answer: dict[str, object]) -> dict[str, object]:
         oldest_needed = self._state.guards.oldest_needed(self._state.now_us)
@@ -264,26 +282,31 @@ class SystemTopics:
         query = _read(message, _PublisherQuery)
         if (query.id is None) == (query.name is None):
             raise Refused(Reason.INVALID_OPTIONS, "wanted either the id or the name of a publisher")
+        if (query.first_counted is None) != (query.last_counted is None):
+            raise Refused(Reason.INVALID_OPTIONS, "first_counted and last_counted come together")
         if query.name is not None:
-            return self._find_publisher(publisher_id(query.name))
+            return self._find_publisher(publisher_id(query.name), query)
         try:
             number = int(query.id or 0)
         except ValueError as error:
             detail = f"the id of a publisher is a number, found {query.id!r:.40}"
             raise Refused(Reason.INVALID_OPTIONS, detail) from error
-        return self._find_publisher(number)
+        return self._find_publisher(number, query)
 
-    def _find_publisher(self, number: int) -> Steps[_Answer]:
+    def _find_publisher(self, number: int, query: _PublisherQuery) -> Steps[_Answer]:
         state = self._state
-        publisher = state.publishers.get(number)
+        publisher, end = state.publishers.get(number), state.batch.position
+        answer: dict[str, object] = {"id": str(number), "last_sequence": 0, "persisted": 0}
+        if query.first_counted is not None and query.last_counted is not None:
+            tally = yield from count_of_publisher(
+                state.journal, number, first=query.first_counted, last=query.last_counted, end=end
+            )
+            answer |= {"messages": tally.messages, "counted_to": tally.counted_to}
         if publisher is None or not publisher.seen:
-            return {"id": str(number), "last_sequence": 0, "persisted": 0}
-        answer: dict[str, object] = {
-            "id": str(number),
-            "last_sequence": publisher.seen,
-            "persisted": state.confirmed_of(publisher),
-        }
-        found = yield from find_last_message(state.journal, number, end=state.batch.position)
+            return answer
+        answer["last_sequence"] = publisher.seen
+        answer["persisted"] = state.confirmed_of(publisher)
+        found = yield from find_last_message(state.journal, number, end=end)
         return answer if found is None else {**answer, **self._describe(found)}
 
     def _describe(self, record: Record) -> dict[str, object]:

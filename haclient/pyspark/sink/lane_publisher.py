@@ -4,14 +4,26 @@ It runs in a worker of PySpark, in a trio of its own, with a plain `Client`: a c
 lost, by an error or because another attempt has taken the name, ends the attempt, and PySpark
 starts another one. Nothing here connects twice.
 
-Nothing returns before the persisted ack of the last row.
+Nothing returns before the persisted ack of the last row. No step waits for a server without a
+limit: to connect, to log on, to answer a query, to take the next `_PIECE_BYTES` of rows, and to
+persist something more, it has `Target.timeout_s` each. So there is no heartbeat, which could not be
+kept up while the thread waits for rows.
+
+**Refused rows.** The server has seen the sequence of a row that it refuses, so that no attempt can
+publish it again, and an attempt that continues above it would end well. The attempt that is told
+fails with `PublishFailed`, also when its connection is lost later. One that continues asks the
+server how many of the rows before are in its log: it may not have been told. Topics under
+`/HACLIENT/` answer such questions; AMPS has none, and there a refusal is known only to the attempt
+that was told.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, cast
 
@@ -39,14 +51,19 @@ from haclient.pyspark.sink.lanes import (
 
 Command: TypeAlias = Literal["publish", "delta_publish", "sow_delete"]
 
-_SLICE: Final = 16_384
-"""Rows whose values are Python objects at a time."""
+_PIECE_ROWS: Final = 1024
+_PIECE_BYTES: Final = 2**20
+"""What a server takes within the timeout, or is given up: so many rows and bytes, or one row."""
 
 _PACE_S: Final = 0.1
 """With a limit of rows a second, a task publishes for so long at once; then it waits."""
 
-_MAX_NAMED: Final = 3  # refused rows that an error shows
+_ASKED_TOPICS: Final = 1000
+"""Topics in one query: it stays well below the limits of a frame."""
+
+_MAX_NAMED: Final = 3  # refused rows, or topics, that an error shows
 _PUBLISHER_TOPIC: Final = "/HACLIENT/publisher"
+_STATUS_TOPIC: Final = "/HACLIENT/status"
 _logger = logging.getLogger(__name__)
 
 
@@ -58,7 +75,8 @@ class Target:
         uris: The servers, best first.
         command: What each message is.
         expiration: Lifetime of the SOW records in seconds, or `None`; rows may have their own.
-        timeout_s: How long a server may take for a step, and go without persisting anything.
+        timeout_s: How long a server may take for a step, and go without taking a megabyte of rows
+            or persisting anything.
         verifies: Whether a resumed batch is compared with what was published; `None` does so where
             the server can be asked.
         rows_per_second: How many rows a task publishes in a second at most, or `None`.
@@ -98,6 +116,21 @@ class Rows:
             self.expirations[begin:end],
         )
 
+    def pieces(self, begin: int = 0) -> Iterator[tuple[int, int]]:
+        """Bounds of parts that a server takes within the timeout.
+
+        Args:
+            begin: The first row.
+        """
+        size = 0
+        for index in range(begin, len(self.bodies)):
+            size += len(self.bodies[index])
+            if index > begin and (index - begin >= _PIECE_ROWS or size > _PIECE_BYTES):
+                yield begin, index
+                begin, size = index, len(self.bodies[index])
+        if begin < len(self.bodies):
+            yield begin, len(self.bodies)
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -122,6 +155,7 @@ class _Connection:
         self.target = target
         self.refusals = refusals
         self._next_at = 0.0
+        self._unknown_topics: set[str] = set()
 
     @property
     def seen(self) -> int:
@@ -137,6 +171,21 @@ class _Connection:
                 "publisher: it needs a transaction log"
             )
         return seen
+
+    @contextmanager
+    def _limit(self, what: str) -> Iterator[None]:
+        """Give the server `timeout_s` for a step.
+
+        Raises:
+            TimedOut: It took longer.
+        """
+        with trio.move_on_after(self.target.timeout_s) as limit:
+            yield
+        if limit.cancelled_caught:
+            raise TimedOut(
+                f"{self.client.name}: the server {what} for {self.target.timeout_s:g} s: it hangs "
+                "or is overloaded; raise flushTimeoutMs if it only needs longer"
+            )
 
     async def publish(self, rows: Rows, first_sequence: int) -> None:
         """Publish rows at the rate that is permitted; it waits for room, and for no ack."""
@@ -154,14 +203,20 @@ class _Connection:
             await trio.sleep_until(self._next_at)
 
     async def _publish(self, rows: Rows, first_sequence: int) -> None:
-        await self.client.publish_batch(
-            rows.topics,
-            rows.bodies,
-            first_sequence=first_sequence,
-            command=self.target.command,
-            expiration=rows.expirations or self.target.expiration,
-            correlation_ids=rows.correlation_ids,
-        )
+        """Publish one piece of rows.
+
+        Raises:
+            TimedOut: The server takes no rows.
+        """
+        with self._limit("has taken no more rows"):
+            await self.client.publish_batch(
+                rows.topics,
+                rows.bodies,
+                first_sequence=first_sequence,
+                command=self.target.command,
+                expiration=rows.expirations or self.target.expiration,
+                correlation_ids=rows.correlation_ids,
+            )
 
     async def persisted(self) -> None:
         """Wait until everything is persisted, for as long as the server makes progress.
@@ -179,21 +234,52 @@ class _Connection:
             else:
                 return
 
-    async def last_message(self) -> dict[str, object] | None:
-        """What the server says of this publisher, `None` when it cannot be asked."""
-        query = json.dumps({"name": self.client.name})
-        try:
-            async with self.client.sow(_PUBLISHER_TOPIC, data=query) as records:
-                async for record in records:
-                    found: object = record.json()
-                    return cast("dict[str, object]", found) if isinstance(found, dict) else None
-        except CommandError:  # a server that has no such topic
+    async def ask(self, topic: str, **parameters: object) -> dict[str, object] | None:
+        """The answer of a server's own topic, `None` when it cannot be asked.
+
+        Raises:
+            TimedOut: It does not answer.
+        """
+        if topic in self._unknown_topics:
             return None
+        query = json.dumps(parameters)
+        try:
+            with self._limit(f"has not answered a query to {topic}"):
+                async with self.client.sow(topic, data=query) as records:
+                    async for record in records:
+                        found: object = record.json()
+                        return cast("dict[str, object]", found) if isinstance(found, dict) else None
+        except CommandError:  # a server that has no such topic, or not this parameter
+            self._unknown_topics.add(topic)
         return None
+
+    async def count_logged(self, first: int, last: int) -> int | None:
+        """How many messages of a range of this publisher's sequences are in the server's log.
+
+        Returns:
+            Their number; `None` when the server cannot be asked.
+        """
+        count = 0
+        while first <= last:
+            found = await self.ask(
+                _PUBLISHER_TOPIC, name=self.client.name, first_counted=first, last_counted=last
+            )
+            messages, counted_to = (found or {}).get("messages"), (found or {}).get("counted_to")
+            if not isinstance(messages, int) or not isinstance(counted_to, int):
+                return None
+            # It has read as much of its log as it does for one answer.
+            count, first = count + messages, max(counted_to, first) + 1
+        return count
 
 
 async def publish_exactly_once(
-    name: str, batch_id: int, rows: Rows, target: Target, *, with_digests: bool
+    name: str,
+    batch_id: int,
+    rows: Rows,
+    target: Target,
+    *,
+    with_digests: bool,
+    keeps_refusals: bool = True,
 ) -> int:
     """Publish a lane's rows of one batch, except those that the server has persisted.
 
@@ -203,6 +289,8 @@ async def publish_exactly_once(
         rows: All rows of it in this lane, in order.
         target: Where to.
         with_digests: Whether each message carries the digest of the rows up to it.
+        keeps_refusals: Whether the caller keeps what `PublishFailed` says, and publishes nothing
+            after it. Otherwise the server has to know, where there was an earlier attempt.
 
     Returns:
         How many rows had been persisted before.
@@ -210,68 +298,112 @@ async def publish_exactly_once(
     Raises:
         Fenced: The publisher is in a later batch.
         ChangedContent: What was published of this batch is not the beginning of it.
-        PublishFailed: The server has refused a row, or does not record the topic. Another attempt
-            would not notice.
+        PublishFailed: The server has refused a row, now or in an earlier attempt. Another attempt
+            would perhaps not notice.
         DisconnectedError: No server takes the connection, or it was lost.
-        TimedOut: The server has persisted nothing for too long.
-        UsageError: The server cannot be asked, and `verifies` says that it has to be.
+        TimedOut: The server has taken or persisted nothing for too long.
+        UsageError: The server does not record a topic; nothing was published. Or it cannot be
+            asked, and `verifies` or `keeps_refusals` says that it has to be.
     """
     if with_digests:
         digests = chained_digests(rows.topics, rows.bodies)
         rows = replace(rows, correlation_ids=digests)
     count, before = len(rows.bodies), sequence_before(batch_id)
-    is_logged = True
 
     async def publish(connection: _Connection) -> int:
-        nonlocal is_logged
         check_fence(name, batch_id, connection.seen)
         check_count(name, batch_id, count, connection.seen)
-        can_ask = await _verify(connection, name, batch_id, rows, with_digests=with_digests)
+        await _check_topics(connection, name, rows)
+        await _verify(connection, name, batch_id, rows, with_digests=with_digests)
         done = rows_done(batch_id, connection.client.persisted_sequence or 0)
-        for begin in range(done, count, _SLICE):
-            await connection.publish(rows.slice(begin, begin + _SLICE), before + begin + 1)
+        if done:
+            await _check_logged(connection, name, before, done, keeps_refusals=keeps_refusals)
+        for begin, end in rows.pieces(done):
+            await connection.publish(rows.slice(begin, end), before + begin + 1)
         if done < count:
             await connection.persisted()
-            is_logged = not can_ask or await _is_logged(connection, before + count)
         return done
 
-    done, refusals = await _with_a_server(name, target, publish)
+    done, refusals = await _with_a_server(name, target, publish, fails_with_refusals=True)
     if refusals:
         raise refused_error(name, rows, [(number - before, why) for number, why in refusals])
-    if not is_logged:  # and not because it was refused, which is known only now
-        raise PublishFailed(
-            f"{name}: the last row is not in the server's transaction log: exactly-once needs a "
-            "topic that is recorded there",
-            reason="not logged",
-            sequence=before + count,
-        )
     return done
+
+
+async def _check_topics(connection: _Connection, name: str, rows: Rows) -> None:
+    """Check that the server records every topic: acks come for those that it does not, too.
+
+    Raises:
+        UsageError: It does not.
+    """
+    topics = [rows.topics] if isinstance(rows.topics, str) else sorted(set(rows.topics))
+    for begin in range(0, len(topics) if rows.bodies else 0, _ASKED_TOPICS):
+        asked = topics[begin : begin + _ASKED_TOPICS]
+        found = await connection.ask(_STATUS_TOPIC, topics=asked)
+        unlogged = (found or {}).get("unlogged_topics")
+        if isinstance(unlogged, list) and unlogged:
+            names = cast("list[str]", unlogged)
+            more = "" if len(names) <= _MAX_NAMED else f" and {len(names) - _MAX_NAMED} more"
+            raise UsageError(
+                f"{name}: {', '.join(names[:_MAX_NAMED])}{more} is not in the server's transaction "
+                "log: exactly-once needs topics that are recorded there. Nothing was published"
+            )
+        if found is None:
+            return
 
 
 async def _verify(
     connection: _Connection, name: str, batch_id: int, rows: Rows, *, with_digests: bool
-) -> bool:
-    """Compare what the server has of a batch with the batch; whether the server can be asked."""
-    if connection.target.verifies is False:
-        return False
-    found = await connection.last_message()
+) -> None:
+    """Compare what the server has of a batch with the batch, if it has anything of it."""
+    verifies = connection.target.verifies
+    if verifies is False or (not verifies and not rows_done(batch_id, connection.seen)):
+        return
+    found = await connection.ask(_PUBLISHER_TOPIC, name=name)
     if found is None:
-        if connection.target.verifies:
+        if verifies:
             raise UsageError(
                 f"{name}: verifyResume=true needs a server that answers queries to "
                 f"{_PUBLISHER_TOPIC}, as the reference broker does: leave it out"
             )
-        return False
+        return
     last, digest = found.get("sequence"), found.get("correlation_id")
     if with_digests and isinstance(last, int):
         check_resume(name, batch_id, rows.correlation_ids, last=last, digest=str(digest))
-    return True
 
 
-async def _is_logged(connection: _Connection, last: int) -> bool:
-    """Whether the last row is in the server's log: acks come for topics without one, too."""
-    found = await connection.last_message()
-    return found is None or found.get("sequence") == last
+async def _check_logged(
+    connection: _Connection, name: str, before: int, done: int, *, keeps_refusals: bool
+) -> None:
+    """Check that the log has every row that earlier attempts have published.
+
+    Args:
+        connection: To the server.
+        name: The publisher.
+        before: The sequence before the first row.
+        done: How many rows the server says are persisted; it counts refused ones.
+        keeps_refusals: As for `publish_exactly_once`.
+
+    Raises:
+        PublishFailed: Rows are missing.
+        UsageError: Nobody knows.
+    """
+    found = None
+    if connection.target.command != "sow_delete":  # of a delete without a record the log has none
+        found = await connection.count_logged(before + 1, before + done)
+    if found is None and not keeps_refusals:
+        raise UsageError(
+            f"{name}: an earlier run has published {done} rows, and this server does not tell "
+            "whether it has refused some: set checkpointLocation to a directory of this job, from "
+            "its first run on, where refusals are kept"
+        )
+    if found is not None and found < done:
+        raise PublishFailed(
+            f"{name}: {done - found} of the {done} rows that an earlier attempt has published are "
+            "not in the server's log: it has refused them, or its oldest segments were removed",
+            reason="not logged",
+            sequence=before + done,
+        )
 
 
 async def publish_at_least_once(
@@ -294,16 +426,21 @@ async def publish_at_least_once(
         TimedOut: The server has persisted nothing for too long.
     """
     waiting: Iterator[Rows] = iter(batches)
-    kept: list[tuple[int, Rows]] = []
+    unpersisted = _UnpersistedRows()
+    refused: list[Refused] = []
     count = 0
 
     async def publish(connection: _Connection) -> int:
         nonlocal count
         first = connection.seen + 1
         for rows in waiting:
-            await connection.publish(rows, first + count)
-            kept.append((first + count, rows if keeps_refused else Rows(rows.topics, ())))
-            count += len(rows.bodies)
+            for begin, end in rows.pieces():
+                piece = rows.slice(begin, end)
+                if keeps_refused:
+                    refused.extend(unpersisted.take_refused(connection.refusals))
+                    unpersisted.add(first + count, piece, connection.client.persisted_sequence)
+                await connection.publish(piece, first + count)
+                count += end - begin
             if connection.refusals and not keeps_refused:
                 break
         await connection.persisted()
@@ -317,22 +454,73 @@ async def publish_at_least_once(
             reason=why,
             sequence=number,
         )
-    return count, [_refused_row(kept, number, why) for number, why in refusals]
+    return count, [*refused, *unpersisted.take_refused(refusals)]
 
 
-def _refused_row(kept: Sequence[tuple[int, Rows]], number: int, reason: str) -> Refused:
-    for first, rows in kept:
-        if first <= number < first + len(rows.bodies):
-            index = number - first
-            topic = rows.topics if isinstance(rows.topics, str) else rows.topics[index]
-            return Refused(topic, rows.bodies[index], reason)
-    return Refused("", b"", reason)
+class _UnpersistedRows:
+    """The rows that the server may still refuse; the others are let go.
+
+    A refusal arrives before the ack that covers its row, and is reported by another task. So what
+    is persisted goes one piece later, when that task has run.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: deque[tuple[int, Rows]] = deque()
+        self._persisted = 0
+
+    def add(self, first: int, rows: Rows, persisted: int | None) -> None:
+        """Add a piece that is to be published.
+
+        Args:
+            first: The sequence of its first row.
+            rows: Its rows.
+            persisted: The highest sequence that is persisted.
+        """
+        pieces = self._pieces
+        while pieces and pieces[0][0] + len(pieces[0][1].bodies) - 1 <= self._persisted:
+            pieces.popleft()
+        self._persisted = persisted or 0
+        pieces.append((first, rows))
+
+    def take_refused(self, refusals: list[tuple[int, str]]) -> list[Refused]:
+        """The rows of refusals, whose list is empty then.
+
+        Args:
+            refusals: Sequence and reason of each.
+        """
+        rows = [self._row(number, reason) for number, reason in refusals]
+        refusals.clear()
+        return rows
+
+    def _row(self, number: int, reason: str) -> Refused:
+        for first, rows in self._pieces:
+            if first <= number < first + len(rows.bodies):
+                index = number - first
+                topic = rows.topics if isinstance(rows.topics, str) else rows.topics[index]
+                return Refused(topic, rows.bodies[index], reason)
+        raise PublishFailed(
+            f"the server has refused a row ({reason}) that it had acknowledged, or that was not "
+            "sent",
+            reason=reason,
+            sequence=number,
+        )
 
 
 async def _with_a_server(
-    name: str, target: Target, work: Callable[[_Connection], Awaitable[int]]
+    name: str,
+    target: Target,
+    work: Callable[[_Connection], Awaitable[int]],
+    *,
+    fails_with_refusals: bool = False,
 ) -> tuple[int, list[tuple[int, str]]]:
     """Log on to the first server that takes this client, and work there.
+
+    Args:
+        name: The publisher.
+        target: Where to.
+        work: What is done.
+        fails_with_refusals: Whether an error of the work counts less than that rows were refused:
+            nobody would hear of these again.
 
     Returns:
         What the work has returned, and the sequences that the server has refused.
@@ -347,15 +535,20 @@ async def _with_a_server(
         refusals.append((message.sequence or 0, reason))
 
     for uri in target.uris:
-        result: int | None = None
-        async with Client(name, on_failed_write=refused, exit_timeout=0) as client:
-            try:
-                await client.connect(uri, timeout=target.timeout_s)
-                await client.logon(timeout=target.timeout_s)
-            except (DisconnectedError, TimedOut) as error:
-                problems.append(f"{Uri.parse(uri).address}: {error}")
-                continue
-            result = await work(_Connection(client, target, refusals))
+        result = 0
+        try:
+            async with Client(name, on_failed_write=refused, exit_timeout=0) as client:
+                try:
+                    await client.connect(uri, timeout=target.timeout_s)
+                    await client.logon(timeout=target.timeout_s)
+                except (DisconnectedError, TimedOut) as error:
+                    problems.append(f"{Uri.parse(uri).address}: {error}")
+                    continue
+                result = await work(_Connection(client, target, refusals))
+        except HAClientError as error:
+            if not refusals or not fails_with_refusals:
+                raise
+            _logger.warning("%s: rows were refused, and then: %s", name, error)
         # Outside of the block: every refusal was reported by then.
         return result, refusals
     raise DisconnectedError(f"no server takes {name}: {'; '.join(problems)}")

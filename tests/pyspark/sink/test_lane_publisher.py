@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Self
+
 import pytest
 import trio.testing
 
@@ -15,7 +19,7 @@ from haclient.pyspark.sink.lane_publisher import (
     publish_exactly_once,
 )
 from haclient.pyspark.sink.lanes import ChangedContent, Fenced, sequence_before
-from haclient_fake_server.config import BrokerConfig, parse_log_topic
+from haclient_fake_server.config import BrokerConfig, parse_log_topic, parse_sow_topic
 from haclient_fake_server.server import BrokerServer
 from haclient_stores.bookmark import EPOCH
 from support.broker import running_broker
@@ -23,6 +27,7 @@ from support.peer import Server, listening, together
 
 NAME = "lane-0"
 CONFIG = BrokerConfig(ack_interval_s=0.05)
+SOW_CONFIG = replace(CONFIG, sow_topics=(parse_sow_topic("orders:/id"),))
 
 
 def target(broker: BrokerServer, *, verifies: bool | None = None) -> Target:
@@ -34,6 +39,16 @@ def rows(count: int, *, changed: int | None = None) -> Rows:
     if changed is not None:
         bodies[changed] = b"changed"
     return Rows("orders", bodies)
+
+
+def rows_with_keys(count: int) -> Rows:
+    return Rows("orders", [b'{"id":%d}' % number for number in range(count)])
+
+
+def with_a_row_without_key(count: int) -> Rows:
+    """The second one is refused by a topic with records."""
+    made = rows_with_keys(count)
+    return Rows("orders", [made.bodies[0], b'{"no":1}', *made.bodies[2:]])
 
 
 async def logged(broker: BrokerServer, topic: str = "orders") -> list[bytes]:
@@ -99,17 +114,91 @@ async def test_a_later_batch_fences_an_earlier_one() -> None:
 
 @pytest.mark.row("SK2")
 async def test_refused_rows_are_named() -> None:
-    async with running_broker(CONFIG) as broker:
-        made = Rows(["orders", "/AMPS/x", "orders"], [b"a", b"b", b"c"])
-        with pytest.raises(PublishFailed, match=r"refused 1 of 3 rows \(row 2: not entitled\)"):
+    async with running_broker(SOW_CONFIG) as broker:
+        made = with_a_row_without_key(3)
+        with pytest.raises(PublishFailed, match=r"refused 1 of 3 rows \(row 2: bad sow key"):
             await publish_exactly_once(NAME, 0, made, target(broker), with_digests=True)
 
 
-async def test_a_topic_that_the_server_does_not_record_is_noticed() -> None:
+@pytest.mark.row("SK2")
+@pytest.mark.parametrize("count", [2, 3, 5])
+async def test_a_row_that_an_earlier_attempt_was_refused_is_missed_by_each_later_one(
+    count: int,
+) -> None:
+    async with running_broker(SOW_CONFIG) as broker:
+        await publish_some(broker, rows_with_keys(4), 4, batch=0)
+        made = with_a_row_without_key(5)
+        part = made.slice(0, count)
+        with pytest.raises(PublishFailed, match="bad sow key"):
+            await publish_exactly_once(NAME, 1, part, target(broker), with_digests=True)
+        for _ in range(2):
+            with pytest.raises(PublishFailed, match=f"1 of the {count} rows that an earlier"):
+                await publish_exactly_once(NAME, 1, made, target(broker), with_digests=True)
+        assert len(await logged(broker)) == 4 + count - 1
+
+
+async def test_a_refusal_is_kept_when_the_connection_is_lost_later() -> None:
+    async with listening() as server:
+        where = Target((server.uri,), verifies=False)
+
+        async def publish() -> None:
+            with pytest.raises(PublishFailed, match=r"refused 1 of 2 rows \(row 1: bad sow key"):
+                await publish_exactly_once(NAME, 0, rows(2), where, with_digests=False)
+
+        async def answer() -> None:
+            peer = await server.accept()
+            await peer.log_on()
+            await peer.refuse(await peer.expect("sow", topic="/HACLIENT/status"), "invalid topic")
+            for number in (1, 2):
+                await peer.expect("publish", sequence=number)
+            await peer.ack(None, "persisted", status="failure", reason="bad sow key", s=1)
+            peer.link.close()
+
+        await together(publish, answer)
+
+
+@pytest.mark.row("SK2")
+@pytest.mark.parametrize("topics", ["orders", ["more", "orders", "other"]])
+async def test_a_topic_that_the_server_does_not_record_is_noticed_before_anything_is_published(
+    topics: str | list[str],
+) -> None:
     config = BrokerConfig(log_topics=(parse_log_topic("other"),))
     async with running_broker(config) as broker:
-        with pytest.raises(PublishFailed, match="is not in the server's transaction log"):
-            await publish_exactly_once(NAME, 0, rows(2), target(broker), with_digests=True)
+        made = Rows(topics, [b"a", b"b", b"c"])
+        wanted = "orders is not in the server's transaction log"
+        for _ in range(2):  # it is no matter of luck: another attempt fails, too
+            with pytest.raises(UsageError, match=wanted):
+                await publish_exactly_once(NAME, 0, made, target(broker), with_digests=True)
+        assert not await logged(broker, "other")
+
+
+@pytest.mark.row("SK2")
+async def test_deletes_of_records_that_do_not_exist_are_published_too() -> None:
+    async with running_broker(SOW_CONFIG) as broker:
+        where = replace(target(broker), command="sow_delete")
+        await publish_some(broker, rows_with_keys(10), 10)
+        made = Rows("orders", [b'{"id":%d}' % number for number in (1, 77)])
+        for expected in (0, 2):
+            done = await publish_exactly_once("del", 0, made, where, with_digests=True)
+            assert done == expected
+
+
+@pytest.mark.row("SK4")
+async def test_an_attempt_with_deletes_continues_where_the_last_one_got_to() -> None:
+    async with running_broker(SOW_CONFIG) as broker:
+        where = replace(target(broker), command="sow_delete")
+        await publish_some(broker, rows_with_keys(10), 10)
+        made = rows_with_keys(8)
+        await publish_exactly_once("del", 0, made.slice(0, 5), where, with_digests=True)
+        assert await publish_exactly_once("del", 0, made, where, with_digests=True) == 5
+        changed = Rows("orders", [b'{"id":9}', *made.bodies[1:]])
+        with pytest.raises(ChangedContent):
+            await publish_exactly_once("del", 0, changed, where, with_digests=True)
+        async with Client("reader") as client:
+            await client.connect(where.uris[0])
+            await client.logon()
+            async with client.sow("orders") as records:
+                assert [each.data async for each in records] == rows_with_keys(10).bodies[8:]
 
 
 async def test_each_server_that_does_not_take_the_connection_is_named() -> None:
@@ -136,6 +225,7 @@ async def test_a_server_that_persists_nothing_is_not_waited_for(
         async def answer() -> None:
             peer = await server.accept()
             await peer.log_on()
+            await peer.refuse(await peer.expect("sow", topic="/HACLIENT/status"), "invalid topic")
             for number in (1, 2):
                 await peer.expect("publish", sequence=number)
             await peer.expect("flush")
@@ -194,12 +284,123 @@ async def trust(server: Server, *, verifies: bool | None) -> None:
     async def answer() -> None:
         peer = await server.accept()
         await peer.log_on(seen=sequence_before(1) + 2, persisted=sequence_before(1) + 1)
-        await peer.refuse(await peer.expect("sow", topic="/HACLIENT/publisher"), "invalid topic")
+        for topic in ("status", "publisher"):
+            query = await peer.expect("sow", topic=f"/HACLIENT/{topic}")
+            await peer.refuse(query, "invalid topic")
         if not verifies:
             await peer.expect("publish", sequence=sequence_before(1) + 2, data=b"1")
             await peer.ack(await peer.expect("flush", ack_type="persisted"), "persisted")
 
     await together(publish, answer)
+
+
+async def test_without_a_place_for_refusals_a_server_has_to_know_them_to_continue() -> None:
+    async with listening() as server:
+        where = Target((server.uri,), verifies=False)
+
+        async def publish() -> None:
+            with pytest.raises(UsageError, match="set checkpointLocation to a directory"):
+                await publish_exactly_once(
+                    NAME, 0, rows(2), where, with_digests=False, keeps_refusals=False
+                )
+
+        async def answer() -> None:
+            peer = await server.accept()
+            await peer.log_on(seen=1)
+            for topic in ("status", "publisher"):
+                query = await peer.expect("sow", topic=f"/HACLIENT/{topic}")
+                await peer.refuse(query, "invalid topic")
+            await peer.expect_end()
+
+        await together(publish, answer)
+
+
+@pytest.mark.parametrize("at_least_once", [False, True])
+async def test_a_server_that_takes_no_more_rows_is_given_up(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001  # sets the clock
+    at_least_once: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    many = Rows("orders", [b"x" * 1000] * 20_000)
+    async with listening() as server:
+        where = Target((server.uri,), verifies=False, timeout_s=3)
+
+        async def publish() -> None:
+            begin = trio.current_time()
+            with pytest.raises(TimedOut, match="has taken no more rows for 3 s"):
+                await (
+                    publish_at_least_once(NAME, [many], where, keeps_refused=False)
+                    if at_least_once
+                    else publish_exactly_once(NAME, 0, many, where, with_digests=False)
+                )
+            assert trio.current_time() - begin < 10
+
+        async def answer() -> None:
+            peer = await server.accept()
+            await peer.log_on()
+            if not at_least_once:
+                await peer.refuse(await peer.expect("sow"), "invalid topic")
+            await trio.sleep(100)
+
+        await together(publish, answer)
+
+
+async def test_a_server_that_does_not_answer_a_query_is_given_up(
+    autojump_clock: trio.testing.MockClock,  # noqa: ARG001  # sets the clock
+) -> None:
+    async with listening() as server:
+        where = Target((server.uri,), timeout_s=3)
+
+        async def publish() -> None:
+            begin = trio.current_time()
+            with pytest.raises(TimedOut, match="has not answered a query to /HACLIENT/status"):
+                await publish_exactly_once(NAME, 0, rows(2), where, with_digests=False)
+            assert trio.current_time() - begin < 4
+
+        async def answer() -> None:
+            peer = await server.accept()
+            await peer.log_on()
+            await peer.ack(await peer.expect("sow"))  # accepted, and never answered
+            await trio.sleep(100)
+
+        await together(publish, answer)
+
+
+class Body(bytes):
+    """A body that counts how many of its kind there are."""
+
+    alive = 0
+
+    def __new__(cls, data: bytes) -> Self:
+        cls.alive += 1
+        return super().__new__(cls, data)
+
+    def __del__(self) -> None:
+        Body.alive -= 1
+
+
+@pytest.mark.row("SK8")
+@pytest.mark.parametrize("keeps_refused", [False, True])
+async def test_at_least_once_lets_go_of_what_is_persisted(
+    keeps_refused: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    async with running_broker(CONFIG) as broker:
+        most = 0
+
+        def made() -> Iterator[Rows]:
+            nonlocal most
+            for number in range(60):
+                bodies = [Body(b"x" * 2000) for _ in range(1000)]
+                topics = ["orders"] * 1000
+                if keeps_refused and number % 20 == 0:
+                    topics[7] = "/AMPS/x"
+                yield Rows(topics, bodies)
+                most = max(most, Body.alive)
+
+        count, refused = await publish_at_least_once(
+            NAME, made(), target(broker), keeps_refused=keeps_refused
+        )
+        assert (count, len(refused)) == (60_000, 3 if keeps_refused else 0)
+        assert most < 20_000
 
 
 @pytest.mark.row("SK3")

@@ -178,6 +178,7 @@ class Queries:
             topic_id=0,
             command=RecordCommand.SOW_DELETE,
             flags=0 if sequence else RecordFlag.ASSIGNED,
+            correlation_id=to_bytes(message.correlation_id),
             payload=to_bytes(",".join(record.key for record in result.records)),
         )
         route = state.tables[connection.message_type].route(topic.name)

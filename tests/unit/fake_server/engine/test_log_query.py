@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient_fake_server.engine import journal as journal_module
+from haclient_fake_server.engine import log_query
 from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.engine.log_query import (
     Limits,
@@ -17,6 +18,7 @@ from haclient_fake_server.engine.log_query import (
     Steps,
     Tally,
     count_messages,
+    count_of_publisher,
     find_last_message,
 )
 from haclient_fake_server.engine.patterns import TopicMatcher
@@ -201,3 +203,29 @@ def test_the_last_message_of_a_publisher_is_found(
         if record.publisher_id == publisher and record.is_data and record.position < end
     ]
     assert found == (all_of_it[-1] if all_of_it else None)
+
+
+@given(logs(), st.sampled_from(PUBLISHERS), st.data(), st.sampled_from([1, 500, 2**20]))
+def test_a_range_of_a_publisher_is_counted_in_as_many_queries_as_it_takes(
+    blocks: list[list[Record]], publisher: int, data: st.DataObject, scanned_bytes: int
+) -> None:
+    journal = journal_of(blocks)
+    first = data.draw(st.integers(1, 40))
+    last = data.draw(st.integers(first, 60))
+    end = data.draw(st.integers(journal.first_position, journal.next_position))
+    count, at = 0, first
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_query, "MAX_SCANNED_BYTES", scanned_bytes)
+        patch.setattr(log_query, "STEP_ENTRIES", 1)
+        while at <= last:
+            tally = result_of(count_of_publisher(journal, publisher, first=at, last=last, end=end))
+            assert at <= tally.counted_to <= last
+            count, at = count + tally.messages, tally.counted_to + 1
+    assert count == sum(
+        record.publisher_id == publisher
+        and record.is_data
+        and record.position < end
+        and first <= record.sequence <= last
+        for block in blocks
+        for record in block
+    )

@@ -129,6 +129,9 @@ class TestRefusals:
             ("/HACLIENT/publisher", b"", "invalid options"),
             ("/HACLIENT/publisher", b'{"id":1,"name":"pubber"}', "invalid options"),
             ("/HACLIENT/publisher", b'{"id":"one"}', "invalid options"),
+            ("/HACLIENT/publisher", b'{"id":1,"first_counted":1}', "invalid options"),
+            ("/HACLIENT/publisher", b'{"id":1,"last_counted":1}', "invalid options"),
+            ("/HACLIENT/status", b'{"topics":"orders"}', "invalid options"),
             ("/HACLIENT/guards", b'{"after":1}', "invalid options"),
             ("/HACLIENT/guards", b'{"drop":true}', "invalid options"),
             ("/HACLIENT/guards", b'{"name":"a"}', "invalid options"),
@@ -230,6 +233,17 @@ class TestStatus:
         status = ask(World().client(), "status")
         assert (status["oldest_position"], status["last_position"]) == (1, 0)
         assert status["publishers"] == 0
+
+    def test_it_says_which_topics_are_not_recorded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(system_topics, "_STEP_TOPICS", 2)
+        world = World(log_topics=(LogTopic("^orders$"), LogTopic("^trades", "binary")))
+        topics = ["orders", "trades", "orders-2", "orders"]
+        json_peer, binary_peer = world.client("a"), world.client("b", mt="binary")
+        assert ask(json_peer, "status", topics=topics)["unlogged_topics"] == ["trades", "orders-2"]
+        assert ask(binary_peer, "status", topics=topics)["unlogged_topics"] == ["orders-2"]
+        assert "unlogged_topics" not in ask(json_peer, "status")
+        no_log = World(log_topics=())
+        assert ask(no_log.client(), "status", topics=["orders"])["unlogged_topics"] == ["orders"]
 
     def test_confirmed_is_what_every_synchronous_destination_has(self) -> None:
         world = World(replicate_to=(ReplicateTo("tcp://west:9008"),))
@@ -436,6 +450,27 @@ class TestPublisher:
         peer.send(c="sow_delete", t="orders", filter="1=1", s=2)
         found = ask(peer, "publisher", name="pubber")
         assert (found["sequence"], found["command"]) == (2, "sow_delete")
+
+    def test_a_delete_keeps_its_correlation_id(self) -> None:
+        world = World(sow_topics=(SowTopic("orders", ("/id",)),))
+        peer = world.client("pubber")
+        peer.publish(1, b'{"id":1}')
+        peer.send(b'{"id":1}', c="sow_delete", t="orders", s=2, x="Yg==")
+        found = ask(peer, "publisher", name="pubber")
+        assert (found["command"], found["correlation_id"]) == ("sow_delete", "Yg==")
+
+    def test_what_the_log_has_of_a_range_of_sequences_is_counted(self) -> None:
+        world = World()
+        peer, other = world.client("pubber"), world.client("other")
+        for number in (1, 2, 4, 5, 6):
+            peer.publish(number, t="/AMPS/x" if number == 4 else "orders")
+            other.publish(number)
+        peer.take()
+        for first, last, messages in ((1, 6, 4), (2, 5, 2), (3, 4, 0), (6, 9, 1), (7, 9, 0)):
+            found = ask(peer, "publisher", name="pubber", first_counted=first, last_counted=last)
+            assert (found["messages"], found["counted_to"]) == (messages, last)
+        found = ask(peer, "publisher", name="nobody", first_counted=1, last_counted=9)
+        assert (found["messages"], found["last_sequence"]) == (0, 0)
 
     def test_persisted_waits_for_synchronous_destinations(self) -> None:
         world = World(replicate_to=(ReplicateTo("tcp://west:9008"),))
