@@ -56,7 +56,10 @@ class AmpsDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise UsageError('amps: nothing in a log can be overwritten: use mode("append")')
-        return BatchSink(read_settings(self.options, schema))
+        settings = read_settings(self.options, schema)
+        sink = BatchSink(settings)
+        check_checkpoint(settings)  # of a job that has a place for its refusals
+        return sink
 
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

@@ -157,6 +157,41 @@ def test_a_batch_with_refused_rows_is_not_committed() -> None:
 
 
 @pytest.mark.row("SK8")
+@pytest.mark.parametrize("with_place", [False, True])
+def test_a_job_with_a_refused_row_never_ends_well_under_its_id(
+    tmp_path: Path,
+    with_place: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    rows = pa.record_batch(
+        {"data": [b'{"id":1}', b'{"no":2}'], "_lane": pa.array([0, 0], pa.int32())}
+    )
+    place = {"checkpointLocation": str(tmp_path / "job")} if with_place else {}
+    with BrokerProcess("--sow", "t:/id") as broker:
+        given = {**EXACTLY_ONCE, "uri": broker.uri, "lanes": "1", "jobId": "j", **place}
+        settings = read_settings(given, LANES)
+        for message in ("row 2: bad sow key", "1 of the 2 rows that an earlier attempt"):
+            if with_place:
+                with pytest.raises((PublishFailed, UsageError), match="row 2: bad sow key"):
+                    write_task(settings, Task("j", 0, 0), iter([rows]))
+            else:
+                done = write_task(settings, Task("j", 0, 0), iter([rows]))
+                with pytest.raises(PublishFailed, match=message):
+                    check_lanes(settings, [done])
+
+
+@pytest.mark.row("SK8")
+def test_a_dead_letter_is_a_message_whatever_the_row_was_to_be() -> None:
+    rows = pa.record_batch({"data": [b'{"no":1}']})
+    options = {"command": "sow_delete", "expiration": "5", "topic": "t"}
+    letters = {"onFailedWrite": "deadLetter", "deadLetterTopic": "dead"}
+    with BrokerProcess("--sow", "t:/id") as broker:
+        given = {**PATIENT, "uri": broker.uri, **options, **letters}
+        settings = read_settings(given, columns(data=BinaryType()))
+        assert write_task(settings, Task("job", 0, 0), iter([rows])).rows == 1
+        assert trio.run(first_dead_letter, broker.uri) == ("dead", b'{"no":1}'.decode())
+
+
+@pytest.mark.row("SK8")
 def test_refused_rows_go_to_a_table_or_to_a_dead_letter_topic(tmp_path: Path) -> None:
     topics = ["orders", "/AMPS/x", "orders"]
     rows = pa.record_batch({"data": [b"a", b"b", b"c"], "topic": topics})

@@ -9,6 +9,7 @@ since two tasks may write at the same time and the driver may stop in between.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from typing import Final, cast
 
@@ -23,6 +24,10 @@ GUARD_FILE: Final = "haclient-sink.json"
 REFUSED_FILE: Final = "haclient-sink-refused.json"
 """What the server has refused, and no attempt can publish again."""
 
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_LOCAL: Final = re.compile(r"file:(?://[^/]*)?(/.*)", re.DOTALL)
+_S3_OF_HADOOP: Final = re.compile(r"^s3[an]://")
+
 _METADATA_FILE: Final = "metadata"  # written by PySpark before the first batch
 
 
@@ -35,18 +40,29 @@ def file_system(location: str) -> tuple[pyarrow.fs.FileSystem, str]:
     Raises:
         UsageError: pyarrow has no such file system.
     """
-    if "://" not in location and not location.startswith("file:"):
+    if not _SCHEME.match(location):
         return pyarrow.fs.LocalFileSystem(), location.rstrip("/")
-    if location.startswith("file:/") and not location.startswith("file://"):
-        location = f"file://{location[5:]}"
+    if local := _LOCAL.match(location):
+        return pyarrow.fs.LocalFileSystem(), local.group(1).rstrip("/")
     try:
-        files, path = pyarrow.fs.FileSystem.from_uri(location)
+        files, path = pyarrow.fs.FileSystem.from_uri(arrow_uri(location))
     except (ValueError, OSError) as error:
+        reason = str(error).partition("\n")[0]  # that of HDFS has a line for each place of a JVM
         raise UsageError(
-            f"amps: pyarrow cannot open {location} ({error}): use a path or a URI of a file system "
-            "that pyarrow.fs knows (file, hdfs, s3, gs, abfss)"
+            f"amps: pyarrow cannot open {location} ({reason}): exactly-once keeps files there, so "
+            "use a path, or a URI of a file system that pyarrow.fs knows: file:/path, "
+            "hdfs://host/path, s3://, s3a://, gs:// or abfss://"
         ) from error
     return files, path.rstrip("/")
+
+
+def arrow_uri(location: str) -> str:
+    """What pyarrow takes for a URI that PySpark takes.
+
+    Args:
+        location: The URI; PySpark takes it as it is written, where pyarrow decodes it.
+    """
+    return _S3_OF_HADOOP.sub("s3://", location).replace("%", "%25").replace(" ", "%20")
 
 
 def read_file(files: pyarrow.fs.FileSystem, path: str) -> bytes | None:
@@ -95,7 +111,7 @@ def check_guard(checkpoint: str, guard: Guard) -> None:
         guard: What is so now; it is kept at the first time.
 
     Raises:
-        UsageError: Lanes, key, order or prefix are others.
+        UsageError: Lanes, key, order, prefix, topic or command are others.
     """
     files, root = file_system(checkpoint)
     path = f"{root}/{GUARD_FILE}"

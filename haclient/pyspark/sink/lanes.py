@@ -121,13 +121,14 @@ def check_resume(
         batch_id: The batch.
         digests: The chained digests of its rows, none where they are not kept.
         last: The sequence of its last message in the log, 0 for none.
-        digest: The correlation id of that message.
+        digest: The correlation id of that message; empty where it has none.
 
     Raises:
         ChangedContent: It is not.
     """
     done = rows_done(batch_id, last)
-    if done and digests and (done > len(digests) or digests[done - 1] != digest):
+    # A message without a digest was published with `verifyResume=false`: nothing to compare.
+    if done and digests and digest and (done > len(digests) or digests[done - 1] != digest):
         raise ChangedContent(_changed(name, batch_id, f"row {done} of them is another one now"))
 
 
@@ -188,6 +189,10 @@ def ordered(table: pa.Table, order_by: Sequence[str]) -> pa.Table:
     """
     published = [each for each in PUBLISHED if each in table.column_names]
     columns = list(dict.fromkeys([*order_by, *published]))
+    # A lane may have more than 2 GiB of a column, which offsets of 32 bits cannot address.
+    large = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+    fields = [field.with_type(large.get(field.type, field.type)) for field in table.schema]
+    table = table.cast(pa.schema(fields))
     try:
         indices = pc.sort_indices(table, sort_keys=[(each, "ascending") for each in columns])
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
@@ -228,19 +233,23 @@ def chained_digests(topics: Sequence[str] | str, bodies: Sequence[bytes]) -> lis
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What decides publisher and sequence of a row, besides its content.
+    """What decides how a row is published, besides its content.
 
     Attributes:
         lanes: How many there are.
         key: The expression that gives a row its lane, as text.
         order_by: The order columns.
         prefix: Of the publishers' names.
+        topic: The topic of all rows; empty where each row has its own.
+        command: What each message is.
     """
 
     lanes: int
     key: str
     order_by: tuple[str, ...]
     prefix: str
+    topic: str = ""
+    command: str = "publish"
 
     def to_json(self) -> bytes:
         """The content of the file beside the checkpoint."""
@@ -259,7 +268,12 @@ class Guard:
         try:
             found = json.loads(content)
             before = Guard(
-                int(found["lanes"]), found["key"], tuple(found["order_by"]), found["prefix"]
+                int(found["lanes"]),
+                found["key"],
+                tuple(found["order_by"]),
+                found["prefix"],
+                topic=found["topic"],
+                command=found["command"],
             )
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is damaged ({error}): it is a guard of the sink") from error
@@ -268,11 +282,11 @@ class Guard:
             if then != now:
                 raise UsageError(
                     f"{name} is {_shown(now)} and was {_shown(then)} when this checkpoint began "
-                    f"({path}): a batch that is repeated would be published twice. Keep it, or "
-                    "begin with a new checkpoint"
+                    f"({path}): a batch that is repeated would be published in two ways. Keep it, "
+                    "or begin with a new checkpoint"
                 )
 
 
 def _shown(value: object) -> str:
     parts = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
-    return ", ".join(map(str, parts))
+    return ", ".join(map(str, parts)) or "empty"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
@@ -20,6 +21,10 @@ AT_LEAST_ONCE: Final = "at-least-once"
 
 _STAGING: Final = "haclient-staging"  # within the checkpoint, so that both are rolled back together
 _MILLISECONDS: Final = 1000
+
+_EXAMPLE: Final = "tcp://127.0.0.1:9007/amps/json"
+_BETWEEN_URIS: Final = re.compile(r"[\s,]*,\s*(?=[A-Za-z]+://)")
+_MAYBE_SECRET: Final = re.compile(r"^(?!.*@).*?://[^/]*:(?!\d+(?:[/?]|$))")
 
 _TEXT: Final = (StringType,)
 _TYPES: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
@@ -46,7 +51,8 @@ class SinkSettings:
         job_id: Names the publishers of a batch job; empty for one that is made up.
         dead_letter_topic: Where rows go that the server has refused; empty to fail.
         refused_path: A directory for Parquet files of those rows; empty to fail.
-        checkpoint: Where the checkpoint of a stream is; empty for a batch.
+        checkpoint: Where the checkpoint of a stream is, or where a batch job keeps its refusals;
+            empty for a batch job that keeps none.
         staging: Where batches are staged; empty where they are not.
     """
 
@@ -67,7 +73,14 @@ class SinkSettings:
     @property
     def guard(self) -> Guard:
         """What must not change while a checkpoint is used."""
-        return Guard(self.lanes, self.lane_key, self.order_by, self.prefix)
+        return Guard(
+            self.lanes,
+            self.lane_key,
+            self.order_by,
+            self.prefix,
+            topic=self.topic,
+            command=self.target.command,
+        )
 
 
 def read_settings(options: Mapping[str, str], schema: StructType) -> SinkSettings:
@@ -125,7 +138,7 @@ def read_settings(options: Mapping[str, str], schema: StructType) -> SinkSetting
 def _target(read: OptionReader, lanes: int, *, verifies: bool | None) -> Target:
     limit = read.integer("maxRowsPerSecond")
     return Target(
-        uris=_uris(read.required("uri", "tcp://127.0.0.1:9007/amps/json")),
+        uris=_uris(read.required("uri", _EXAMPLE)),
         command=cast(
             "Command",
             read.choice("command", ("publish", "delta_publish", "sow_delete"), "publish"),
@@ -139,9 +152,24 @@ def _target(read: OptionReader, lanes: int, *, verifies: bool | None) -> Target:
 
 
 def _uris(text: str) -> tuple[str, ...]:
-    uris = tuple(each.strip() for each in text.split(",") if each.strip())
-    for uri in uris:
-        Uri.parse(uri)
+    """Read the option `uri`; a password may have a comma, so that only one before a scheme parts.
+
+    Raises:
+        UsageError: One is no URI; the message never has a password.
+    """
+    uris = tuple(each for each in _BETWEEN_URIS.split(text.strip(", ")) if each)
+    if not uris:
+        raise UsageError(f"amps: the option uri names no server: set it, such as {_EXAMPLE}")
+    for number, uri in enumerate(uris, 1):
+        try:
+            Uri.parse(uri)
+        except UsageError as error:
+            # A name and password without a host look like a host and a port.
+            reason = "not shown, it may hold a password" if _MAYBE_SECRET.search(uri) else error
+            raise UsageError(
+                f"amps: the option uri has to be URIs such as {_EXAMPLE} with commas between them, "
+                f"found as number {number}: {reason}"
+            ) from None
     return uris
 
 

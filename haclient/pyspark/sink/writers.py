@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -54,7 +54,7 @@ from haclient.pyspark.sink.lanes import (
     lane_name,
     ordered,
 )
-from haclient.pyspark.sink.settings import STAGED, SinkSettings
+from haclient.pyspark.sink.settings import EXACTLY_ONCE, STAGED, SinkSettings
 from pyspark import TaskContext
 
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -126,6 +126,8 @@ def publish_lane(settings: SinkSettings, task: Task, rows: Rows) -> LaneDone:
         rows,
         settings.target,
         with_digests=settings.with_digests,
+        # Run again under its id, a job would not know what an earlier run was told.
+        keeps_refusals=bool(settings.checkpoint) or not settings.job_id,
     )
     check_refusals(settings.checkpoint)
     try:
@@ -214,7 +216,9 @@ def _write_in_order_of_arrival(
             _write_refused(settings.refused_path, task, refused)
         elif refused:
             letters = Rows(settings.dead_letter_topic, [each.data for each in refused])
-            await publish_at_least_once(name, [letters], settings.target, keeps_refused=False)
+            # A letter is a message of its own, whatever was to be done with the row.
+            target = replace(settings.target, command="publish", expiration=None)
+            await publish_at_least_once(name, [letters], target, keeps_refused=False)
         return count
 
     return LaneDone(task.lane, trio.run(publish), 0)
@@ -265,6 +269,12 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def __init__(self, settings: SinkSettings) -> None:
         _refuse_staging(settings)
+        if settings.exactly_once and not settings.checkpoint:
+            raise UsageError(
+                f"amps: guarantee={EXACTLY_ONCE} needs the checkpoint among the options of the "
+                'query: add .option("checkpointLocation", ...); the setting '
+                "spark.sql.streaming.checkpointLocation does not reach the sink"
+            )
         self._settings = settings
 
     @override

@@ -9,6 +9,7 @@ import pytest
 from haclient.errors import UsageError
 from haclient.pyspark.sink.checkpoint_files import (
     REFUSED_FILE,
+    arrow_uri,
     check_guard,
     check_refusals,
     keep_refusal,
@@ -30,9 +31,28 @@ def test_a_location_is_a_path_or_a_uri(tmp_path: Path, form: str) -> None:
         check_guard(checkpoint, Guard(2, "id", ("at",), "spark"))
 
 
-def test_a_file_system_that_pyarrow_does_not_know_is_named() -> None:
-    with pytest.raises(UsageError, match=r"pyarrow cannot open dbfs://x/y .*use a path or a URI"):
-        check_refusals("dbfs://x/y")
+@pytest.mark.row("SK6")
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}"])
+def test_a_location_is_taken_as_it_is_written_as_pyspark_does(tmp_path: Path, form: str) -> None:
+    folder = tmp_path / "a%20b c"
+    check_guard(form.format(folder), GUARD)
+    assert [each.name for each in tmp_path.iterdir()] == [folder.name]
+
+
+def test_the_names_of_hadoop_for_s3_are_known() -> None:
+    for scheme in ("s3", "s3a", "s3n"):
+        assert arrow_uri(f"{scheme}://bucket/a%20b c") == "s3://bucket/a%2520b%20c"
+    assert arrow_uri("abfss://c@a/s3a://") == "abfss://c@a/s3a://"
+
+
+@pytest.mark.parametrize(
+    "location", ["dbfs://x/y", "dbfs:/x/y", "hdfs:/user/q", "wasbs://c@a.blob.core.windows.net/q"]
+)
+def test_a_file_system_that_pyarrow_does_not_know_is_named(location: str) -> None:
+    wanted = r"pyarrow cannot open .* use a path, or a URI of a file"
+    with pytest.raises(UsageError, match=wanted) as caught:
+        check_refusals(location)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.row("SK8")

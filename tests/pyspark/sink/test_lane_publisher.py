@@ -102,6 +102,35 @@ async def test_without_digests_only_the_number_of_rows_is_compared() -> None:
             await publish_exactly_once(NAME, 0, rows(39), where, with_digests=False)
 
 
+@pytest.mark.row("SK4")
+async def test_what_was_published_without_digests_is_no_changed_row() -> None:
+    async with running_broker(CONFIG) as broker:
+        made = rows(10)
+        where = target(broker, verifies=False)
+        await publish_exactly_once(NAME, 0, made.slice(0, 5), where, with_digests=False)
+        done = await publish_exactly_once(NAME, 0, made, target(broker), with_digests=True)
+        assert done == 5
+        assert await logged(broker) == made.bodies
+
+
+async def test_rows_that_a_server_has_only_seen_are_waited_for() -> None:
+    async with listening() as server:
+        where = Target((server.uri,), verifies=False)
+
+        async def publish() -> None:
+            assert await publish_exactly_once(NAME, 0, rows(2), where, with_digests=False) == 2
+
+        async def answer() -> None:
+            peer = await server.accept()
+            await peer.ack(await peer.expect("logon"), s=2)  # and no bookmark
+            for topic in ("status", "publisher"):
+                query = await peer.expect("sow", topic=f"/HACLIENT/{topic}")
+                await peer.refuse(query, "invalid topic")
+            await peer.ack(await peer.expect("flush", ack_type="persisted"), "persisted")
+
+        await together(publish, answer)
+
+
 @pytest.mark.row("SK5")
 async def test_a_later_batch_fences_an_earlier_one() -> None:
     async with running_broker(CONFIG) as broker:

@@ -129,6 +129,13 @@ def test_the_order_depends_on_nothing_but_the_rows(
     assert numbers == sorted(numbers)
 
 
+def test_a_lane_may_have_more_of_a_column_than_offsets_of_32_bits_address() -> None:
+    found = ordered(table([(2, b"b", "t"), (1, b"a", "t")]), ["n"])
+    assert found.schema.field("data").type == pa.large_binary()
+    assert found.schema.field("topic").type == pa.large_string()
+    assert found["data"].to_pylist() == [b"a", b"b"]
+
+
 def test_columns_that_have_no_order_are_refused() -> None:
     rows = pa.table({"data": [b"a"], "x": [[1, 2]]})
     with pytest.raises(UsageError, match="the order columns x cannot be sorted"):

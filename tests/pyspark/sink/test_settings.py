@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,59 @@ LANES = StructType([*ROWS.fields, StructField("_lane", IntegerType())])
 GIVEN = {"uri": "tcp://h:1/amps/json", "topic": "t"}
 LANED = {**GIVEN, "guarantee": "exactly-once", "lanes": "2"}
 STAGED = {**LANED, "guarantee": "exactly-once-staged"}
+
+
+@pytest.mark.parametrize(
+    ("text", "uris"),
+    [
+        (
+            "tcp://a:1/amps/json, tcp://b:2/amps/json,",
+            ["tcp://a:1/amps/json", "tcp://b:2/amps/json"],
+        ),
+        (
+            "tcp://bob:s3,cret@h:1/amps,tcps://i:1/amps",
+            ["tcp://bob:s3,cret@h:1/amps", "tcps://i:1/amps"],
+        ),
+    ],
+)
+def test_a_comma_before_a_scheme_is_between_two_servers(text: str, uris: list[str]) -> None:
+    assert list(read_settings({**GIVEN, "uri": text}, ROWS).target.uris) == uris
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (" , ", "the option uri names no server: set it, such as tcp://127.0.0.1:9007/amps/json"),
+        ("tcp://a:1/amps/json,tcp://bob:s3cret", "found as number 2: not shown, it may hold a"),
+        ("tcp://bob:s3cret,tcp://h:1/amps/json", "found as number 1: not shown, it may hold a"),
+        ("tcp://bob:s3cret@h:port/amps/json", "found as number 1: .*h:port"),
+        ("tcp://a:1/amps/json,b:2/amps/json", "found as number 1: .*one message type"),
+    ],
+)
+def test_a_wrong_uri_is_named_and_no_password_is_shown(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        read_settings({**GIVEN, "uri": text}, ROWS)
+    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_exactly_once_needs_the_checkpoint_among_the_options() -> None:
+    with pytest.raises(
+        UsageError, match=r'add \.option\("checkpointLocation", \.\.\.\); the setting'
+    ):
+        AmpsDataSource(LANED).streamWriter(LANES, overwrite=False)
+    AmpsDataSource(GIVEN).streamWriter(ROWS, overwrite=False)
+    AmpsDataSource(LANED).writer(LANES, overwrite=False)
+
+
+@pytest.mark.row("SK6")
+def test_topic_and_command_of_a_checkpoint_cannot_change(tmp_path: Path) -> None:
+    given = {**LANED, "checkpointLocation": str(tmp_path)}
+    AmpsDataSource(given).streamWriter(LANES, overwrite=False)
+    for name, value in {"topic": "u", "command": "sow_delete"}.items():
+        for source in (AmpsDataSource.streamWriter, AmpsDataSource.writer):
+            with pytest.raises(UsageError, match=f"{name} is {value} and was .* when this"):
+                source(AmpsDataSource({**given, name: value}), LANES, overwrite=False)
 
 
 @pytest.mark.row("SK9")
