@@ -11,8 +11,7 @@ import json
 import os
 import signal
 import sys
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,21 +20,16 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceStreamArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 from typing_extensions import override
 
 from haclient.pyspark import publish_stream, register
 from haclient.pyspark.amps import AmpsDataSource
-from haclient.pyspark.sink.settings import SinkSettings, read_settings
-from haclient.pyspark.sink.writers import (
-    LaneDone,
-    StreamSink,
-    Task,
-    check_checkpoint,
-    write_task,
-)
-from pyspark import TaskContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,6 +41,10 @@ MARKERS = "markers"
 """An option of the sink under test: the directory of the marker files."""
 
 
+PATIENCE_MS = 100_000
+"""How long the broker may take for a step, on a machine that is busy."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
     """A stream from files to a topic.
@@ -56,14 +54,14 @@ class Stream:
         checkpoint: A directory.
         topic: Where the lines go.
         reads: For each start of the query, the number of read partitions.
-        has_random_names: Whether the sink has a planted bug: each attempt is a new publisher.
+        is_exactly_once: Whether it has lanes; else it is at-least-once.
     """
 
     files: str
     checkpoint: str
     topic: str
     reads: tuple[int, ...]
-    has_random_names: bool = False
+    is_exactly_once: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,61 +112,51 @@ def report(word: str, what: object) -> None:
     sys.stdout.flush()
 
 
-class FaultySink(StreamSink):
-    """The sink, with faults around it.
+class FaultySink(DataSourceStreamArrowWriter):
+    """The sink of a stream, with faults around it.
 
     Args:
-        settings: Of the sink.
+        sink: The real one.
+        topic: Where it publishes.
         markers: The directory of the marker files.
     """
 
-    def __init__(self, settings: SinkSettings, markers: str) -> None:
-        super().__init__(settings)
+    def __init__(self, sink: DataSourceStreamWriter, topic: str, markers: str) -> None:
+        self._sink = sink
+        self._topic = topic
         self._markers = markers
 
     @override
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneDone:  # type: ignore[override]  # PySpark's own
-        done = super().write(iterator)
-        if done.rows and take(self._markers, PUBLISHED):
+    def write(  # type: ignore[override]  # PySpark's own
+        self, iterator: Iterator[pa.RecordBatch]
+    ) -> WriterCommitMessage:
+        done = self._sink.write(iterator)  # type: ignore[arg-type]  # batches or rows: PySpark's own
+        if take(self._markers, PUBLISHED):
             raise RuntimeError("a fault: everything is published, and the task fails")
         return done
 
     @override
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        super().commit(messages, batchId)
-        if take(self._markers, COMMIT.format(topic=self._settings.topic, batch=batchId)):
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._sink.commit(messages, batchId)
+        if take(self._markers, COMMIT.format(topic=self._topic, batch=batchId)):
             os.kill(os.getpid(), signal.SIGKILL)
 
-
-class RandomNamesSink(FaultySink):
-    """A sink with a bug: an attempt has nothing to do with the one before it."""
-
     @override
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneDone:  # type: ignore[override]  # PySpark's own
-        context = TaskContext.get()
-        assert context is not None
-        task = Task(uuid.uuid4().hex, context.partitionId(), 0)
-        return write_task(self._settings, task, iterator)
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._sink.abort(messages, batchId)
 
 
 class FaultySource(AmpsDataSource):
     """`format("amps")` with faults."""
 
-    sink: type[FaultySink] = FaultySink
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._markers = options.pop(MARKERS)  # the real one would refuse it
 
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        options = dict(self.options)
-        markers = options.pop(MARKERS)
-        settings = read_settings(options, schema)
-        check_checkpoint(settings)
-        return self.sink(settings, markers)
-
-
-class RandomNamesSource(FaultySource):
-    """The same, with the sink that has a bug."""
-
-    sink: type[FaultySink] = RandomNamesSink
+        sink = super().streamWriter(schema, overwrite)
+        return FaultySink(sink, self.options["topic"], self._markers)
 
 
 def start_session(master: str) -> SparkSession:
@@ -182,6 +170,9 @@ def start_session(master: str) -> SparkSession:
         "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.executor.cores": "1",
         "spark.sql.shuffle.partitions": "2",
+        # Few batches: compiling a plan takes longer than interpreting it.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.locality.wait": "0",
         # An executor that was killed does not come back: fetch from others soon.
         "spark.shuffle.io.maxRetries": "1",
@@ -225,18 +216,17 @@ def publish(spark: SparkSession, job: Job, stream: Stream, reads: int) -> None:
     spark.conf.set("spark.sql.files.minPartitionNum", str(reads))
     first = min(Path(stream.files).iterdir())
     report("reads", spark.read.text(str(first)).rdd.getNumPartitions())
-    spark.dataSource.register(RandomNamesSource if stream.has_random_names else FaultySource)
-    writer = publish_stream(
-        rows_of(spark, stream, job.markers),
-        uri=job.uri,
-        topic=stream.topic,
-        key="key",
-        lanes=job.lanes,
-        order_by="n",
-        flushTimeoutMs=100_000,
-    )
+    spark.dataSource.register(FaultySource)
+    rows = rows_of(spark, stream, job.markers)
+    if stream.is_exactly_once:
+        writer = publish_stream(
+            rows, uri=job.uri, topic=stream.topic, key="key", lanes=job.lanes, order_by="n"
+        )
+    else:
+        writer = rows.writeStream.format("amps").options(uri=job.uri, topic=stream.topic)
     query = (
         writer.option("checkpointLocation", stream.checkpoint)
+        .option("flushTimeoutMs", PATIENCE_MS)
         .option(MARKERS, job.markers)
         .trigger(availableNow=True)
         .start()
