@@ -7,6 +7,7 @@ and what belongs to it: `reads` n partitions; `failed` and why a query has ended
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 READ = "task-fails-while-reading"
 PUBLISHED = "task-fails-after-publishing"
 COMMIT = "crash-in-commit-of-{topic}-{batch}"
+GATE = "gate-before-commit-of-{topic}-{batch}"
+"""A file: the commit waits while the test holds its lock."""
+
 MARKERS = "markers"
 """An option of the sink under test: the directory of the marker files."""
 
@@ -137,6 +141,10 @@ class FaultySink(DataSourceStreamArrowWriter):
 
     @override
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        gate = Path(self._markers) / GATE.format(topic=self._topic, batch=batchId)
+        if gate.exists():
+            with gate.open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH)
         self._sink.commit(messages, batchId)
         if take(self._markers, COMMIT.format(topic=self._topic, batch=batchId)):
             os.kill(os.getpid(), signal.SIGKILL)
