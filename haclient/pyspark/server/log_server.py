@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import trio
+
 from haclient.client import Client
 from haclient.errors import (
     BookmarkNotFound,
@@ -25,6 +27,9 @@ from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server.offsets import LogInfo, Place, bookmarks_of
 
 CONNECT_TIMEOUT_S: Final = 10.0
+
+ANSWER_TIMEOUT_S: Final = 60.0
+"""For one question: the broker reads 256 MiB of its log at most for it, some seconds."""
 
 _STATUS: Final = "/HACLIENT/status"
 _POSITION: Final = "/HACLIENT/position"
@@ -114,9 +119,15 @@ async def ask(client: Client, topic: str, parameters: Mapping[str, object]) -> d
         UsageError: The server has no such topics, or has refused the question.
         DataLoss: The bookmark of the question is not in the log.
     """
+    records: list[bytes] = []
     try:
-        async with client.sow(topic, data=json.dumps(parameters)) as stream:
-            records = [message.data async for message in stream if message.kind == "sow"]
+        with trio.move_on_after(ANSWER_TIMEOUT_S) as waiting:
+            async with client.sow(topic, data=json.dumps(parameters)) as stream:
+                records = [message.data async for message in stream if message.kind == "sow"]
+        if waiting.cancelled_caught:
+            raise HAClientError(
+                f"amps: the server does not answer {topic} within {ANSWER_TIMEOUT_S:g} s"
+            )
     except BookmarkNotFound as error:
         raise DataLoss(
             f"amps: {parameters.get('bookmark')} is not in the log: it was removed, or is one of "
@@ -179,6 +190,12 @@ def known_position(
                 f"amps: position {wanted.position} is one of the log of {wanted.instance!r} with "
                 f"the start {wanted.start}, and the log of {log.instance!r} has no such place: it "
                 "is another one, or its end was lost"
+            )
+        if fails_on_loss and log.oldest_position > 1:
+            raise DataLoss(
+                f"amps: this query has not read from {log.instance!r} before, whose log begins at "
+                f"position {log.oldest_position}: what it has removed may be missing; set "
+                "failOnDataLoss=false to go on without it"
             )
         return None
     if place.position + 1 < log.oldest_position and fails_on_loss:

@@ -143,11 +143,11 @@ class RangeReader:
     async def _visit_servers(self) -> str:
         """Read what each server has, in turn; why the range is not complete after that."""
         settings, reason = self._settings, ""
-        for uri in settings.uris:
+        for number, uri in enumerate(settings.uris, 1):
             try:
                 async with connected((uri,), self._name) as client:
                     await self._read_from(client)
-                reason = f"{uri} does not have it"
+                reason = f"server {number} of uri does not have it"  # a uri may have a password
             except (UsageError, DataLoss):  # nothing that another attempt could change
                 raise
             except HAClientError as error:  # down, restarting, or lost on the way

@@ -122,8 +122,9 @@ def read_how(read: OptionReader, *, fails_on_loss: bool) -> ReadSettings:
 
 
 def _uris(read: OptionReader) -> tuple[str, ...]:
-    given = read.required("uri", "tcp://host:9007/amps/json").split(",")
-    uris = tuple(part.strip() for part in given)
+    given = read.required("uri", "tcp://host:9007/amps/json")
+    # A comma may be part of a password, and no part of one is shown in an error.
+    uris = tuple(part.strip() for part in re.split(r",(?=\s*\w+://)", given))
     for uri in uris:
         Uri.parse(uri)
     return uris
@@ -135,7 +136,9 @@ def _topic(read: OptionReader) -> str:
     if chosen is None:
         read.required("topic", "orders")
     if chosen == "topicPattern":
-        return read.required("topicPattern")
+        pattern = read.required("topicPattern")
+        # A server takes a text without special characters for the name of one topic.
+        return pattern if _SPECIAL.search(pattern) else f"({pattern})"
     return topic_of(read.names("topic"))
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 import pyarrow as pa
+import trio
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from typing_extensions import override
 
@@ -22,6 +23,7 @@ from haclient.pyspark.server.log_server import connected
 from haclient.pyspark.server.message_rows import batch_of
 from haclient.pyspark.server.range_reader import ReadSettings, batches_of
 from haclient.pyspark.server.settings import filters_of, read_how, read_splits, task_name
+from haclient.streams import Batches
 
 _SOW_BATCH: Final = 1000
 
@@ -31,7 +33,7 @@ class SowSettings:
     """The options of a query.
 
     Attributes:
-        read: How it is read; its time-out is not used.
+        read: How it is read.
         filters: The content filter of each partition.
         order_by: The order of the records.
         top_n: The most records, `None` for all.
@@ -99,7 +101,8 @@ class SowReader(DataSourceReader):
                     options=Options(timestamp=True),
                 ) as stream,
             ):
-                async for messages in stream.batches():
+                batches = stream.batches()
+                while messages := await _next(batches, read.timeout_s):
                     records += [message for message in messages if message.kind == "sow"]
                     while len(records) >= read.batch_rows:
                         emit(batch_of(records[: read.batch_rows], read.columns))
@@ -109,3 +112,10 @@ class SowReader(DataSourceReader):
             raise HAClientError(text) from error
         if records:
             emit(batch_of(records, read.columns))
+
+
+async def _next(batches: Batches, timeout_s: float) -> list[Message]:
+    """The next messages of a result; none at its end."""
+    with trio.move_on_after(timeout_s):
+        return await anext(batches, list[Message]())
+    raise HAClientError(f"amps: the server has sent nothing of the result for {timeout_s:g} s")

@@ -37,11 +37,15 @@ def test_a_place_says_where_to_begin() -> None:
     place = Place("east", "aa", 60)
     assert known_position(LOG, {"east": place}, is_pinned=True, fails_on_loss=True) == 60
     other = {"west": place._replace(instance="west")}
-    assert known_position(LOG, other, is_pinned=False, fails_on_loss=True) is None
+    whole = LogInfo("east", (("aa", 1),), 1, 300)
+    assert known_position(whole, other, is_pinned=False, fails_on_loss=True) is None
+    assert known_position(LOG, other, is_pinned=False, fails_on_loss=False) is None
+    with pytest.raises(DataLoss, match="begins at position 51: what it has removed"):
+        known_position(LOG, other, is_pinned=False, fails_on_loss=True)
     with pytest.raises(DataLoss, match="position 60 is one of the log of 'west'"):
         known_position(LOG, other, is_pinned=True, fails_on_loss=True)
     replaced = {"east": place._replace(start="bb")}
-    assert known_position(LOG, replaced, is_pinned=False, fails_on_loss=True) is None
+    assert known_position(whole, replaced, is_pinned=False, fails_on_loss=True) is None
 
 
 @pytest.mark.row("SB9", "SS9")

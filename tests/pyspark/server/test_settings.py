@@ -53,6 +53,7 @@ def test_no_two_tasks_have_the_same_name() -> None:
             "for one server, found 2",
         ),
         ({"topic": "a", "uri": "nonsense"}, "nonsense"),
+        ({"topic": "a", "uri": "tcp://bob:s3,cret@h:0x/amps/json"}, "uri|port|host"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_read(
@@ -61,3 +62,4 @@ def test_wrong_options_are_refused_before_anything_is_read(
     with pytest.raises(UsageError, match=problem) as refused:
         read_batch(OptionReader("amps", {"uri": "tcp://127.0.0.1:1/amps/json", **options}))
     assert len(str(refused.value).splitlines()) == 1
+    assert "s3" not in str(refused.value)

@@ -76,6 +76,7 @@ def test_all_of_a_topic_is_read_in_the_order_of_the_log(broker: BrokerThread) ->
         ({"topic": "trades.eu"}, 50),
         ({"topic": "tradesXeu"}, 0),
         ({"topicPattern": "^trades"}, 50),
+        ({"topicPattern": "rade"}, 50),
         ({"topicPattern": ".*"}, 170),
         ({"topic": "orders", "filter": "/id < 10"}, 10),
         ({"topic": "orders", "startingBookmark": "NOW"}, 0),
