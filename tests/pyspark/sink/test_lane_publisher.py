@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 import pytest
@@ -228,6 +229,19 @@ async def test_an_attempt_with_deletes_continues_where_the_last_one_got_to() -> 
             await client.logon()
             async with client.sow("orders") as records:
                 assert [each.data async for each in records] == rows_with_keys(10).bodies[8:]
+
+
+async def test_a_job_of_deletes_goes_on_where_the_log_has_each_of_them() -> None:
+    async with running_broker(SOW_CONFIG) as broker:
+        where = replace(target(broker), command="sow_delete")
+        await publish_some(broker, rows_with_keys(4), 4)
+        again = partial(publish_exactly_once, with_digests=True, keeps_refusals=False)
+        for _ in range(2):
+            await again("all", 0, Rows("orders", [b'{"id":0}', b'{"id":1}']), where)
+        unknown = Rows("orders", [b'{"id":2}', b'{"id":77}', b'{"id":3}'])
+        await again("some", 0, unknown, where)
+        with pytest.raises(UsageError, match="set checkpointLocation to a directory"):
+            await again("some", 0, unknown, where)
 
 
 async def test_each_server_that_does_not_take_the_connection_is_named() -> None:
