@@ -212,7 +212,8 @@ def judge_runs(runs: Runs) -> Iterator[dict[str, object]]:
     )
     ordered = Runs(*(column[order] for column in runs))
     starts = np.flatnonzero(np.diff(ordered.publisher_id, prepend=ordered.publisher_id[:1] - 1))
-    for start, end in zip(starts, [*starts[1:], len(order)], strict=True):
+    ends = np.append(starts, len(order))[1:]
+    for start, end in zip(starts, ends, strict=True):
         yield _judge_publisher(Runs(*(column[start:end] for column in ordered)))
 
 

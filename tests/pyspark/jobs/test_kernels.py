@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
@@ -104,6 +104,32 @@ def late_rows(log: list[Entry]) -> set[Entry]:
             late.add((publisher, sequence, position))
         highest[publisher] = max(highest.get(publisher, -1), sequence)
     return late
+
+
+@given(
+    messages=st.lists(st.tuples(st.integers(-2, 2), st.integers(1, 12)), max_size=40),
+    order=st.permutations(range(8)),
+    max_jump=st.sampled_from([1, 6, 100]),
+)
+def test_every_row_out_of_order_is_in_an_interval_that_knows_what_came_before(
+    messages: list[tuple[int, int]], order: list[int], max_jump: int
+) -> None:
+    log = [(*message, position) for position, message in enumerate(messages, 1)]
+    files = [log[5 * n : 5 * n + 5] for n in order]
+    runs = kernels.summarize(*arrays([row for file in files for row in file]), max_jump=max_jump)
+    found: set[Entry] = set()
+    for judged in kernels.judge_runs(runs):
+        for interval in cast("list[dict[str, int | None]]", judged["intervals"]):
+            first, last, prior = interval.values()
+            inside = [
+                row
+                for row in log
+                if row[0] == judged["publisher_id"] and (first or 0) <= row[2] <= (last or 0)
+            ]
+            # What the interval knows stands for everything before it.
+            before = [(row[0], prior, 0) for row in inside[:1] if prior is not None]
+            found |= late_rows([*before, *inside])
+    assert found == late_rows(log)
 
 
 @pytest.mark.parametrize("seed", range(3))
