@@ -1,0 +1,48 @@
+"""The example of the data pipeline runs alone, and its verdict can be bad."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.process import python_environment
+
+SCRIPT = Path(__file__).parents[2] / "examples/pyspark_pipeline.py"
+COUNT = 500
+QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+@pytest.mark.row("AU1", "AU2")
+def test_the_pipeline_brings_every_row_back_once_and_audits_it(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    words = ["--messages", str(COUNT), "--json", "--directory", str(folder)]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *words],
+        capture_output=True,
+        text=True,
+        env=python_environment(QUICK_JAVA),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    verdict = json.loads(done.stdout)
+    assert (verdict["orders"], verdict["copies"], verdict["differing"]) == (COUNT, COUNT, 0)
+    looked_for = {"duplicate", "order break", "hole", "lost", "undelivered", "received twice"}
+    assert looked_for <= set(verdict["violations"])
+    assert json.loads((folder / "audit/verdict.json").read_text())["verdict"] == "good"
+    assert "Good." in (folder / "audit/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("differing", "violations", "is_good"),
+    [(0, {"lost": 0}, True), (1, {"lost": 0}, False), (0, {"lost": 1}, False)],
+)
+def test_the_verdict_of_the_example_is_bad_where_something_is_wrong(
+    *, differing: int, violations: dict[str, int], is_good: bool
+) -> None:
+    verdict = runpy.run_path(str(SCRIPT))["Verdict"](2, 2, differing, violations)
+    assert verdict.is_good is is_good
