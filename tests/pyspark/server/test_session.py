@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.rows import COLUMNS
 from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
 from support.broker_thread import BrokerThread, broker_thread, publish
+from support.streams import run_stream, written
 
 ROWS = [b'{"id":%3d}' % number for number in range(100)]
 DOWN = "tcp://127.0.0.1:1/amps/json"
@@ -150,3 +154,76 @@ def test_an_error_is_one_line_in_the_program(
 ) -> None:
     with pytest.raises(PySparkException, match=message):  # `.` is no end of a line
         frame(spark, broker, **options).count()
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+def sizes_of(query: StreamingQuery) -> list[int]:
+    return [size for each in query.recentProgress if (size := each["numInputRows"])]
+
+
+@pytest.mark.row("SS1", "SS5", "SS6", "SS8")
+def test_a_stream_goes_on_where_it_ended_and_tells_its_lag(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    publisher = publisher_id("pubber")
+    config = BrokerConfig(name="east", data_dir=tmp_path / "east")
+    with broker_thread(config) as broker:
+        publish(broker.uri, "orders", ROWS)
+        query = run_stream(spark, tmp_path, broker.uri, maxMessagesPerTrigger="40")
+        assert sizes_of(query) == [40, 40, 20]
+        source = query.recentProgress[0]["sources"][0]
+        latest, end = source["latestOffset"], source["endOffset"]
+        lag = messages_of(latest) - messages_of(end)
+        assert lag == 60
+        broker.stop()
+        broker.start()
+        publish(broker.uri, "orders", ROWS[:30], first=101)
+        again = run_stream(spark, tmp_path, broker.uri, maxBytesPerTrigger="150")
+        assert sizes_of(again) == [15, 15]
+    assert written(spark, tmp_path) == [(publisher, number) for number in range(1, 131)]
+
+
+def messages_of(offset: object) -> int:
+    """How many messages a stream has read at an offset, as its progress has it."""
+    found: Any = json.loads(offset) if isinstance(offset, str) else offset
+    return int(found["messages"])
+
+
+@pytest.mark.row("SS1", "SS4", "SS10")
+def test_a_stream_in_vector_mode_goes_on_at_another_instance(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two instances have the same messages in another order; the second one has more."""
+    with (
+        broker_thread(BrokerConfig(name="east")) as east,
+        broker_thread(BrokerConfig(name="west")) as west,
+    ):
+        for broker, names in ((east, ("A", "B")), (west, ("B", "A"))):
+            for name in names:
+                publish(broker.uri, "orders", ROWS, name=name)
+        both = f"{east.uri},{west.uri}"
+        assert sum(sizes_of(run_stream(spark, tmp_path, both, maxMessagesPerTrigger="150"))) == 200
+        publish(west.uri, "orders", ROWS[:10], name="A", first=101)
+        publish(west.uri, "orders", ROWS[:10], name="C")
+        east.stop()
+        assert sizes_of(run_stream(spark, tmp_path, both)) == [20]
+    wanted = [("A", 110), ("B", 100), ("C", 10)]
+    assert written(spark, tmp_path) == sorted(
+        (publisher_id(name), number) for name, last in wanted for number in range(1, last + 1)
+    )
+
+
+@pytest.mark.row("SS9")
+def test_a_stream_never_goes_on_in_another_log(spark: SparkSession, tmp_path: Path) -> None:
+    with broker_thread(BrokerConfig(name="east")) as broker:  # in memory: each start is another log
+        publish(broker.uri, "orders", ROWS)
+        run_stream(spark, tmp_path, broker.uri)
+        broker.stop()
+        broker.start()
+        publish(broker.uri, "orders", ROWS + ROWS)
+        with pytest.raises(PySparkException, match="it is another one, or its end was lost"):
+            run_stream(spark, tmp_path, broker.uri)
+        with pytest.raises(PySparkException, match="unknown option endingbookmark"):
+            run_stream(spark, tmp_path / "other", broker.uri, endingBookmark="NOW")

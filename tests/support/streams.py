@@ -1,0 +1,62 @@
+"""Streams from servers into Parquet, for tests of the data pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["run_stream", "written"]
+
+STARTS = 5
+"""The process of a stream's source has ten seconds to start; a busy machine may take more."""
+
+
+def run_stream(
+    spark: SparkSession,
+    out: Path,
+    uri: str,
+    *,
+    transform: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+    **options: str,
+) -> StreamingQuery:
+    """Run a stream of orders into Parquet until the present end of the log."""
+    for left in reversed(range(STARTS)):
+        try:
+            return _run(spark, out, uri, transform, options)
+        except PySparkException as error:  # nothing has begun yet
+            if "Python worker failed to connect back" not in str(error) or not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _run(
+    spark: SparkSession,
+    out: Path,
+    uri: str,
+    transform: Callable[[DataFrame], DataFrame],
+    options: dict[str, str],
+) -> StreamingQuery:
+    given = {"uri": uri, "topic": "orders", "startingBookmark": "EPOCH", **options}
+    rows = spark.readStream.format("amps").options(**given).load()
+    query = (
+        transform(rows)
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(out / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(out / "rows"))
+    )
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
+    return query
+
+
+def written(spark: SparkSession, out: Path) -> list[tuple[int, int]]:
+    """Publisher and sequence of each row that a stream has written, sorted."""
+    rows = spark.read.parquet(str(out / "rows")).select("publisher_id", "sequence").collect()
+    return sorted((row.publisher_id % 2**64, row.sequence) for row in rows)
