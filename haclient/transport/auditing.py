@@ -23,9 +23,10 @@ from haclient.session.session import Received
 from haclient.transport.client_thread import ClientThread
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES, Publisher
 from haclient_stores.audit_log import AuditLog
-from haclient_stores.interfaces import PublishStore
+from haclient_stores.interfaces import FrameLog, PublishStore
 
 _TOPIC: Final = re.compile(rb'"t":("(?:[^"\\]|\\.)*")')
+_DELETE: Final = b'"c":"sow_delete"'  # within a topic the quotes would be escaped
 _CACHED_TOPICS: Final = 4096
 
 
@@ -65,7 +66,12 @@ class Auditor:
             if len(self._topics) >= _CACHED_TOPICS:
                 self._topics.clear()
             self._topics[written] = topic
-        self.log.published(sequence, topic, self.clock_us())
+        self.log.published(sequence, topic, self.clock_us(), is_delete=_DELETE in head)
+
+    def kept(self, store: FrameLog | None) -> None:
+        """Record what the publish store has of earlier runs, once it is open."""
+        if store is not None and store.unpersisted_count:
+            self.log.kept(store.lowest_unpersisted, store.last_sequence)
 
 
 class AuditedOwner:

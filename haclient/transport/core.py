@@ -134,6 +134,8 @@ class Core:
                 self._auditor.open_for(self.name)
             self._stores = open_all(settings.publish_store, settings.bookmark_store, self.name)
             accepted.pop_all()
+        if self._auditor is not None:
+            self._auditor.kept(self.publisher.log)
         self._maintenance = StoreMaintenance(settings.bookmark_store, self._stores)
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())

@@ -32,6 +32,8 @@ kind             payload
 5 refused        u64: the sequence that the server has refused
 6 received       u32 name of the sub id; publisher ids u64[n], sequences u64[n], numbers u64[n]
 7 discarded      numbers u64[n], times i64[n], names of sub ids u32[n]
+8 deleted        as published: deletes (`sow_delete`), which a publisher numbers as well
+9 kept           u64, u64: the publish store has kept these sequences of earlier sessions
 ===============  ======================================================================
 
 A number is the bookmark store's name for one delivery within a session. A checksum continues that
@@ -39,9 +41,15 @@ of the block before, so that after a torn write nothing old is taken for new; re
 ends at the first block that does not match, and the next session overwrites it.
 
 Deliveries are written before the application sees them, in one write for each chunk that the socket
-gave. Publishes and discards are collected: a killed process loses the last ones of them, at most
-`COLLECTED_EVENTS`; a lost publish is then in the server's log without a record here. Nothing is
-synced: a loss of power may take more. An error of the disk ends the log, not the client.
+gave. Publishes and discards are collected: a killed process loses the last ones of them, less than
+`COLLECTED_EVENTS` of each; a lost publish is then in the server's log without a record here.
+Nothing is synced: a loss of power may take more. An error of the disk ends the log, not the client.
+
+An ack names a sequence and covers everything up to it that its session can have sent: what the
+session has published, and what its publish store has kept of earlier ones. What an earlier session
+has published and no store has kept was lost with its process, and numbers only have to rise: so of
+this an ack covers only what it names before a later session has published, and after that nothing
+with a number of the later session.
 """
 
 from __future__ import annotations
@@ -55,6 +63,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
+from threading import RLock
 from typing import Final, NamedTuple
 
 from haclient_stores.disk.files import Disk, File, RealDisk
@@ -73,8 +82,10 @@ _MAGIC: Final = b"HAAL"
 _HEADER: Final = struct.Struct("<4sIB3xIIq")
 _CHECKED_FROM: Final = 8  # the checksum covers what follows it
 _U64: Final = struct.Struct("<Q")
+_TWO_U64: Final = struct.Struct("<QQ")
 _U32: Final = struct.Struct("<I")
 _SESSION, _NAME, _PUBLISHED, _ACKNOWLEDGED, _REFUSED, _RECEIVED, _DISCARDED = range(1, 8)
+_DELETED, _KEPT = 8, 9
 _MIN_SEGMENT_BYTES: Final = 4096
 _READ_BYTES: Final = 1 << 20
 _logger = logging.getLogger(__name__)
@@ -120,9 +131,12 @@ class AuditLog:
         self._session = b""
         self._names: dict[str, int] = {}
         self._published: list[tuple[int, int, str]] = []
+        self._are_deletes = False  # what is collected in `_published`
         self._last_published = 0
-        # Another thread may discard: appending to a deque is atomic, and so is taking from it.
+        # Another thread may discard: appending to a deque is atomic. Blocks are written under the
+        # lock, since the thread that discards writes them when there are many.
         self._discarded: deque[tuple[int, int, str]] = deque()
+        self._writing = RLock()
 
     # -- the life of the log -------------------------------------------------------
 
@@ -156,13 +170,14 @@ class AuditLog:
 
     def close(self) -> None:
         """Write what is collected and release the log; calling it again does nothing."""
-        try:
-            self.flush()
-        finally:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
-            self._lock.close()
+        with self._writing:
+            try:
+                self.flush()
+            finally:
+                if self._file is not None:
+                    self._file.close()
+                    self._file = None
+                self._lock.close()
 
     @property
     def is_open(self) -> bool:
@@ -171,24 +186,41 @@ class AuditLog:
 
     # -- events ------------------------------------------------------------------------
 
-    def published(self, sequence: int, topic: str, now_us: int) -> None:
-        """A message was published; a call with the number of the last one is ignored."""
+    def kept(self, lowest: int, last: int) -> None:
+        """The publish store has these sequences of earlier sessions, and sends them again."""
+        with self._writing:
+            self._write(_KEPT, _TWO_U64.pack(lowest, last), 1, 0)
+
+    def published(self, sequence: int, topic: str, now_us: int, *, is_delete: bool = False) -> None:
+        """A message was published; a call with the number of the last one is ignored.
+
+        Args:
+            sequence: Its number.
+            topic: Its topic.
+            now_us: The time in microseconds since 1970.
+            is_delete: It is a `sow_delete`.
+        """
         if sequence == self._last_published:
             return
         self._last_published = sequence
+        if is_delete is not self._are_deletes:  # a block has either
+            self._write_published()
+            self._are_deletes = is_delete
         self._published.append((sequence, now_us, topic))
         if len(self._published) >= COLLECTED_EVENTS:
             self._write_published()
 
     def acknowledged(self, sequence: int, now_us: int) -> None:
         """The server has persisted every publish up to `sequence`."""
-        self._write_published()
-        self._write(_ACKNOWLEDGED, _U64.pack(sequence), 1, now_us)
+        with self._writing:
+            self._write_published()
+            self._write(_ACKNOWLEDGED, _U64.pack(sequence), 1, now_us)
 
     def refused(self, sequence: int, now_us: int) -> None:
         """The server has refused one publish."""
-        self._write_published()
-        self._write(_REFUSED, _U64.pack(sequence), 1, now_us)
+        with self._writing:
+            self._write_published()
+            self._write(_REFUSED, _U64.pack(sequence), 1, now_us)
 
     def received(self, sub_id: str, deliveries: Sequence[tuple[str, int]], now_us: int) -> None:
         """Messages are about to be delivered.
@@ -208,14 +240,17 @@ class AuditLog:
                 numbers.append(number)
         if not publishers:
             return
-        self._rotate_when_full(now_us)
-        name = _U32.pack(self._name(sub_id, now_us))
-        payload = b"".join((name, *map(_bytes, (publishers, sequences, numbers))))
-        self._write(_RECEIVED, payload, len(publishers), now_us)
+        with self._writing:
+            self._rotate_when_full(now_us)
+            name = _U32.pack(self._name(sub_id, now_us))
+            payload = b"".join((name, *map(_bytes, (publishers, sequences, numbers))))
+            self._write(_RECEIVED, payload, len(publishers), now_us)
 
     def discarded(self, sub_id: str, number: int, now_us: int) -> None:
         """A delivery was discarded; any thread may call this."""
         self._discarded.append((number, now_us, sub_id))
+        if len(self._discarded) >= COLLECTED_EVENTS:
+            self._write_discarded()
 
     def flush(self) -> None:
         """Write what is collected."""
@@ -223,23 +258,25 @@ class AuditLog:
         self._write_discarded()
 
     def flush_when_due(self, now_us: int) -> None:
-        """Write the discards if there are many or old ones; on the client's thread."""
-        queue = self._discarded
-        if queue and (len(queue) >= COLLECTED_EVENTS or queue[0][1] + _COLLECTED_US < now_us):
-            self._write_discarded()
+        """Write the discards if there are old ones."""
+        with self._writing:
+            if self._discarded and self._discarded[0][1] + _COLLECTED_US < now_us:
+                self._write_discarded()
 
     # -- blocks ------------------------------------------------------------------------
 
     def _write_published(self) -> None:
         events, self._published = self._published, []
         if events:
-            self._write_events(_PUBLISHED, events)
+            with self._writing:
+                self._write_events(_DELETED if self._are_deletes else _PUBLISHED, events)
 
     def _write_discarded(self) -> None:
-        queue = self._discarded
-        events = [queue.popleft() for _ in range(len(queue))]
-        if events:
-            self._write_events(_DISCARDED, events)
+        with self._writing:
+            queue = self._discarded
+            events = [queue.popleft() for _ in range(len(queue))]
+            if events:
+                self._write_events(_DISCARDED, events)
 
     def _write_events(self, kind: int, events: Sequence[tuple[int, int, str]]) -> None:
         """Write a block of numbers, times and names."""
@@ -317,6 +354,7 @@ class PublishRecord(NamedTuple):
         published_us: When it was published, in microseconds since 1970.
         acked_us: When the server's ack that covers it came, `None` while there is none.
         refused_us: When the server refused it, `None` if it did not.
+        is_delete: It is a `sow_delete`.
     """
 
     client: str
@@ -326,6 +364,7 @@ class PublishRecord(NamedTuple):
     published_us: int
     acked_us: int | None
     refused_us: int | None
+    is_delete: bool = False
 
 
 class DeliveryRecord(NamedTuple):
@@ -377,25 +416,29 @@ class AuditLogReader:
         Raises:
             StoreError: A segment is of a newer version, or cannot be read.
         """
-        waiting: dict[tuple[str, int], dict[int, PublishRecord]] = {}
+        waiting: dict[tuple[str, int], _OpenPublishes] = {}
         for session, names, block in self._events():
             key = session.client, session.publisher_id
-            open_ones = waiting.setdefault(key, {})
-            if block.kind == _PUBLISHED:
+            open_ones = waiting.setdefault(key, _OpenPublishes())
+            open_ones.in_session(session.session)
+            if block.kind in {_PUBLISHED, _DELETED}:
                 for sequence, time_us, name in block.numbered():
-                    # Published again under its number on a later connection: the first counts.
-                    if sequence not in open_ones:
-                        open_ones[sequence] = PublishRecord(
-                            *key, sequence, names[name], time_us, None, None
+                    open_ones.add(
+                        PublishRecord(
+                            *key, sequence, names[name], time_us, None, None, block.kind == _DELETED
                         )
+                    )
+            elif block.kind == _KEPT:
+                open_ones.adopt(*_TWO_U64.unpack(block.payload))
             elif block.kind == _ACKNOWLEDGED:
-                # They rise: what is published again keeps the place of its first record.
-                for sequence in list(takewhile(block.covers, open_ones)):
-                    yield open_ones.pop(sequence)._replace(acked_us=block.time_us)
-            elif block.kind == _REFUSED and block.number in open_ones:
-                yield open_ones.pop(block.number)._replace(refused_us=block.time_us)
+                for record in open_ones.take_acknowledged(block.number):
+                    yield record._replace(acked_us=block.time_us)
+            elif block.kind == _REFUSED:
+                refused = open_ones.take(block.number)
+                if refused is not None:
+                    yield refused._replace(refused_us=block.time_us)
         for open_ones in waiting.values():
-            yield from open_ones.values()
+            yield from open_ones.records()
 
     def deliveries(self) -> Iterator[DeliveryRecord]:
         """The deliveries; each comes when it is discarded, the others when their session ends.
@@ -444,6 +487,85 @@ class AuditLogReader:
                 file.close()
 
 
+class _Orphans:
+    """Publishes of an earlier session of which no later one is known to have sent any.
+
+    Attributes:
+        records: By sequence, which rise.
+        below: The first sequence that a later session has published, if any: an ack that reaches it
+            may be for that session alone.
+    """
+
+    def __init__(self, records: dict[int, PublishRecord]) -> None:
+        self.records = records
+        self.below: int | None = None
+
+
+class _OpenPublishes:
+    """The publishes of one client that are neither acknowledged nor refused."""
+
+    def __init__(self) -> None:
+        self._session = ""
+        self._has_published = False
+        self._own: dict[int, PublishRecord] = {}  # of this session, and what its store has kept
+        self._orphans: list[_Orphans] = []
+
+    def in_session(self, session: str) -> None:
+        """What follows is of this session."""
+        if session == self._session:
+            return
+        self._session, self._has_published = session, False
+        self._orphans = [each for each in self._orphans if each.records]
+        if self._own:
+            self._orphans.append(_Orphans(self._own))
+            self._own = {}
+
+    def adopt(self, lowest: int, last: int) -> None:
+        """The session sends these again: its acks are for them too."""
+        for orphans in self._orphans:
+            for sequence in [each for each in orphans.records if lowest <= each <= last]:
+                self._own[sequence] = orphans.records.pop(sequence)
+
+    def add(self, record: PublishRecord) -> None:
+        """A publish; published again under its number, the first one counts and has its place."""
+        sequence = record.sequence
+        if sequence in self._own:
+            return
+        if not self._has_published:
+            self._has_published = True
+            for orphans in self._orphans:
+                if orphans.below is None:
+                    orphans.below = sequence
+        for orphans in self._orphans:
+            record = orphans.records.pop(sequence, record)
+        self._own[sequence] = record
+
+    def take(self, sequence: int) -> PublishRecord | None:
+        """Remove one."""
+        for records in (self._own, *(each.records for each in self._orphans)):
+            if sequence in records:
+                return records.pop(sequence)
+        return None
+
+    def take_acknowledged(self, sequence: int) -> Iterator[PublishRecord]:
+        """Remove what an ack covers."""
+        for orphans in self._orphans:
+            if orphans.below is None or sequence < orphans.below:
+                yield from _take_up_to(orphans.records, sequence)
+        yield from _take_up_to(self._own, sequence)
+
+    def records(self) -> Iterator[PublishRecord]:
+        """Those that are left."""
+        for orphans in self._orphans:
+            yield from orphans.records.values()
+        yield from self._own.values()
+
+
+def _take_up_to(records: dict[int, PublishRecord], sequence: int) -> Iterator[PublishRecord]:
+    for each in list(takewhile(lambda number: number <= sequence, records)):  # they rise
+        yield records.pop(each)
+
+
 class _Session(NamedTuple):
     client: str
     publisher_id: int
@@ -462,10 +584,6 @@ class _Block(NamedTuple):
     def number(self) -> int:
         """The one number of an ack or a refusal."""
         return int(_U64.unpack(self.payload)[0])
-
-    def covers(self, sequence: int) -> bool:
-        """Whether an ack covers a sequence."""
-        return sequence <= self.number
 
     def numbered(self) -> Iterator[tuple[int, int, int]]:
         """Number, time and name of each event."""

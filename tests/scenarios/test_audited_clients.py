@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_stores.audit_log import AuditLog, AuditLogReader
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
+from haclient_stores.interfaces import PublishStore
+from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker import running_broker
 from support.instances import instances
@@ -56,6 +59,31 @@ async def test_every_publish_of_a_client_with_a_store_is_recorded(tmp_path: Path
     assert [each.topic for each in found] == topics
     assert {each.publisher_id for each in found} == {client.name_hash}
     assert all(each.published_us <= (each.acked_us or 0) for each in found)
+    assert [each.is_delete for each in found] == [False] * 5 + [True]
+
+
+@pytest.mark.row("AU2")
+@pytest.mark.usefixtures("autojump_clock")
+async def test_what_a_store_has_kept_is_acknowledged_to_the_next_run(tmp_path: Path) -> None:
+    stores: tuple[Callable[[], PublishStore], ...] = (
+        lambda: FilePublishStore(tmp_path / "kept"),
+        MemoryPublishStore,
+    )
+    for number, make in enumerate(stores):
+        path = tmp_path / f"audit {number}"
+        async with Client("c", publish_store=make(), audit_log=AuditLog(path)) as client:
+            await client.publish("orders", "1")
+            await client.publish("orders", "2")
+        async with (
+            instances("east", config=CONFIG) as (east,),
+            HAClient(
+                "c", servers=[east.uri], publish_store=make(), audit_log=AuditLog(path)
+            ) as client,
+        ):
+            await client.publish("orders", "3")
+            await client.publish_flush(timeout=5)
+        acked = [each.acked_us is not None for each in AuditLogReader(path).publishes()]
+        assert sorted(acked) == ([True] * 3, [False, False, True])[number]
 
 
 @pytest.mark.row("AU2")

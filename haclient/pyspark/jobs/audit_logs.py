@@ -20,7 +20,7 @@ from haclient_stores.audit_log import AuditLogReader, DeliveryRecord, PublishRec
 
 PUBLISHES_DDL: Final = (
     "client STRING, publisher_id BIGINT, sequence BIGINT, topic STRING, published_at TIMESTAMP, "
-    "acked_at TIMESTAMP, refused_at TIMESTAMP"
+    "acked_at TIMESTAMP, refused_at TIMESTAMP, is_delete BOOLEAN"
 )
 DELIVERIES_DDL: Final = (
     "client STRING, sub_id STRING, publisher_id BIGINT, sequence BIGINT, received_at TIMESTAMP, "
@@ -41,7 +41,8 @@ def read_publishes(spark: SparkSession, paths: Iterable[str | Path]) -> DataFram
         paths: The directories of the logs, as workers see them.
 
     Returns:
-        `client`, `publisher_id`, `sequence`, `topic`, `published_at`, `acked_at`, `refused_at`.
+        `client`, `publisher_id`, `sequence`, `topic`, `published_at`, `acked_at`, `refused_at` and
+        `is_delete`.
 
     Raises:
         UsageError: There is no path.
@@ -77,8 +78,9 @@ def read_deliveries(spark: SparkSession, paths: Iterable[str | Path]) -> DataFra
 
 
 def _publish_row(record: PublishRecord) -> tuple[object, ...]:
+    publisher = signed(record.publisher_id)
     times = record.published_us, record.acked_us, record.refused_us
-    return (record.client, signed(record.publisher_id), record.sequence, record.topic, *times)
+    return (record.client, publisher, record.sequence, record.topic, *times, record.is_delete)
 
 
 def _delivery_row(record: DeliveryRecord, first: int) -> tuple[object, ...]:

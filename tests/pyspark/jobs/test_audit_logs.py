@@ -27,7 +27,7 @@ def write_log(path: Path, client: str) -> Path:
     with closing(AuditLog(path)) as log:
         log.open_for(client, LARGE, START_US)
         for sequence in (1, 2, 3):
-            log.published(sequence, "orders", START_US + sequence)
+            log.published(sequence, "orders", START_US + sequence, is_delete=sequence == 3)
         log.acknowledged(1, START_US + 10)
         log.refused(2, START_US + 20)
         log.received("s1", [(f"{LARGE}|5|", 1), ("8|6|", 2)], START_US + 30)
@@ -46,9 +46,9 @@ def test_publishes_have_the_times_of_their_acks_and_refusals(
 ) -> None:
     rows = read_publishes(spark, [write_log(tmp_path / "log", "gateway")]).orderBy("sequence")
     assert [tuple(row) for row in rows.collect()] == [
-        ("gateway", -7, 1, "orders", at(1), at(10), None),
-        ("gateway", -7, 2, "orders", at(2), None, at(20)),
-        ("gateway", -7, 3, "orders", at(3), None, None),
+        ("gateway", -7, 1, "orders", at(1), at(10), None, False),
+        ("gateway", -7, 2, "orders", at(2), None, at(20), False),
+        ("gateway", -7, 3, "orders", at(3), None, None, True),
     ]
 
 

@@ -4,6 +4,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -111,16 +112,94 @@ def test_deliveries_are_in_the_file_before_the_log_is_flushed(path: Path) -> Non
 
 def test_publishes_and_discards_are_collected_and_written_together(path: Path) -> None:
     log = opened(path)
+    log.received("s", [(f"7|{n}|", n) for n in range(1, COLLECTED_EVENTS + 2)], 1)
     for sequence in range(1, COLLECTED_EVENTS + 2):
         log.published(sequence, "t", sequence)
         log.discarded("s", sequence, sequence)
-    log.received("s", [(f"7|{n}|", n) for n in range(1, COLLECTED_EVENTS + 2)], 1)
     assert len(publishes(path)) == COLLECTED_EVENTS
-    assert sum(each.discarded_us is not None for each in deliveries(path)) == 0
-    log.flush_when_due(1)
-    assert all(each.discarded_us is not None for each in deliveries(path))
+    assert sum(each.discarded_us is None for each in deliveries(path)) == 1
     log.close()
     assert len(publishes(path)) == COLLECTED_EVENTS + 1
+    assert all(each.discarded_us is not None for each in deliveries(path))
+
+
+def test_discards_of_other_threads_are_written_without_further_messages(path: Path) -> None:
+    log = opened(path)
+    count = 20 * COLLECTED_EVENTS
+    log.received("s", [(f"7|{n}|", n) for n in range(1, count + 1)], 1)
+
+    def discard(first: int) -> None:
+        for number in range(first, count + 1, 4):
+            log.discarded("s", number, number)
+
+    threads = [Thread(target=discard, args=(first,)) for first in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 2001):
+        log.published(number, "t", number)
+        log.acknowledged(number, number)
+    for thread in threads:
+        thread.join()
+    # What a killed process leaves behind.
+    assert sum(each.discarded_us is None for each in deliveries(path)) < COLLECTED_EVENTS
+    assert sum(each.acked_us is not None for each in publishes(path)) == 2000
+    log.close()
+    assert all(each.discarded_us is not None for each in deliveries(path))
+
+
+def test_an_ack_of_a_later_run_covers_only_what_that_run_can_have_sent(path: Path) -> None:
+    log = opened(path)
+    for sequence in range(1, 11):
+        log.published(sequence, "t", sequence)
+    log.acknowledged(5, 20)
+    log.close()  # 7 to 10 were never sent, and their store was in memory
+    log = opened(path, 101)
+    log.published(1000, "t", 102)
+    log.acknowledged(6, 103)  # of the logon: the server has 6 of the earlier run
+    log.acknowledged(1000, 104)
+    log.close()
+    log = opened(path, 200)
+    log.acknowledged(1000, 201)
+    log.published(2000, "t", 202)
+    log.published(9, "t", 203)  # by a program that numbers its messages itself
+    log.acknowledged(2000, 204)
+    log.close()
+    acked = {each.sequence: each.acked_us for each in publishes(path)}
+    assert acked == (
+        dict.fromkeys(range(1, 6), 20)
+        | {6: 103, 7: None, 8: None, 9: 204, 10: None, 1000: 104, 2000: 204}
+    )
+
+
+def test_an_ack_of_a_later_run_covers_what_its_publish_store_has_kept(path: Path) -> None:
+    log = opened(path)
+    for sequence in range(1, 11):
+        log.published(sequence, "t", sequence)
+    log.close()
+    log = opened(path, 101)
+    log.kept(4, 8)
+    log.published(11, "t", 102)
+    log.refused(5, 103)
+    log.acknowledged(11, 104)
+    log.close()
+    found = {each.sequence: (each.acked_us, each.refused_us) for each in publishes(path)}
+    assert found == (
+        dict.fromkeys((1, 2, 3, 9, 10), (None, None))
+        | dict.fromkeys((4, 6, 7, 8, 11), (104, None))
+        | {5: (None, 103)}
+    )
+
+
+def test_a_delete_is_told_from_a_publish(path: Path) -> None:
+    log = opened(path)
+    for sequence in range(1, 6):
+        log.published(sequence, "t", sequence, is_delete=sequence in {2, 3})
+    log.acknowledged(3, 10)
+    log.close()
+    found = [(each.sequence, each.is_delete, each.acked_us) for each in publishes(path)]
+    assert found == [
+        (1, False, 10), (2, True, 10), (3, True, 10), (4, False, None), (5, False, None)
+    ]  # fmt: skip
 
 
 def test_old_discards_are_written_with_the_next_chunk(path: Path) -> None:
