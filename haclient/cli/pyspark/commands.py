@@ -19,6 +19,7 @@ import msgspec
 from haclient.cli.options import json_option, with_request
 from haclient.cli.output import payload_field, print_report, print_result
 from haclient.cli.pyspark.session import (
+    check_target,
     choose_topics,
     master_option,
     parse_moment,
@@ -145,6 +146,7 @@ class _Fleet:
 @with_request(_Exported)
 def export(request: _Exported) -> None:
     """Write a journal to a DIRECTORY as Parquet, by date and topic."""
+    check_target(request.journal, request.directory)
     with session(request.master) as spark:
         from haclient.pyspark.jobs import history
 
@@ -152,8 +154,9 @@ def export(request: _Exported) -> None:
         if "://" not in target and request.mode == "errorifexists" and Path(target).exists():
             raise UsageError(f"{target}: it exists; give another directory, or --mode")
         rows = _chosen(read_journal(spark, request.journal), request)
+        before = history.count_exported(spark, target) if request.mode == "append" else 0
         history.export(rows, target, partitions=request.partitions, mode=request.mode)
-        count = history.read_export(spark, target).count()
+        count = history.count_exported(spark, target) - before
         values = {"directory": target, "messages": count}
         print_report(values, f"{target}: {count} messages", as_json=request.as_json)
 
@@ -248,8 +251,8 @@ def sow_as_of(request: _State) -> None:
 def audit(request: _Audited) -> int:
     """Check that each message was logged once and in order, and delivered once and in order.
 
-    Deliveries and losses need the audit logs of clients. Exit code 4: there are violations. The
-    first ones are printed with their bookmarks.
+    Deliveries and losses need the audit logs of clients. Exit code 4: there are violations, or
+    something could not be compared. The first ones are printed with their bookmarks.
     """
     chosen = (request.topic, request.topic_pattern, request.since, request.until)
     if (request.publisher_logs or request.subscriber_logs) and any(chosen):
@@ -379,6 +382,8 @@ def _lines(rows: Iterable[Row], *, as_json: bool) -> Iterator[str]:
             continue
         names = ("topic", "bookmark", "sow_key", "timestamp", "correlation_id")
         fields = {name: row[name] for name in names if row[name]}
+        # PySpark hands out times of the local zone, without saying so.
+        fields["timestamp"] = row["timestamp"].astimezone(UTC)
         yield msgspec.json.encode(fields | payload_field(data)).decode()
 
 
@@ -395,6 +400,7 @@ def _report(result: Audit, output: Path | None, title: str, *, as_json: bool) ->
         )
         for each in result.violations[:_SHOWN]
     ]
+    lines += [f"not verified: {reason}" for reason in result.not_verified]
     if output is not None:
         lines.append(f"{output / 'report.html'}")
     print_report(verdict, "\n".join(lines), as_json=as_json)

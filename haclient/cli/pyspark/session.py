@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath
 from typing import TYPE_CHECKING
 
 import click
@@ -87,6 +87,31 @@ def read_journal(spark: SparkSession, path: str, *, columns: str = "") -> DataFr
     raise UsageError(
         f"{path}: neither the directory of a broker (journal.00000001 ...) nor an export (date=...)"
     )
+
+
+def check_target(journal: str, target: str) -> None:
+    """Check that what is written is neither within what is read nor around it.
+
+    Args:
+        journal: The directory or address that is read.
+        target: The directory or address that is written.
+
+    Raises:
+        UsageError: One of them is, or is in, the other one.
+    """
+    source, written = (_resolved(each) for each in (journal, target))
+    if source == written or source in written.parents or written in source.parents:
+        raise UsageError(
+            f"{target}: it is, or is in, or has {journal}, which is read: "
+            "give a directory beside it"
+        )
+
+
+def _resolved(path: str) -> PurePath:
+    """A directory of this machine without links, or an address as it is."""
+    if path.startswith("file:"):
+        path = "/" + path.removeprefix("file:").lstrip("/")
+    return PurePosixPath(path) if "://" in path else Path(path).resolve()
 
 
 def choose_topics(journal: DataFrame, topic: str | None, pattern: str | None) -> DataFrame:

@@ -19,6 +19,16 @@ What is a violation, and what is not:
   that, it is a redelivery, which at-least-once delivery makes after a restart.
 * A message that was received and is not in the journal is *not logged*: the journal has lost it, or
   belongs to another server with another content.
+* A delete (`sow_delete`) is one record for each topic in which it deleted something, all under one
+  bookmark, and none if it deleted nothing. So a delete is a duplicate only within a topic, it is
+  never lost, and it is no hole where an audit log has it. Bookmark subscriptions do not receive it.
+
+Of a journal whose oldest segments were removed, a publish can be judged if its sequence is not
+below those that the journal has of its publisher, or if it was published after the oldest message
+that the journal has. The others are counted as not compared.
+
+What was asked for and could not be compared at all is in `Audit.not_verified`: such an audit is not
+good, although it has found no violation.
 
 Take the journal after the audit logs: what was acknowledged or received in between would seem lost.
 """
@@ -85,7 +95,14 @@ class Violation:
 
 
 PUBLISHES: Final = ("publisher_id", "sequence", "topic", "published_at", "acked_at")
-"""Columns of the audit logs of publishers; `acked_at` is null until the server has it."""
+"""Columns of the audit logs of publishers; `acked_at` is null until the server has it.
+
+The column `is_delete` may say which of them are deletes."""
+
+_NAMED: Final = 10  # subscriptions that a line names
+
+CLOCK_SKEW_S: Final = 1.0
+"""How far the clock of a publisher is expected to be ahead of the server's."""
 
 DELIVERIES: Final = (
     "client",
@@ -128,7 +145,9 @@ class Subscription:
     complete: bool = False
 
     def expected_in(self, journal: DataFrame) -> DataFrame:
-        """The rows of a journal that belong to this subscription."""
+        """The rows of a journal that belong to this subscription: without deletes."""
+        if "command" in journal.columns:
+            journal = journal.where("command <> 'sow_delete'")
         if self.topic is not None:
             journal = journal.where(sf.col("topic") == self.topic)
         if self.topic_pattern is not None:
@@ -146,23 +165,33 @@ class Audit:
         facts: Figures about the journal and the logs, by name.
         tables: `publishers`, and with audit logs `latency`, `latency_by_publisher`,
             `latency_by_subscription`, `lag`.
+        not_verified: What was asked for and could not be compared, a line for each.
     """
 
     counts: dict[Kind, int] = field(default_factory=dict[Kind, int])
     violations: list[Violation] = field(default_factory=list[Violation])
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     tables: dict[str, DataFrame] = field(default_factory=dict[str, DataFrame])
+    not_verified: list[str] = field(default_factory=list[str])
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is wrong."""
-        return not any(self.counts.values())
+        """Whether nothing is wrong, and everything that was asked for could be compared."""
+        return not any(self.counts.values()) and not self.not_verified
+
+    @property
+    def judgement(self) -> str:
+        """The verdict in a word: `good`, `bad`, or `not verified`."""
+        if any(self.counts.values()):
+            return "bad"
+        return "not verified" if self.not_verified else "good"
 
     def verdict(self) -> dict[str, Any]:
         """What a machine needs to know, as plain JSON values."""
         return {
-            "verdict": "good" if self.is_good else "bad",
+            "verdict": self.judgement,
             "violations": {str(kind): count for kind, count in self.counts.items()},
+            "not_verified": self.not_verified,
             "facts": {name: _plain(value) for name, value in self.facts.items()},
         }
 
@@ -230,13 +259,14 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  # any fact
     return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
 
 
-def audit(
+def audit(  # noqa: PLR0913  # each is a fact of its own
     journal: DataFrame,
     *,
     publishes: DataFrame | None = None,
     deliveries: DataFrame | None = None,
     subscriptions: Sequence[Subscription] = (),
     dense: Iterable[str | int] = (),
+    clock_skew_s: float = CLOCK_SKEW_S,
     limit: int = 1000,
 ) -> Audit:
     """Compare a journal with itself and with the audit logs of publishers and subscribers.
@@ -247,6 +277,9 @@ def audit(
         deliveries: The audit logs of subscribers; columns `DELIVERIES`.
         subscriptions: What should have been delivered; nothing is undelivered without it.
         dense: Names or ids of publishers whose sequences have no gaps.
+        clock_skew_s: By how many seconds the clocks of publishers may be ahead of the server's:
+            what they published so soon after the oldest message of a journal may have been removed
+            with what was before it.
         limit: How many violations of each kind are named; all are counted.
 
     Raises:
@@ -254,17 +287,21 @@ def audit(
     """
     check_columns("journal", journal, ("topic", "publisher_id", "sequence", "position"))
     _check_subscriptions(subscriptions, deliveries)
-    result = Audit()
-    publishers = _audit_order(result, journal, limit)
-    _audit_holes(result, journal, publishers, list(map(_signed_id, dense)), limit)
     if publishes is not None:
         check_columns("publishes", publishes, PUBLISHES)
-        _audit_publishes(result, journal, publishes, publishers, limit)
     if deliveries is not None:
         check_columns("deliveries", deliveries, DELIVERIES)
+    if subscriptions:
+        check_columns("journal", journal, ("command",))  # to leave out deletes
+    result = Audit()
+    _audit_order(result, journal, limit)
+    _audit_holes(result, journal, publishes, dense, limit)
+    if publishes is not None:
+        _audit_publishes(result, journal, publishes, clock_skew_s, limit)
+    if deliveries is not None:
         _audit_receipts(result, deliveries, limit)
-        for subscription in subscriptions:
-            _audit_deliveries(result, journal, deliveries, publishers, subscription, limit)
+        for subscription in _seen(result, deliveries, subscriptions):
+            _audit_deliveries(result, journal, deliveries, subscription, limit)
     return result
 
 
@@ -301,8 +338,8 @@ def _signed_id(publisher: str | int) -> int:
 # --- the journal alone ------------------------------------------------------------------------
 
 
-def _audit_order(result: Audit, journal: DataFrame, limit: int) -> pa.Table:
-    """Find duplicates and order breaks; returns what the journal has of each publisher."""
+def _audit_order(result: Audit, journal: DataFrame, limit: int) -> None:
+    """Find duplicates and order breaks, and note what the journal has of each publisher."""
     publishers = kernels.publishers_of(kernels.runs_of(journal)).toArrow()
     result.tables["publishers"] = publishers_table(journal.sparkSession, publishers)
     result.facts |= journal_facts(publishers)
@@ -311,7 +348,6 @@ def _audit_order(result: Audit, journal: DataFrame, limit: int) -> pa.Table:
         intervals = journal.sparkSession.createDataFrame(kernels.suspect_intervals(publishers))
         late = kernels.rows_not_rising(journal, intervals)
         result.add_each(_classify_late(journal, late.persist()), limit)
-    return publishers
 
 
 def publishers_table(spark: SparkSession, publishers: pa.Table) -> DataFrame:
@@ -338,17 +374,32 @@ def only_row(aggregate: DataFrame) -> dict[str, Any]:
 
 def _classify_late(journal: DataFrame, late: DataFrame) -> DataFrame:
     """Tell the rows that the journal has before from those that come too late."""
-    keys = late.select("publisher_id", "sequence").distinct()
+    bookmark = ("publisher_id", "sequence")
+    keys = late.select(*bookmark).distinct()
+    has_command = "command" in journal.columns
+    is_delete = sf.col("command") == "sow_delete" if has_command else sf.lit(False)
+    same_bookmark = Window.partitionBy(*bookmark)
     first = (
-        journal.select("publisher_id", "sequence", "position")
-        .join(sf.broadcast(keys), ["publisher_id", "sequence"], "left_semi")
-        .groupBy("publisher_id", "sequence")
-        .agg(sf.min("position").alias("first_at"))
+        journal.select(*bookmark, "position", "topic", is_delete.alias("is_delete"))
+        .join(sf.broadcast(keys), [*bookmark], "left_semi")
+        .withColumns(
+            {
+                "first_at": sf.min("position").over(same_bookmark),
+                "first_of_topic": sf.min("position").over(Window.partitionBy(*bookmark, "topic")),
+                "only_deletes": sf.every("is_delete").over(same_bookmark),
+            }
+        )
+        .select(*bookmark, "position", "first_at", "first_of_topic", "only_deletes")
     )
     is_again = sf.col("position") > sf.col("first_at")
     before = sf.concat(sf.lit("logged before at position "), "first_at")
     after = sf.concat(sf.lit("logged after sequence "), "highest_before")
-    return late.join(sf.broadcast(first), ["publisher_id", "sequence"]).select(
+    # A delete on several topics is one record for each of them under one bookmark.
+    is_part_of_delete = sf.expr(
+        "only_deletes AND position = first_of_topic AND position > first_at"
+    )
+    known = late.join(sf.broadcast(first), [*bookmark, "position"]).where(~is_part_of_delete)
+    return known.select(
         *late.columns,
         sf.when(is_again, sf.lit(Kind.DUPLICATE)).otherwise(sf.lit(Kind.ORDER_BREAK)).alias("kind"),
         sf.when(is_again, before).otherwise(after).alias("detail"),
@@ -356,23 +407,37 @@ def _classify_late(journal: DataFrame, late: DataFrame) -> DataFrame:
 
 
 def _audit_holes(
-    result: Audit, journal: DataFrame, publishers: pa.Table, dense: Sequence[int], limit: int
+    result: Audit,
+    journal: DataFrame,
+    publishes: DataFrame | None,
+    dense: Iterable[str | int],
+    limit: int,
 ) -> None:
     """Name the first sequence of each hole of publishers that number without gaps."""
-    if not dense:
+    names = {_signed_id(each): each for each in dense}
+    if not names:
         return
     result.counts[Kind.HOLE] = 0
-    names = ("publisher_id", "first_sequence", "last_sequence", "rows", "suspect_runs")
+    publishers = result.tables["publishers"].where(sf.col("publisher_id").isin(*names)).collect()
+    logged = {row["publisher_id"] for row in publishers}
+    result.not_verified += [
+        f"the journal has no message of the publisher {name!r}, which is said to have no gaps"
+        for publisher, name in names.items()
+        if publisher not in logged
+    ]
     gaps = [
-        publisher
-        for publisher, first, last, rows, suspects in zip(
-            *(publishers[name].to_pylist() for name in names), strict=True
-        )
-        if publisher in dense and (last - first + 1 > rows or suspects)
+        row["publisher_id"]
+        for row in publishers
+        if row["last_sequence"] - row["first_sequence"] + 1 > row["rows"] or row["suspect_runs"]
     ]
     if not gaps:
         return
-    rows = journal.where(sf.col("publisher_id").isin(gaps))
+    rows = journal.select("publisher_id", "sequence", "position")
+    if publishes is not None and "is_delete" in publishes.columns:
+        # A delete that deleted nothing has a number and no record.
+        deletes = publishes.where("is_delete").select("publisher_id", "sequence")
+        rows = rows.unionByName(deletes, allowMissingColumns=True)
+    rows = rows.where(sf.col("publisher_id").isin(gaps))
     by_sequence = Window.partitionBy("publisher_id").orderBy("sequence")
     holes = (
         rows.withColumn("before", sf.lag("sequence").over(by_sequence))
@@ -392,26 +457,46 @@ def _audit_holes(
 
 
 def _audit_publishes(
-    result: Audit, journal: DataFrame, publishes: DataFrame, publishers: pa.Table, limit: int
+    result: Audit, journal: DataFrame, publishes: DataFrame, clock_skew_s: float, limit: int
 ) -> None:
+    knows_deletes = "is_delete" in publishes.columns
+    is_delete = sf.coalesce(sf.col("is_delete"), sf.lit(False)) if knows_deletes else sf.lit(False)
+    judged = _with_comparable(result, journal, publishes, clock_skew_s)
+    judged = judged.withColumn("is_delete", is_delete)
+    is_acked = sf.col("acked_at").isNotNull()
     totals = (
-        publishes.groupBy("publisher_id")
-        .agg(sf.count("*").alias("published"), sf.count("acked_at").alias("acknowledged"))
+        judged.groupBy("publisher_id")
+        .agg(
+            sf.count("*").alias("published"),
+            sf.count("acked_at").alias("acknowledged"),
+            sf.count_if("is_delete").alias("deletes"),
+            sf.count_if(is_acked & ~sf.col("is_comparable")).alias("not_compared"),
+        )
         .toArrow()
     )
-    published, acknowledged = (
-        pc.sum(totals[name]).as_py() or 0 for name in ("published", "acknowledged")
-    )
-    result.facts |= {"published": published, "acknowledged": acknowledged}
-    result.facts["in_flight"] = published - acknowledged
-    acked = publishes.where("acked_at IS NOT NULL")
-    checkable = _not_removed(result, acked, publishers)
-    logged = journal.select("publisher_id", "sequence")
+    names = ("published", "acknowledged", "deletes", "not_compared")
+    counts: dict[str, int] = {name: pc.sum(totals[name]).as_py() or 0 for name in names}
+    result.facts |= counts
+    result.facts["in_flight"] = counts["published"] - counts["acknowledged"]
+    result.counts[Kind.LOST] = 0
+    if not counts["published"]:
+        result.not_verified.append("the audit logs of publishers have no publish")
+        return
+    if 0 < counts["acknowledged"] == counts["not_compared"]:
+        result.not_verified.append(
+            f"none of the {counts['acknowledged']} acknowledged publishes could be compared: they "
+            "are from before the oldest message of the journal, of which segments were removed"
+        )
+    # Whether a delete has a record depends on what it found, so it cannot be told to be lost.
+    comparable = judged.where(is_acked & sf.expr("is_comparable AND NOT is_delete"))
+    logged = journal
+    if knows_deletes and "command" in journal.columns:
+        logged = journal.where("command <> 'sow_delete'")
     # The journal has messages of publishers without an audit log; these are not compared.
     audited = journal.sparkSession.createDataFrame(totals.select(["publisher_id"]))
+    logged = logged.select("publisher_id", "sequence")
     logged = logged.join(sf.broadcast(audited), "publisher_id", "left_semi")
-    result.counts[Kind.LOST] = 0
-    differ = kernels.differences(checkable, logged)
+    differ = kernels.differences(comparable, logged)
     if differ is not None:
         result.add(
             Kind.LOST,
@@ -421,18 +506,64 @@ def _audit_publishes(
         )
 
 
-def _not_removed(result: Audit, rows: DataFrame, publishers: pa.Table) -> DataFrame:
-    """Those of `rows` that the journal would still have: its oldest segments may be removed."""
-    if result.facts["first_position"] in {None, 1}:
-        return rows
-    chosen = publishers.select(["publisher_id", "first_sequence"])
-    edges = sf.broadcast(rows.sparkSession.createDataFrame(chosen))
+def _with_comparable(
+    result: Audit, journal: DataFrame, publishes: DataFrame, clock_skew_s: float
+) -> DataFrame:
+    """Publishes with `is_comparable`: whether the journal has not removed them.
+
+    What is published is logged later: so what was published after the oldest message that is left
+    was not removed, nor was anything that follows a message that is left of the same publisher.
+    """
+    if not _is_truncated(result):
+        return publishes.withColumn("is_comparable", sf.lit(True))
+    check_columns("journal", journal, ("timestamp",))
+    oldest = (
+        journal.where(sf.col("position") == result.facts["first_position"])
+        .select(sf.unix_micros("timestamp").alias("at"))
+        .head()
+    )
+    since_us = (0 if oldest is None else oldest["at"]) + round(clock_skew_s * 1e6)
+    edges = result.tables["publishers"].select("publisher_id", "first_sequence")
+    is_later = sf.coalesce(sf.expr("sequence >= first_sequence"), sf.lit(False))
     return (
-        rows.join(edges, "publisher_id").where("sequence >= first_sequence").drop("first_sequence")
+        publishes.join(sf.broadcast(edges), "publisher_id", "left")
+        .withColumn("is_comparable", is_later | (sf.unix_micros("published_at") > since_us))
+        .drop("first_sequence")
     )
 
 
+def _is_truncated(result: Audit) -> bool:
+    """Whether the journal does not have its beginning: its oldest segments may be removed."""
+    return result.facts["first_position"] not in {None, 1}
+
+
 # --- subscribers ------------------------------------------------------------------------------
+
+
+def _seen(
+    result: Audit, deliveries: DataFrame, subscriptions: Sequence[Subscription]
+) -> list[Subscription]:
+    """Those that an audit log has; of the others it is noted that nothing could be compared."""
+    if not result.facts["received"]:
+        result.not_verified.append("the audit logs of subscribers have no delivery")
+        return []
+    if not subscriptions:
+        return []
+    pairs = deliveries.select("client", "sub_id").distinct().collect()
+    names = sorted((row["client"], row["sub_id"]) for row in pairs)
+    found: list[Subscription] = []
+    for each in subscriptions:
+        if any(each.sub_id == sub_id and each.client in {None, client} for client, sub_id in names):
+            found.append(each)
+            continue
+        whose = "" if each.client is None else f" of {each.client!r}"
+        known = ", ".join(f"{sub_id!r} of {client!r}" for client, sub_id in names[:_NAMED])
+        more = ", ..." if len(names) > _NAMED else ""
+        result.not_verified.append(
+            "the audit logs of subscribers have no delivery to the subscription "
+            f"{each.sub_id!r}{whose}; they have: {known}{more}"
+        )
+    return found
 
 
 def _audit_receipts(result: Audit, deliveries: DataFrame, limit: int) -> None:
@@ -495,7 +626,6 @@ def _audit_deliveries(
     result: Audit,
     journal: DataFrame,
     deliveries: DataFrame,
-    publishers: pa.Table,
     subscription: Subscription,
     limit: int,
 ) -> None:
@@ -509,11 +639,11 @@ def _audit_deliveries(
         .agg(sf.min("received_at").alias("timestamp"))
         .persist()
     )
-    expected = _expected(journal, distinct, subscription)
+    expected = _expected(result, journal, distinct, subscription)
     result.counts.setdefault(Kind.NOT_LOGGED, 0)
     if not subscription.conflated:
         result.counts.setdefault(Kind.UNDELIVERED, 0)
-    differ = kernels.differences(expected, _not_removed(result, distinct, publishers), "client")
+    differ = kernels.differences(expected, _not_removed(result, distinct), "client")
     if differ is None:
         return
     sub_id = sf.lit(subscription.sub_id)
@@ -527,7 +657,18 @@ def _audit_deliveries(
         result.add(Kind.UNDELIVERED, missing, detail, limit=limit)
 
 
-def _expected(journal: DataFrame, received: DataFrame, subscription: Subscription) -> DataFrame:
+def _not_removed(result: Audit, received: DataFrame) -> DataFrame:
+    """What the journal would still have, by sequence: a replay makes times of receipt late."""
+    if not _is_truncated(result):
+        return received
+    edges = sf.broadcast(result.tables["publishers"].select("publisher_id", "first_sequence"))
+    joined = received.join(edges, "publisher_id").where("sequence >= first_sequence")
+    return joined.drop("first_sequence")
+
+
+def _expected(
+    result: Audit, journal: DataFrame, received: DataFrame, subscription: Subscription
+) -> DataFrame:
     """The rows of the journal that each client of a subscription must have received."""
     ends = received.groupBy("client", "publisher_id").agg(
         sf.min("sequence").alias("lowest"), sf.max("sequence").alias("highest")
@@ -543,17 +684,20 @@ def _expected(journal: DataFrame, received: DataFrame, subscription: Subscriptio
         chosen = rows.join(sf.broadcast(edges), "publisher_id")
         return chosen.where("sequence BETWEEN lowest AND highest").select("client", *columns)
     # From the first message that a client has received, whoever published it.
-    clients = (
+    first = sf.broadcast(edges.select("client", "publisher_id", sf.col("lowest").alias("sequence")))
+    begins = (
         journal.select("publisher_id", "sequence", "position")
-        .join(
-            sf.broadcast(
-                edges.select("client", "publisher_id", sf.col("lowest").alias("sequence"))
-            ),
-            ["publisher_id", "sequence"],
-        )
-        .groupBy("client")
-        .agg(sf.min("position").alias("from_position"))
+        .join(first, ["publisher_id", "sequence"])
+        .select("client", "position")
     )
+    if _is_truncated(result):
+        # A client whose first message was removed must have received all that is left.
+        kept = result.tables["publishers"].select("publisher_id", "first_sequence")
+        is_removed = sf.coalesce(sf.expr("lowest < first_sequence"), sf.lit(True))
+        removed = edges.join(sf.broadcast(kept), "publisher_id", "left").where(is_removed)
+        position = sf.lit(result.facts["first_position"]).alias("position")
+        begins = begins.unionByName(removed.select("client", position))
+    clients = begins.groupBy("client").agg(sf.min("position").alias("from_position"))
     return rows.join(sf.broadcast(clients), sf.col("position") >= sf.col("from_position")).select(
         "client", *columns
     )

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -60,8 +62,13 @@ def export(
         path: The directory, on any file system of the cluster.
         partitions: How many tasks write; `spark.sql.shuffle.partitions` by default.
         mode: `errorifexists`, `append` or `overwrite`.
+
+    Raises:
+        UsageError: A column is missing, or `overwrite` would remove what no export has written.
     """
     check_columns("journal", journal, ("topic", "position", "timestamp"))
+    if mode == "overwrite":
+        check_replaceable(path)
     spark = journal.sparkSession
     count = partitions or int(str(spark.conf.get("spark.sql.shuffle.partitions")))
     salt = sf.floor(sf.col("position") / POSITIONS_PER_SALT)
@@ -71,6 +78,47 @@ def export(
     ordered = dated.repartitionById(count, task).sortWithinPartitions("date", "topic", "position")
     writer = ordered.write.mode(mode).option("compression", "zstd")
     writer.partitionBy("date", "topic").parquet(path)
+
+
+def check_replaceable(path: str) -> None:
+    """Check that a directory of this machine has nothing but an export: `overwrite` removes all.
+
+    Apache Spark would remove any directory, also that of the broker whose journal is exported, or
+    one above it, and then fail or write what it has read until then.
+
+    Args:
+        path: The directory. One of another file system cannot be checked.
+
+    Raises:
+        UsageError: It has something else.
+    """
+    folder = local_path(path)
+    if folder is None or not folder.exists():
+        return
+    names = [each.name for each in folder.iterdir()] if folder.is_dir() else [folder.name]
+    others = sorted(each for each in names if not each.startswith(("date=", "_", ".")))
+    if others:
+        raise UsageError(
+            f"{path}: it has {others[0]}, which no export has written, and overwriting removes "
+            "everything there: give another directory"
+        )
+
+
+def local_path(path: str) -> Path | None:
+    """The directory of this machine that an address names, `None` for other file systems."""
+    if path.startswith("file:"):
+        return Path("/" + path.removeprefix("file:").lstrip("/"))
+    return None if "://" in path else Path(path)
+
+
+def count_exported(spark: SparkSession, path: str) -> int:
+    """How many messages an export has, from the ends of its files; 0 where there is none."""
+    try:
+        return read_export(spark, path).count()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return 0
 
 
 def read_export(spark: SparkSession, path: str) -> DataFrame:

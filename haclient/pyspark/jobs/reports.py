@@ -88,7 +88,8 @@ def write_report(
         The contents of `verdict.json`.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    location = tables or (directory.absolute() / "tables").as_uri()
+    # Hadoop takes what follows the scheme as it is: an encoded blank would be another directory.
+    location = tables or f"file://{directory.absolute() / 'tables'}"
     _write_tables(result, location)
     shown = {name: _rows(result, name) for name in result.tables}
     page = render(result, shown, title=title).encode()
@@ -170,10 +171,18 @@ def _verdict_section(result: Audit) -> str:
             '<div class="verdict good"><strong>Good.</strong> No violation was found.</div>'
             f'<p class="note">Looked for: {escape(checked)}.</p>'
         )
+    reasons = "".join(f"<li>{escape(each)}</li>" for each in result.not_verified)
+    gaps = f'<p class="note">Not compared:</p><ul>{reasons}</ul>' if reasons else ""
+    if not total:
+        return (
+            '<div class="verdict bad"><strong>Not verified.</strong> No violation was found, but '
+            f"not everything could be compared.</div>{gaps}"
+        )
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.counts.items() if count)
     noun = "violation" if total == 1 else "violations"
     return (
         f'<div class="verdict bad"><strong>Bad.</strong> {total:,} {noun}: {escape(kinds)}.</div>'
+        + gaps
     )
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from pyspark.sql import Row
 
 from haclient.cli.app import run
+from haclient.cli.pyspark.commands import _lines
 from haclient.pyspark.jobs.history import export
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 from haclient.stores import LoggedBookmarkStore
@@ -145,11 +148,51 @@ def test_an_export_of_an_export_has_the_chosen_messages(
     done = haclient("export", source, target, "--until", until, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"directory": target, "messages": 2}
+    more = haclient("export", source, target, "--since", until, "--mode", "append", "--json")
+    assert json.loads(more.stdout) == {"directory": target, "messages": 4}
     again = haclient("export", source, target)
     assert again.returncode == 2
     assert again.stderr == (
         f"haclient: error: {target}: it exists; give another directory, or --mode\n"
     )
+
+
+@pytest.mark.parametrize("mode", ["errorifexists", "append", "overwrite"])
+@pytest.mark.parametrize("target", ["broker", "", "broker/out", "link", "file:"])
+def test_an_export_is_not_written_over_the_journal_that_it_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str, target: str
+) -> None:
+    journal = tmp_path / "broker"
+    journal.mkdir()
+    (journal / "journal.00000001").touch()
+    (tmp_path / "link").symlink_to(journal)
+    written = f"file://{journal}" if target == "file:" else str(tmp_path / target)
+    assert run(["pyspark", "export", str(journal), written, "--mode", mode]) == 2
+    assert capsys.readouterr().err == (
+        f"haclient: error: {written}: it is, or is in, or has {journal}, which is read: "
+        "give a directory beside it\n"
+    )
+    assert [each.name for each in journal.iterdir()] == ["journal.00000001"]
+
+
+def test_times_are_printed_of_utc_also_where_an_hour_comes_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = datetime(2026, 11, 1, 5, 30, tzinfo=UTC)
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        # As PySpark hands them out: of the local zone, without saying so.
+        rows = [
+            Row(
+                topic="t", bookmark="7|1|", sow_key=None, correlation_id=None, data=b"x",
+                timestamp=datetime.fromtimestamp(first.timestamp() + 3600 * hours),  # noqa: DTZ006
+            )
+            for hours in (0, 1)
+        ]  # fmt: skip
+        printed = [json.loads(line)["timestamp"] for line in _lines(rows, as_json=True)]
+    time.tzset()
+    assert printed == ["2026-11-01T05:30:00Z", "2026-11-01T06:30:00Z"]
 
 
 def test_the_fleet_report_has_a_line_for_each_store(haclient: Haclient, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 START = datetime(2026, 1, 31, 9, 30, tzinfo=UTC)
-ALICE, BOB = publisher_id("alice"), publisher_id("bob")
+ALICE, BOB, CAROL = map(publisher_id, ("alice", "bob", "carol"))
 assert ALICE > 2**63 or BOB > 2**63  # an id that is negative as a BIGINT is among them
 
 Message = tuple[int, int, str]  # publisher, sequence, topic
@@ -35,8 +35,13 @@ def at(seconds: float) -> datetime:
 
 
 def journal_of(
-    spark: SparkSession, messages: Iterable[Message], *, first_position: int = 1
+    spark: SparkSession,
+    messages: Iterable[Message],
+    *,
+    first_position: int = 1,
+    deletes: Collection[tuple[int, int]] = (),
 ) -> DataFrame:
+    """The rows of a journal; `deletes` are the publishers and sequences that are deletes."""
     rows = [
         (
             topic,
@@ -45,7 +50,7 @@ def journal_of(
             sequence,
             position,
             at(position),
-            "publish",
+            "sow_delete" if (publisher, sequence) in deletes else "publish",
             None,
             None,
             b'{"id": %d}' % sequence,
@@ -56,7 +61,11 @@ def journal_of(
 
 
 def publishes_of(
-    spark: SparkSession, messages: Iterable[Message], *, unacked: Iterable[Message] = ()
+    spark: SparkSession,
+    messages: Iterable[Message],
+    *,
+    unacked: Iterable[Message] = (),
+    deletes: Collection[tuple[int, int]] = (),
 ) -> DataFrame:
     """Each was published half a second before it was logged, and acknowledged just after."""
     pending = set(unacked)
@@ -67,12 +76,13 @@ def publishes_of(
             topic,
             at(n - 0.5),
             None if (publisher, sequence, topic) in pending else at(n + 0.25),
+            (publisher, sequence) in deletes,
         )
         for n, (publisher, sequence, topic) in enumerate(messages, 1)
     ]
     ddl = (
         "publisher_id BIGINT, sequence BIGINT, topic STRING, published_at TIMESTAMP, "
-        "acked_at TIMESTAMP"
+        "acked_at TIMESTAMP, is_delete BOOLEAN"
     )
     return spark.createDataFrame(rows, ddl)
 
@@ -117,7 +127,7 @@ def test_a_healthy_journal_is_good(spark: SparkSession) -> None:
 
 
 def test_an_empty_journal_is_good(spark: SparkSession) -> None:
-    empty = audit(journal_of(spark, []), dense=["alice"])
+    empty = audit(journal_of(spark, []))
     assert (empty.is_good, empty.facts["messages"]) == (True, 0)
 
 
@@ -188,6 +198,88 @@ def test_what_was_removed_with_old_segments_is_not_lost(spark: SparkSession) -> 
     assert audit(kept, publishes=publishes).is_good
     holed = journal_of(spark, messages[50:100] + messages[101:], first_position=51)
     assert found(audit(holed, publishes=publishes)) == [(Kind.LOST, f"{ALICE}|51|")]
+
+
+def test_what_was_published_after_the_oldest_message_is_lost_whoever_published_it(
+    spark: SparkSession,
+) -> None:
+    messages = healthy()
+    late = [*messages]
+    late[60] = (CAROL, 1, "orders")  # in place of alice 31, and nothing of carol is logged
+    lost = {messages[50], messages[52], messages[54], late[60]}  # alice 26 to 28, and carol
+    kept = [each for each in late[50:] if each not in lost]
+    received = [each for each in late if each != late[90]]
+    result = audit(
+        journal_of(spark, kept, first_position=51),
+        publishes=publishes_of(spark, late),
+        deliveries=deliveries_of(spark, received),
+        subscriptions=[Subscription(sub_id="s1", complete=True)],
+    )
+    # Alice 26 was published at most a second after the oldest message, or before it: nothing is
+    # said of it. What the journal has is expected, though the first received ones were removed.
+    assert found(result) == sorted(
+        [
+            (Kind.LOST, f"{ALICE}|27|"),
+            (Kind.LOST, f"{ALICE}|28|"),
+            (Kind.LOST, f"{CAROL}|1|"),
+            (Kind.UNDELIVERED, f"{ALICE}|46|"),
+        ]
+    )
+    assert result.facts["not_compared"] == 51
+
+
+def test_a_delete_is_a_record_for_each_topic_or_none_and_is_not_delivered(
+    spark: SparkSession,
+) -> None:
+    both, repeated, nothing = (ALICE, 11), (ALICE, 12), (ALICE, 13)
+    messages = [(ALICE, n, "orders") for n in range(1, 21)]
+    logged: list[Message] = []
+    for each in messages:
+        if each[:2] == both:  # one delete on two topics
+            logged += [each, (*both, "prices")]
+        elif each[:2] == repeated:
+            logged += [each, each]
+        elif each[:2] != nothing:  # it deleted nothing: it is acknowledged and not logged
+            logged.append(each)
+    logged += [(ALICE, 20, "prices")]  # a publish has one topic
+    deletes = {both, repeated, nothing}
+    result = audit(
+        journal_of(spark, logged, deletes=deletes),
+        publishes=publishes_of(spark, messages, deletes=deletes),
+        deliveries=deliveries_of(spark, [each for each in messages if each[:2] not in deletes]),
+        subscriptions=[Subscription(sub_id="s1", topic="orders")],
+        dense=["alice"],
+    )
+    assert [(each.kind, each.bookmark, each.position) for each in result.violations] == [
+        (Kind.DUPLICATE, f"{ALICE}|12|", 14),
+        (Kind.DUPLICATE, f"{ALICE}|20|", 22),
+    ]
+    assert result.facts["deletes"] == 3
+
+
+def test_what_could_not_be_compared_is_not_good(spark: SparkSession) -> None:
+    result = audit(
+        journal_of(spark, healthy()),
+        publishes=publishes_of(spark, []),
+        deliveries=deliveries_of(spark, healthy()),
+        subscriptions=[
+            Subscription(sub_id="s1"),
+            Subscription(sub_id="misspelt", topic="orders", complete=True),
+            Subscription(sub_id="s1", client="other desk"),
+        ],
+        dense=["alice", "misspelt"],
+    )
+    assert not any(result.counts.values())
+    assert not result.is_good
+    verdict = result.verdict()
+    assert verdict["verdict"] == "not verified"
+    nobody = "the audit logs of subscribers have no delivery to the subscription"
+    assert verdict["not_verified"] == [
+        "the journal has no message of the publisher 'misspelt', which is said to have no gaps",
+        "the audit logs of publishers have no publish",
+        f"{nobody} 'misspelt'; they have: 's1' of 'desk'",
+        f"{nobody} 's1' of 'other desk'; they have: 's1' of 'desk'",
+    ]
 
 
 def test_an_undelivered_message_is_named_with_subscription_and_topic(spark: SparkSession) -> None:

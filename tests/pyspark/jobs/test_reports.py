@@ -91,6 +91,16 @@ def test_a_bad_page_names_every_violation_with_its_message() -> None:
     assert "1,234,567" in page.text
 
 
+def test_a_page_names_what_could_not_be_compared() -> None:
+    reasons = ["no delivery to 's1'", EVIL]
+    for result, verdict in ((Audit(), "Not verified. No violation was found"), (bad(), "Bad. 1")):
+        result.not_verified = reasons
+        page = Page(render(result, {}, title="Nightly"))
+        assert verdict in page.text
+        assert "Good." not in page.text
+        assert all(reason in page.text for reason in reasons)
+
+
 def test_a_page_needs_nothing_but_itself_and_escapes_every_text() -> None:
     rows: Rows = [{"stage": EVIL, "start": START, "p50": 1.0, "p95": 2.0, "p99": 3.0, "max": 4.0}]
     lag: Rows = [
@@ -154,7 +164,7 @@ def test_a_report_is_a_page_tables_and_a_verdict_that_names_the_page(
     publishers = [(n, n, 1, n, 1, n, 0, False) for n in range(1, 400)]
     result.tables["publishers"] = spark.createDataFrame(publishers, ddl)
     result.facts["until"] = START + timedelta(hours=1)
-    folder = tmp_path / "new" / "report"
+    folder = tmp_path / "new" / "my report 100%25"
     returned = write_report(result, folder, title="Nightly")
     verdict = json.loads((folder / "verdict.json").read_text())
     assert verdict == returned
