@@ -396,9 +396,15 @@ def differences(
         for each in (left, right)
     )
     exact = [*names, "sequence"]
-    theirs = others.select(*exact, sf.col("content").alias("other_content"))
+
+    def contents(rows: DataFrame, name: str) -> DataFrame:
+        # A delete on several topics is several records under one bookmark: all are compared.
+        return rows.groupBy(*exact).agg(sf.sort_array(sf.collect_set("content")).alias(name))
+
+    both = contents(mine, "contents").join(contents(others, "other_contents"), exact)
+    changed = both.where("contents <> other_contents").select(*exact)
     return Differences(
         mine.join(others.select(*exact), exact, "left_anti"),
         others.join(mine.select(*exact), exact, "left_anti"),
-        mine.join(theirs, exact).where("content <> other_content"),
+        mine.join(changed, exact, "left_semi"),
     )

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
 from haclient.pyspark.jobs.audit import Audit, Kind
@@ -92,6 +93,20 @@ def test_other_content_under_the_same_bookmark_is_named(spark: SparkSession) -> 
         (Kind.CONTENT, "0|9|", "A and B hold different messages under this bookmark")
     ]
     assert reconcile(*frames, content=False).is_good
+
+
+def test_a_delete_on_two_topics_is_compared_with_all_its_records(spark: SparkSession) -> None:
+    log = messages(9)
+    kept = journal_of(spark, log)
+    second = kept.where("sequence = 2 AND publisher_id = 0").withColumns(
+        {"topic": sf.lit("u"), "position": sf.lit(10).cast("BIGINT")}
+    )
+    left = kept.unionByName(second)
+    changed = [(p, s, "other" if (p, s) == (1, 2) else d) for p, s, d in log]
+    result = reconcile(left, journal_of(spark, changed).unionByName(second))
+    assert found(result) == [
+        (Kind.CONTENT, "1|2|", "left and right hold different messages under this bookmark")
+    ]
 
 
 def test_a_missing_message_does_not_hide_other_content_beside_it(spark: SparkSession) -> None:
