@@ -186,7 +186,7 @@ def test_times_are_printed_of_utc_also_where_an_hour_comes_twice(
         rows = [
             Row(
                 topic="t", bookmark="7|1|", sow_key=None, correlation_id=None, data=b"x",
-                timestamp=datetime.fromtimestamp(first.timestamp() + 3600 * hours),  # noqa: DTZ006
+                timestamp=datetime.fromtimestamp(first.timestamp() + 3600 * hours),  # noqa: DTZ006 - local, as PySpark gives it
             )
             for hours in (0, 1)
         ]  # fmt: skip
