@@ -219,7 +219,9 @@ class BrokerServer:
         module = "haclient_fake_server.journal.parquet"
         command = [sys.executable, "-m", module, str(self._config.data_dir)]
         while True:
-            done = await trio.run_process(command, check=False, capture_stderr=True)
+            done = await trio.run_process(
+                command, check=False, capture_stderr=True, deliver_cancel=_kill
+            )
             if done.returncode:
                 lines = done.stderr.decode(errors="replace").splitlines()
                 reason = lines[-1] if lines else f"exit code {done.returncode}"
@@ -258,6 +260,11 @@ class BrokerServer:
             self._progress_file.close()
         if isinstance(self._journal, JournalFiles):
             self._journal.close()  # last: it holds the lock of the directory
+
+
+async def _kill(process: trio.Process) -> None:
+    """End an export; at any moment it leaves whole files or none."""
+    process.kill()
 
 
 async def serve(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -318,6 +319,27 @@ async def test_a_broker_exports_while_it_runs_and_what_it_finds_at_its_start(
     assert table["sequence"].to_pylist()[:3] == [1, 2, 3]
     assert set(table["bookmark"].to_pylist()) >= {f"{publisher_id('pubber')}|1|"}
     assert table["sow_key"].null_count == 0
+
+
+def child(words: str) -> int | None:
+    """The id of a child of this process whose command has these words."""
+    for children in Path("/proc/self/task").glob("*/children"):
+        for pid in children.read_text("ascii").split():
+            if words in Path(f"/proc/{pid}/cmdline").read_text("utf-8"):
+                return int(pid)
+    return None
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="not applicable: no /proc")
+async def test_a_broker_ends_although_its_export_does_not(tmp_path: Path) -> None:
+    seal(tmp_path, write_journal(tmp_path))
+    with trio.fail_after(60):
+        async with running_broker(BrokerConfig(data_dir=tmp_path, parquet=True)):
+            while (pid := child(MODULE)) is None:
+                await trio.lowlevel.checkpoint()
+            os.kill(pid, signal.SIGSTOP)  # it takes no other signal in now, except SIGKILL
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 async def test_a_broker_whose_export_fails_goes_on_and_says_why(
