@@ -76,7 +76,7 @@ def test_all_of_a_topic_is_read_in_the_order_of_the_log(broker: BrokerThread) ->
         ({"topic": "trades.eu"}, 50),
         ({"topic": "tradesXeu"}, 0),
         ({"topicPattern": "^trades"}, 50),
-        ({"topicPattern": "rade"}, 50),
+        ({"topicPattern": "rades"}, 50),
         ({"topicPattern": ".*"}, 170),
         ({"topic": "orders", "filter": "/id < 10"}, 10),
         ({"topic": "orders", "startingBookmark": "NOW"}, 0),
@@ -104,7 +104,7 @@ def test_a_range_is_chosen_by_options(
 @pytest.mark.row("SB7")
 @pytest.mark.parametrize("mode", ["position", "vector"])
 def test_a_range_is_cut_into_equal_parts(broker: BrokerThread, mode: str) -> None:
-    found = read(reader(broker, topicPattern="^[ot]", minPartitions="4", offsetMode=mode))
+    found = read(reader(broker, topicPattern="^(orders|trades)", minPartitions="4", offsetMode=mode))
     assert [len(part) for part in found] == [38, 38, 38, 36]
     assert list(chain.from_iterable(found)) == ROWS + ROWS[:50]
 
