@@ -25,7 +25,8 @@ offset  bytes  meaning
 ===============  ======================================================================
 kind             payload
 ===============  ======================================================================
-1 session        JSON: version, client, publisher_id, session; begins a segment, and each run
+1 session        JSON: version, client, publisher_id, session, boot (the machine's boot id in
+                 hex); begins a segment, and each run
 2 name           UTF-8 of a topic or sub id; names count from 0 within a segment
 3 published      sequences u64[n], times i64[n], names of topics u32[n]
 4 acknowledged   u64: everything up to this sequence is persisted
@@ -37,8 +38,12 @@ kind             payload
 ===============  ======================================================================
 
 A number is the bookmark store's name for one delivery within a session. A checksum continues that
-of the block before, so that after a torn write nothing old is taken for new; reading a segment
-ends at the first block that does not match, and the next session overwrites it.
+of the block before, so that after a torn write nothing old is taken for new. Reading ends at the
+first block that is not whole, as `disk.checksummed_log` has it. If nothing follows, it is the torn
+tail of a killed process, which the next session clears. If a whole block follows, or a segment, it
+is damage, and an error: an audit of the rest would call good what it cannot see. Only a session
+after a restart of the machine takes it for what a loss of power has left, and clears it with a
+warning, since nothing is synced.
 
 Deliveries are written before the application sees them, in one write for each chunk that the socket
 gave. Publishes and discards are collected: a killed process loses the last ones of them, less than
@@ -60,14 +65,15 @@ import struct
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Collection, Iterator, Sequence
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from threading import RLock
 from typing import Final, NamedTuple
 
+from haclient_stores.disk.checksummed_log import clear_tail
 from haclient_stores.disk.files import Disk, File, RealDisk
-from haclient_stores.errors import StoreError, UsageError
+from haclient_stores.errors import StoreCorrupt, StoreError, UsageError
 
 __all__ = ["AuditLog", "AuditLogReader", "DeliveryRecord", "PublishRecord"]
 
@@ -150,23 +156,48 @@ class AuditLog:
 
         Raises:
             UsageError: Another client writes this log.
-            StoreError: A segment is of a newer version, or cannot be read.
+            StoreCorrupt: The last segment is damaged before its end. Nothing is written.
+            StoreError: The last segment cannot be read.
         """
         if self._file is not None:
             raise UsageError(f"{self.path}: an audit log belongs to one client at a time")
+        boot = self._disk.boot_id().hex()
         facts = {
             "version": VERSION,
             "client": client_name,
             "publisher_id": publisher_id,
             "session": f"{now_us}-{self._disk.process_id()}",
+            "boot": boot,
         }
         self._session = json.dumps(facts).encode()
         numbers = _segment_numbers(self._disk, self.path)
         self._number = numbers[-1] if numbers else 1
-        self._file = self._disk.open(_segment(self.path, self._number), create=True)
-        for block in _blocks(self._file):  # to its end, where this session continues
-            self._end, self._crc = block.end, block.crc
+        file = self._disk.open(_segment(self.path, self._number), create=True)
+        try:
+            self._find_end(file, boot)
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
         self._write(_SESSION, self._session, 1, now_us)
+
+    def _find_end(self, file: File, boot: str) -> None:
+        """Find where this session continues, and clear what is behind that."""
+        last_boot = boot
+        try:
+            for block in _blocks(file):
+                self._end, self._crc = block.end, block.crc
+                if block.kind == _SESSION:
+                    last_boot = json.loads(block.payload).get("boot", boot)
+        except StoreCorrupt as damage:
+            # Only a loss of power takes a block and leaves one that was written after it.
+            if last_boot == boot or not int(boot, 16):
+                raise
+            what = "%s: byte %d: %s: not on disk when the machine stopped, and cut with the rest"
+            _logger.warning(what, damage.path, damage.offset, damage.what)
+        if self._end < (size := file.size()):
+            # A block that was left behind the end would show later that the end is damage.
+            clear_tail(file, self._end, size)
 
     def close(self) -> None:
         """Write what is collected and release the log; calling it again does nothing."""
@@ -414,6 +445,7 @@ class AuditLogReader:
         """The publishes; each comes when it is acknowledged or refused, the others at the end.
 
         Raises:
+            StoreCorrupt: A segment is damaged before its end.
             StoreError: A segment is of a newer version, or cannot be read.
         """
         waiting: dict[tuple[str, int], _OpenPublishes] = {}
@@ -444,6 +476,7 @@ class AuditLogReader:
         """The deliveries; each comes when it is discarded, the others when their session ends.
 
         Raises:
+            StoreCorrupt: A segment is damaged before its end.
             StoreError: A segment is of a newer version, or cannot be read.
         """
         waiting: dict[tuple[str, int], DeliveryRecord] = {}
@@ -468,7 +501,7 @@ class AuditLogReader:
 
     def _events(self) -> Iterator[tuple[_Session, list[str], _Block]]:
         """Every block with its session and the names of its segment so far."""
-        for number in self._segments:
+        for number, successor in zip_longest(self._segments, self._segments[1:]):
             path = _segment(self._path, number)
             if not self._disk.exists(path):  # removed by the writer since it was listed
                 continue
@@ -476,7 +509,7 @@ class AuditLogReader:
             session: _Session | None = None
             names: list[str] = []
             try:
-                for block in _blocks(file):
+                for block in _blocks(file, successor):
                     if block.kind == _SESSION:
                         session, names = _read_session(path, block.payload), []
                     elif block.kind == _NAME:
@@ -612,30 +645,125 @@ def _read_session(path: Path, payload: bytes) -> _Session:
     return _Session(str(facts["client"]), int(facts["publisher_id"]), str(facts["session"]))
 
 
-def _blocks(file: File) -> Iterator[_Block]:
-    """The blocks of a segment up to the first that is not whole or not in its place."""
+def _blocks(file: File, successor: int | None = None) -> Iterator[_Block]:
+    """The blocks of a segment up to its end.
+
+    Args:
+        file: The segment, which a client may be writing.
+        successor: The number of the next segment, if there is one: then this one is finished.
+
+    Raises:
+        StoreCorrupt: A block is not whole, and it is not the last thing that was written.
+    """
+    reader = _BlockReader(file)
     offset = crc = 0
-    data, begin = b"", 0
     while True:
-        at = offset - begin
-        if len(data) - at < _HEADER.size:
-            data, begin, at = file.pread(_READ_BYTES, offset), offset, 0
-            if len(data) < _HEADER.size:
+        block = reader.block_at(offset, crc)
+        if block is None:
+            rest = file.pread(file.size() - offset, offset)
+            follower = _next_whole_block(rest, crc)
+            if follower is None:
+                if successor is not None and rest.strip(b"\0"):
+                    name = _segment(file.path, successor).name
+                    what = f"the block is not whole, and the log goes on in {name}"
+                    raise StoreCorrupt(file.path, offset, what)
                 return
-        magic, wanted, kind, count, length, time_us = _HEADER.unpack_from(data, at)
-        if magic != _MAGIC:
-            return
+            # A client may have written both after the block was read: then it is whole by now.
+            reader = _BlockReader(file)
+            block = reader.block_at(offset, crc)
+            if block is None:
+                where = f"a whole block follows at byte {offset + follower}"
+                raise StoreCorrupt(file.path, offset, f"the block is not whole, and {where}")
+        yield block
+        offset, crc = block.end, block.crc
+
+
+class _BlockReader:
+    """Reads blocks one after the other, many with each access to the file."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._data = b""
+        self._begin = 0
+
+    def block_at(self, offset: int, crc: int) -> _Block | None:
+        """The block at an offset, if it is whole and continues the checksum of the one before."""
+        at = offset - self._begin
+        if len(self._data) - at < _HEADER.size:
+            self._read(offset, _READ_BYTES)
+            at = 0
+        header = _header_at(self._data, at)
+        if header is None:
+            return None
+        wanted, kind, count, length, time_us = header
         size = _HEADER.size + length
-        if len(data) - at < size:
-            data, begin, at = file.pread(max(size, _READ_BYTES), offset), offset, 0
-            if len(data) < size:
-                return
-        crc = zlib.crc32(memoryview(data)[at + _CHECKED_FROM : at + size], crc)
+        if len(self._data) - at < size:
+            self._read(offset, max(size, _READ_BYTES))
+            at = 0
+            if len(self._data) < size:
+                return None
+        crc = zlib.crc32(memoryview(self._data)[at + _CHECKED_FROM : at + size], crc)
         if crc != wanted:
-            return
-        offset += size
-        payload = data[at + _HEADER.size : at + size]
-        yield _Block(kind, count, time_us, payload, offset, crc)
+            return None
+        payload = self._data[at + _HEADER.size : at + size]
+        return _Block(kind, count, time_us, payload, offset + size, crc)
+
+    def _read(self, offset: int, count: int) -> None:
+        # A damaged length may be greater than any file.
+        count = min(count, max(self._file.size() - offset, 0))
+        self._data, self._begin = self._file.pread(count, offset), offset
+
+
+def _header_at(data: bytes, at: int) -> tuple[int, int, int, int, int] | None:
+    """Checksum, kind, events, length and time of a block, if there can be one."""
+    if len(data) - at < _HEADER.size:
+        return None
+    magic, *header = _HEADER.unpack_from(data, at)
+    wanted, kind, count, length, time_us = header
+    if magic != _MAGIC or not _SESSION <= kind <= _KEPT:
+        return None
+    return wanted, kind, count, length, time_us
+
+
+def _next_whole_block(rest: bytes, crc: int) -> int | None:
+    """Where a whole block follows one that is not whole.
+
+    Args:
+        rest: The segment from the block on that is not whole.
+        crc: The checksum of the block before that.
+
+    Returns:
+        The first byte of a whole block within `rest`, or `None`.
+    """
+    # The checksum that the next block continues: what the broken one says, or what it would be.
+    before: set[int] = set()
+    if len(rest) >= _HEADER.size:
+        _, said, _, _, length, _ = _HEADER.unpack_from(rest)
+        before = {said, zlib.crc32(rest[_CHECKED_FROM : _HEADER.size + length], crc)}
+    at = rest.find(_MAGIC, 1)
+    while at >= 0:
+        if _is_whole(rest, at, before):
+            return at
+        at = rest.find(_MAGIC, at + 1)
+    return None
+
+
+def _is_whole(data: bytes, at: int, before: Collection[int]) -> bool:
+    """Whether a block matches one of the checksums before it, or what is behind it matches it."""
+    header = _header_at(data, at)
+    if header is None:
+        return False
+    wanted, _, _, length, _ = header
+    end = at + _HEADER.size + length
+    if end >= len(data):  # where several blocks are broken, the last one has nothing to match
+        return end == len(data)
+    if any(zlib.crc32(data[at + _CHECKED_FROM : end], each) == wanted for each in before):
+        return True
+    behind = _header_at(data, end)
+    if behind is None:
+        return False
+    body = data[end + _CHECKED_FROM : end + _HEADER.size + behind[3]]
+    return zlib.crc32(body, wanted) == behind[0]
 
 
 def _array(kind: str, data: bytes) -> array[int]:
