@@ -104,7 +104,8 @@ def test_a_range_is_chosen_by_options(
 @pytest.mark.row("SB7")
 @pytest.mark.parametrize("mode", ["position", "vector"])
 def test_a_range_is_cut_into_equal_parts(broker: BrokerThread, mode: str) -> None:
-    found = read(reader(broker, topicPattern="^(orders|trades)", minPartitions="4", offsetMode=mode))
+    options = {"topicPattern": "^(orders|trades)", "minPartitions": "4", "offsetMode": mode}
+    found = read(reader(broker, **options))
     assert [len(part) for part in found] == [38, 38, 38, 36]
     assert list(chain.from_iterable(found)) == ROWS + ROWS[:50]
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
@@ -408,7 +408,7 @@ def test_discards_find_their_delivery_across_segments(path: Path) -> None:
 
 
 @contextmanager
-def files_limited_to(size: int) -> Iterator[None]:
+def files_limited_to(size: int) -> Generator[None]:
     """The size that files of this process may have; pytest itself may write to one later."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
