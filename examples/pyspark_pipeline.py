@@ -168,21 +168,32 @@ def of_topic(journal: DataFrame, topic: str) -> DataFrame:
     return journal.where(journal["topic"] == topic).select("data")
 
 
+def start_session() -> SparkSession:
+    """A session of PySpark on this machine."""
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        # For some thousand rows: to compile a plan, and to plan its stages again while it runs,
+        # takes several times as long as to run it. For millions, leave these out.
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("pipeline")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
 def run_pipeline(folder: Path, count: int) -> Verdict:
     """Run all five steps in a directory."""
     with ExitStack() as stack:
         broker = stack.enter_context(BrokerProcess(data_dir=folder / "broker"))
         trio.run(publish_orders, broker.uri, count, folder)
-        spark = (
-            SparkSession.builder.master("local[2]")
-            .appName("pipeline")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "ERROR")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.session.timeZone", "UTC")
-            .getOrCreate()
-        )
+        spark = start_session()
         stack.callback(spark.stop)
         register(spark)
         write_parquet(spark, folder)

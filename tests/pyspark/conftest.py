@@ -25,6 +25,9 @@ collect_ignore_glob = [] if HAS_EXTRA else ["test_*.py", "*/test_*.py"]
 HERE = Path(__file__).parent
 TIMEOUT_S = 600
 
+# The longest tests begin first, so that two processes end at about the same time.
+LONGEST = ("cluster/", "test_examples.py")
+
 # An example waits while the JVM uses all processors.
 settings.register_profile("pyspark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("pyspark")
@@ -39,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # The first test starts the JVM; on a busy machine that takes longer than the limit.
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+    items.sort(key=is_short)
+
+
+def is_short(item: pytest.Item) -> bool:
+    """Whether it does not matter when a test begins."""
+    return not any(item.path.is_relative_to(HERE / name) for name in LONGEST)
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from support.process import python_environment
+from support.process import QUICK_JAVA, python_environment
 
 SCRIPT = Path(__file__).parents[2] / "examples/pyspark_pipeline.py"
 COUNT = 500
-QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 @pytest.mark.row("AU1", "AU2")

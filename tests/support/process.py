@@ -24,6 +24,7 @@ from haclient_fake_server.testing.processes import BrokerProcess
 
 __all__ = [
     "LIMIT_S",
+    "QUICK_JAVA",
     "SMALL_PIPE_BYTES",
     "Child",
     "Result",
@@ -37,6 +38,9 @@ LIMIT_S = 60.0
 """How long a test waits for any one thing before it fails."""
 
 SMALL_PIPE_BYTES = 4096
+
+QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For a command that starts a JVM for a few rows: compile quickly rather than well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from haclient.cli.pyspark.commands import _lines
 from haclient.pyspark.jobs.history import export
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 from haclient.stores import LoggedBookmarkStore
+from support.process import QUICK_JAVA, python_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +77,7 @@ def haclient(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Haclien
 
 def test_a_command_in_a_process_of_its_own_starts_and_stops_a_session(tmp_path: Path) -> None:
     (tmp_path / "one.bm").write_bytes(b"nothing")
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = python_environment(QUICK_JAVA)
     command = [sys.executable, "-m", "haclient", "pyspark", "fleet", str(tmp_path / "one.bm")]
     done = subprocess.run(
         [*command, "--master", "local[1]", "--json"],

@@ -37,7 +37,11 @@ from support.standalone_cluster import StandaloneCluster, kill_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(1800)  # some 90 seconds on a quiet machine
+# All in one process: the cluster is started, and everything published, once.
+pytestmark = [
+    pytest.mark.timeout(1800),  # some 90 seconds on a quiet machine
+    pytest.mark.xdist_group("cluster"),
+]
 
 TOPIC = "orders"
 WEAK = "weak"  # of a stream that is at-least-once
