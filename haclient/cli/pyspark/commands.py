@@ -114,6 +114,7 @@ class _Reconciled:
     left: str
     right: str
     live: bool
+    allowed_lag: float | None
     no_content: bool
     limit: int
     output: Path | None
@@ -294,6 +295,12 @@ def audit(request: _Audited) -> int:
 @click.argument("left", metavar="LEFT")
 @click.argument("right", metavar="RIGHT")
 @click.option("--live", is_flag=True, help="They are at work: count the newest ones as behind.")
+@click.option(
+    "--allowed-lag",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    help="How much later one may log a message than the other. Default: 10.",
+)
 @click.option("--no-content", is_flag=True, help="Do not compare payloads.")
 @limit_option
 @output_option
@@ -306,8 +313,10 @@ def reconcile(request: _Reconciled) -> int:
     Exit code 4: they differ. The first differences are printed with their bookmarks.
     """
     with session(request.master) as spark:
+        from haclient.pyspark.jobs.reconcile import ALLOWED_LAG_S
         from haclient.pyspark.jobs.reconcile import reconcile as compare
 
+        lag_s = ALLOWED_LAG_S if request.allowed_lag is None else request.allowed_lag
         columns = _FACTS if request.no_content else ""
         result = compare(
             read_journal(spark, request.left, columns=columns),
@@ -315,6 +324,7 @@ def reconcile(request: _Reconciled) -> int:
             names=("left", "right"),
             content=not request.no_content,
             is_live=request.live,
+            allowed_lag_s=lag_s,
             limit=request.limit,
         )
         title = f"{request.left} and {request.right}"

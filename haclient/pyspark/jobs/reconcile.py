@@ -4,65 +4,96 @@ Both instances must hold the same messages of each publisher, in the same order 
 content; how the messages of different publishers interleave may differ. The comparison uses the
 kernels of the audit: only summaries of both journals are shuffled, and rows are read again where
 summaries differ.
+
+What is compared is decided by sequence and by time. Each instance has its own clock, and logs a
+message when it gets it: so two instances log one message within `allowed_lag_s` of each other.
+
+* Of an instance that has removed its oldest segments, all is compared that follows a message that
+  is left of the same publisher, or was logged later than the oldest message that is left. So a
+  publisher of which nothing is left must have been silent since.
+* Of instances at work, what follows the last message that the other one has of the publisher, and
+  was logged later than the newest message that the other one has, is *behind*. Everything else
+  that the other one lacks is missing, however much it is.
+
+A publisher of which nothing could be compared is in `Audit.not_verified`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
+from haclient.errors import UsageError
 from haclient.pyspark.jobs import kernels
-from haclient.pyspark.jobs.audit import Audit, Kind, check_columns, journal_facts, publishers_table
+from haclient.pyspark.jobs.audit import (
+    Audit,
+    Kind,
+    check_columns,
+    journal_facts,
+    only_row,
+    publishers_table,
+)
+from haclient.pyspark.rows import unsigned
 
+ALLOWED_LAG_S: Final = 10.0
+"""How much later an instance may log a message than the other one, by its own clock."""
+
+_NAMED: Final = 10  # publishers that a line names
 _CONTENT: Final = ("command", "sow_key", "data")
 """What is compared of each message besides its topic."""
 
 
-def reconcile(
+def reconcile(  # noqa: PLR0913  # each is a fact of its own
     left: DataFrame,
     right: DataFrame,
     *,
     names: tuple[str, str] = ("left", "right"),
     content: bool = True,
     is_live: bool = False,
+    allowed_lag_s: float = ALLOWED_LAG_S,
     limit: int = 1000,
 ) -> Audit:
     """Compare the journals of two instances that replicate each other.
 
     Both must hold the same messages of each publisher, in the same order and with the same content.
-    How the messages of different publishers interleave may differ. Of a publisher whose first
-    messages one instance has removed with its oldest segments, only what both can have is compared.
+    How the messages of different publishers interleave may differ. What one instance has removed
+    with its oldest segments is counted as not compared; a publisher of which nothing could be
+    compared is in `not_verified`.
 
     Args:
         left: The journal of one instance.
         right: The journal of the other instance.
         names: What the instances are called in the result.
         content: Whether to compare topics, commands, keys and payloads as well.
-        is_live: The instances are at work: what follows the last message that the other one has of
-            a publisher is counted as behind, not as missing.
+        is_live: The instances are at work: what is newer than everything that the other one has is
+            counted as behind, not as missing.
+        allowed_lag_s: By how many seconds one instance may log a message later than the other one,
+            with the difference of their clocks. It extends what counts as behind, and what may have
+            been removed with the oldest segments.
         limit: How many differences of each kind are named; all are counted.
+
+    Raises:
+        UsageError: A DataFrame lacks a column, or the lag is negative.
     """
-    wanted = ("topic", "publisher_id", "sequence", "position")
+    if not allowed_lag_s >= 0:
+        raise UsageError(f"allowed_lag_s is a number of seconds from 0 on, not {allowed_lag_s}")
+    compared = ("topic", *_CONTENT) if content else ("topic",)
     for name, journal in zip(names, (left, right), strict=True):
-        check_columns(name, journal, (*wanted, *(_CONTENT if content else ())))
+        check_columns(name, journal, ("publisher_id", "sequence", "position", *compared))
     result = Audit()
     result.counts = {Kind.MISSING_IN_REPLICA: 0, Kind.REPLICA_ORDER: 0}
-    ends = [kernels.publishers_of(kernels.runs_of(each)).toArrow() for each in (left, right)]
-    for name, publishers in zip(names, ends, strict=True):
-        facts = journal_facts(publishers)
-        result.facts |= {f"{name}_{fact}": value for fact, value in facts.items()}
-        table = publishers_table(left.sparkSession, publishers)
-        result.tables[f"publishers_of_{name}"] = table
-    compared = ("topic", *_CONTENT) if content else ()
+    sides = _Side.of(result, names[0], left), _Side.of(result, names[1], right)
+    lag_us = round(allowed_lag_s * 1e6)
     differ = kernels.differences(
-        _comparable(left, ends[1], result, names[1], is_live=is_live),
-        _comparable(right, ends[0], result, names[0], is_live=is_live),
-        content=compared,
+        _comparable(result, *sides, lag_us=lag_us, is_live=is_live),
+        _comparable(result, *sides[::-1], lag_us=lag_us, is_live=is_live),
+        content=compared if content else (),
     )
     if content:
         result.counts[Kind.CONTENT] = 0
@@ -76,28 +107,97 @@ def reconcile(
             )
             result.add(Kind.CONTENT, differ.changed, detail, limit=limit)
     if any(result.facts[f"{name}_suspect_runs"] for name in names):
-        _compare_order(result, (left, right), ends, names, limit)
+        _compare_order(result, (left, right), [each.ends for each in sides], names, limit)
     return result
 
 
+class _Side(NamedTuple):
+    """One of the two instances: its name, its rows, and what it has of each publisher."""
+
+    name: str
+    rows: DataFrame
+    ends: pa.Table
+
+    @classmethod
+    def of(cls, result: Audit, name: str, rows: DataFrame) -> _Side:
+        """Read what a journal has of each publisher, and add it to the result."""
+        ends = kernels.publishers_of(kernels.runs_of(rows)).toArrow()
+        facts = journal_facts(ends)
+        result.facts |= {f"{name}_{fact}": value for fact, value in facts.items()}
+        result.tables[f"publishers_of_{name}"] = publishers_table(rows.sparkSession, ends)
+        return cls(name, rows, ends)
+
+
 def _comparable(
-    rows: DataFrame, other_ends: pa.Table, result: Audit, other_name: str, *, is_live: bool
+    result: Audit, side: _Side, other: _Side, *, lag_us: int, is_live: bool
 ) -> DataFrame:
-    """The rows that the other instance can have."""
-    removed = result.facts[f"{other_name}_first_position"] not in {None, 1}
-    if not removed and not is_live:
-        return rows
-    chosen = other_ends.select(["publisher_id", "first_sequence", "last_sequence"])
-    ends = rows.sparkSession.createDataFrame(chosen)
-    joined = rows.join(sf.broadcast(ends), "publisher_id", "left")
-    is_comparable = sf.lit(True)
-    if removed:
-        is_comparable &= sf.col("sequence") >= sf.col("first_sequence")
+    """The rows of one instance that the other one must have; the others are counted."""
+    is_shortened = result.facts[f"{other.name}_first_position"] not in {None, 1}
+    if not is_shortened and not is_live:
+        return side.rows
+    for each in (side, other):
+        check_columns(each.name, each.rows, ("timestamp",))
+    at = sf.unix_micros("timestamp")
+    span = only_row(other.rows.agg(sf.min(at).alias("oldest"), sf.max(at).alias("newest")))
+    edges = other.ends.select(["publisher_id", "first_sequence", "last_sequence"])
+    known = sf.broadcast(side.rows.sparkSession.createDataFrame(edges))
+    is_removed = is_behind = sf.lit(False)
+    if is_shortened:
+        is_kept = sf.coalesce(sf.expr("sequence >= first_sequence"), sf.lit(False))
+        is_removed = ~is_kept & (at <= span["oldest"] + lag_us)
     if is_live:
-        is_ahead = sf.coalesce(sf.col("sequence") > sf.col("last_sequence"), sf.lit(True))
-        result.facts[f"{other_name}_behind"] = joined.where(is_ahead).count()
-        is_comparable &= ~is_ahead
-    return joined.where(is_comparable).drop("first_sequence", "last_sequence")
+        is_ahead = sf.coalesce(sf.expr("sequence > last_sequence"), sf.lit(True))
+        is_newer = sf.lit(True) if span["newest"] is None else at > span["newest"] - lag_us
+        is_behind = ~is_removed & is_ahead & is_newer
+    judged = side.rows.join(known, "publisher_id", "left").withColumns(
+        {"is_removed": is_removed, "is_behind": is_behind}
+    )
+    counts = (
+        judged.groupBy("publisher_id")
+        .agg(
+            sf.count("*").alias("rows"),
+            sf.count_if("is_removed").alias("removed"),
+            sf.count_if("is_behind").alias("behind"),
+        )
+        .toArrow()
+    )
+    if is_live:
+        result.facts[f"{other.name}_behind"] = _sum(counts["behind"])
+    if is_shortened:
+        result.facts[f"{other.name}_not_compared"] = _sum(counts["removed"])
+    _note_not_compared(result, side.name, other.name, counts, span["oldest"], lag_us)
+    added = ("first_sequence", "last_sequence", "is_removed", "is_behind")
+    return judged.where("NOT is_removed AND NOT is_behind").drop(*added)
+
+
+def _note_not_compared(
+    result: Audit, name: str, other_name: str, counts: pa.Table, oldest_us: int, lag_us: int
+) -> None:
+    """Note the publishers of which nothing could be compared, since segments were removed."""
+    total, removed = _sum(counts["rows"]), _sum(counts["removed"])
+    if 0 < total == removed + _sum(counts["behind"]):
+        result.not_verified.append(
+            f"none of the {total} messages of {name} could be compared with {other_name}"
+        )
+        return
+    none_left = (pc.field("removed") > 0) & (
+        pc.field("removed") + pc.field("behind") == pc.field("rows")
+    )
+    publishers = sorted(map(unsigned, counts.filter(none_left)["publisher_id"].to_pylist()))
+    if publishers:
+        begin = datetime.fromtimestamp(oldest_us / 1e6, UTC)
+        named = ", ".join(map(str, publishers[:_NAMED]))
+        more = f" and {len(publishers) - _NAMED} more" if len(publishers) > _NAMED else ""
+        result.not_verified.append(
+            f"{other_name} begins at {begin:%Y-%m-%dT%H:%M:%SZ}: what {name} has of these "
+            f"publishers is older, or at most {lag_us / 1e6:g} seconds younger, and could not be "
+            f"compared: {named}{more}"
+        )
+
+
+def _sum(column: pa.ChunkedArray) -> int:
+    total: int | None = pc.sum(column).as_py()
+    return total or 0
 
 
 def _compare_order(

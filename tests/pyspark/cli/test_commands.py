@@ -120,6 +120,15 @@ def test_two_journals_that_differ_end_with_4(archive: Archive, haclient: Haclien
     assert done.stdout.splitlines()[1].startswith("other content in replica: 7|3| orders")
 
 
+def test_what_the_other_instance_at_work_has_not_yet_is_behind(
+    archive: Archive, haclient: Haclient
+) -> None:
+    left, right = archive("a", GOOD), archive("b", GOOD[:2])
+    done = haclient("reconcile", left, right, "--live", "--allowed-lag", "0.5", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["facts"]["right_behind"] == 4
+
+
 def test_a_replay_prints_messages_in_the_order_of_the_log(
     archive: Archive, haclient: Haclient
 ) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,12 +42,21 @@ def interleaved(log: Sequence[Message], seed: int) -> list[Message]:
 
 
 def journal_of(
-    spark: SparkSession, log: Sequence[Message], *, first_position: int = 1
+    spark: SparkSession,
+    log: Sequence[Message],
+    *,
+    first_position: int = 1,
+    seconds: Mapping[Message, int] | None = None,
 ) -> DataFrame:
+    """The rows of a journal; `seconds` says when each message was logged."""
     rows = [
-        ("t", f"{p % 2**64}|{s}|", p, s, position, AT, "publish", "k", None, data.encode())
-        for position, (p, s, data) in enumerate(log, first_position)
-    ]
+        (
+            "t", f"{each[0] % 2**64}|{each[1]}|", each[0], each[1], position,
+            AT + timedelta(seconds=(seconds or {}).get(each, 0)), "publish", "k", None,
+            each[2].encode(),
+        )
+        for position, each in enumerate(log, first_position)
+    ]  # fmt: skip
     return spark.createDataFrame(rows, schema_ddl(COLUMNS))
 
 
@@ -137,6 +146,75 @@ def test_the_newest_messages_of_instances_at_work_are_behind(spark: SparkSession
     result = reconcile(*frames, is_live=True)
     assert result.is_good
     assert (result.facts["right_behind"], result.facts["left_behind"]) == (4, 0)
+
+
+def each_second(log: Sequence[Message]) -> dict[Message, int]:
+    return {each: second for second, each in enumerate(log)}
+
+
+@pytest.mark.parametrize(("lag", "missing"), [(10.0, 27), (0.0, 30)])
+def test_a_publisher_that_a_shortened_journal_lacks_is_missing_in_its_span(
+    spark: SparkSession, lag: float, missing: int
+) -> None:
+    log = messages()
+    seconds = each_second(log)
+    others = [each for each in log[60:] if each[0] != 1]
+    result = reconcile(
+        journal_of(spark, log, seconds=seconds),
+        journal_of(spark, others, first_position=61, seconds=seconds),
+        allowed_lag_s=lag,
+    )
+    assert result.counts[Kind.MISSING_IN_REPLICA] == missing
+    # What is as old as the oldest message that is left may have been removed with what was before.
+    assert found(result)[-1] == (Kind.MISSING_IN_REPLICA, "1|50|", "missing in right")
+    assert result.facts["right_not_compared"] == 90 - missing
+    assert result.not_verified == []
+
+
+def test_first_messages_in_the_span_of_a_shortened_journal_are_missing(spark: SparkSession) -> None:
+    log = messages()
+    seconds = each_second(log)
+    others = [each for each in log[60:] if each[0] != 1 or each[1] > 40]
+    kept = journal_of(spark, others, first_position=61, seconds=seconds)
+    result = reconcile(kept, journal_of(spark, log, seconds=seconds), names=("A", "B"))
+    # 1|21| to 1|23| are from the first ten seconds of the span.
+    bookmarks = sorted(f"1|{sequence}|" for sequence in range(24, 41))
+    wanted = [(Kind.MISSING_IN_REPLICA, each, "missing in A") for each in bookmarks]
+    assert found(result) == wanted
+
+
+def test_a_publisher_that_cannot_be_compared_is_not_verified(spark: SparkSession) -> None:
+    log = [(9, n, "old") for n in range(1, 4)] + messages()
+    seconds = each_second(log)
+    kept = journal_of(spark, log[60:], first_position=61, seconds=seconds)
+    result = reconcile(journal_of(spark, log, seconds=seconds), kept, names=("A", "B"))
+    assert not any(result.counts.values())
+    assert (result.is_good, result.judgement) == (False, "not verified")
+    (reason,) = result.not_verified
+    assert reason == (
+        "B begins at 2026-01-31T00:01:00Z: what A has of these publishers is older, or at most "
+        "10 seconds younger, and could not be compared: 9"
+    )
+
+
+def test_instances_at_work_must_have_what_is_not_at_the_end(spark: SparkSession) -> None:
+    log = messages()
+    seconds = each_second(log)
+    others = [each for each in log[:140] if each[0] != 1]
+    frames = journal_of(spark, log, seconds=seconds), journal_of(spark, others, seconds=seconds)
+    result = reconcile(*frames, is_live=True, allowed_lag_s=5)
+    # The newest message is from second 139, so one of the publisher that is not there is behind.
+    assert result.counts[Kind.MISSING_IN_REPLICA] == 45
+    assert (result.facts["right_behind"], result.facts["left_behind"]) == (11, 0)
+    assert found(result)[-1] == (Kind.MISSING_IN_REPLICA, "1|9|", "missing in right")
+
+
+def test_an_instance_at_work_without_messages_is_not_verified(spark: SparkSession) -> None:
+    frames = journal_of(spark, messages(9)), journal_of(spark, [])
+    result = reconcile(*frames, is_live=True)
+    assert result.judgement == "not verified"
+    assert result.not_verified == ["none of the 9 messages of left could be compared with right"]
+    assert reconcile(*frames).counts[Kind.MISSING_IN_REPLICA] == 9
 
 
 def test_content_needs_its_columns(spark: SparkSession) -> None:
