@@ -17,6 +17,7 @@ a position below which it covers everything.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -208,8 +209,13 @@ def _count_chunk(
 ) -> None:
     """Count the messages of some blocks; sets `tally.ended_by` where a limit is reached."""
     unpack, publish = RECORD_HEADER.unpack_from, int(RecordCommand.PUBLISH)
+    filter_, message_type = selected.filter, selected.message_type
     vector, passed, end_position = selected.vector or {}, tally.position, limits.end
-    most, most_bytes = limits.messages, limits.payload_bytes
+    most = sys.maxsize if limits.messages is None else limits.messages
+    most_bytes = sys.maxsize if limits.payload_bytes is None else limits.payload_bytes
+    # Locals, since the attributes of a tally would double the cost of a record.
+    messages, total_bytes, publishers = tally.messages, tally.payload_bytes, tally.publishers
+    last_position, last_us, last, ended_by = passed, tally.timestamp_us, tally.last, ""
     for begin, end in blocks_of(chunk):
         at = begin
         while at < end:
@@ -217,8 +223,8 @@ def _count_chunk(
                 chunk, at
             )
             if position >= end_position:
-                tally.position, tally.ended_by = max(passed, end_position - 1), "end"
-                return
+                last_position, ended_by = max(passed, end_position - 1), "end"
+                break
             if (
                 position > passed
                 and command == publish
@@ -226,26 +232,27 @@ def _count_chunk(
                 and sequence > vector.get(publisher, 0)
             ):
                 body_at = at + RECORD_HEADER_BYTES + skip + key + x
-                if selected.filter is None or selected.filter(
-                    Document(chunk[body_at : at + size], selected.message_type)
-                ):
-                    payload_bytes = tally.payload_bytes + at + size - body_at
-                    if most_bytes is not None and tally.messages and payload_bytes > most_bytes:
-                        tally.position, tally.ended_by = position - 1, "bytes"
-                        return
-                    tally.messages += 1
-                    tally.payload_bytes = payload_bytes
-                    tally.publishers[publisher] = sequence
-                    tally.timestamp_us = time_us
-                    tally.begins = tally.begins or position
-                    tally.last = (publisher, sequence)
-                    tally.first = tally.first or tally.last
-                    if tally.messages == most:
-                        tally.position, tally.ended_by = position, "messages"
-                        return
-            if position > passed:
-                tally.position = position
+                if filter_ is None or filter_(Document(chunk[body_at : at + size], message_type)):
+                    payload_bytes = total_bytes + at + size - body_at
+                    if payload_bytes > most_bytes and messages:
+                        last_position, ended_by = position - 1, "bytes"
+                        break
+                    if not messages:
+                        tally.begins, tally.first = position, (publisher, sequence)
+                    messages += 1
+                    total_bytes = payload_bytes
+                    publishers[publisher] = sequence
+                    last_us, last = time_us, (publisher, sequence)
+                    if messages == most:
+                        last_position, ended_by = position, "messages"
+                        break
+            last_position = position
             at += size
+        if ended_by:
+            break
+    tally.position, tally.ended_by = max(passed, last_position), ended_by
+    tally.messages, tally.payload_bytes = messages, total_bytes
+    tally.timestamp_us, tally.last = last_us, last
 
 
 class PublisherTally(NamedTuple):

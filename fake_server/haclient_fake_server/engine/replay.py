@@ -183,6 +183,8 @@ FEED_BYTES: Final = 512 * 1024
 EMPTY_BYTES: Final = 1024
 """What a turn counts for that finds nothing to read."""
 
+MAX_TIME_US: Final = 2**63 - 1
+
 
 class Replay:
     """Feeds bookmark subscriptions."""
@@ -350,12 +352,9 @@ class Replay:
         chunk, item.cursor = state.journal.read(cursor, CHUNK_BYTES)
         if item.fully_durable:
             chunk, item.cursor = _cut(chunk, item.cursor, limit=state.durable_limit)
-        frames: list[bytes] = []
-        crosses = item.wants_completed and _reaches_beyond(chunk, item.target, start=item.position)
-        if item.filter or item.bounded or crosses:
-            self._scan_with_care(item, chunk, frames)
-        else:
-            self._scan(item, chunk, frames)
+        frames = None if _needs_care(item, chunk) else self._scan(item, chunk)
+        if frames is None:
+            frames = self._scan_with_care(item, chunk)
         if frames:
             state.touch(item.connection).extend(frames)
         if item.wants_persisted:
@@ -368,46 +367,60 @@ class Replay:
             self._complete(item)
         return len(chunk)
 
-    def _scan(self, item: BookmarkSubscription, chunk: bytes, frames: list[bytes]) -> None:
-        """The common case: every message of the topic, its bookmark and little else."""
+    def _scan(self, item: BookmarkSubscription, chunk: bytes) -> list[bytes] | None:
+        """The common case: all messages of the topic are sent, and nothing ends within the chunk.
+
+        Returns:
+            The frames; `None` if a record lies after the last time of the subscription. Then
+            nothing was passed.
+        """
         length_of, unpack = LENGTH.pack, RECORD_HEADER.unpack_from
         heads, start, publish = self._heads(item), item.position, int(RecordCommand.PUBLISH)
-        plain = item.style & ~Style.LIVE == Style.BOOKMARK
+        dated, keyed = bool(item.style & Style.TIMESTAMP), not item.style & Style.NO_SOW_KEY
+        last_us = MAX_TIME_US if item.last_us is None else item.last_us
         last, of, head, begin = -1, (0, 0), None, b""
+        frames: list[bytes] = []
         for offset, end in blocks_of(chunk):
             at = offset
             while at < end:
-                size, _, command, skip, position, publisher, sequence, _, topic, key, x = unpack(
-                    chunk, at
+                size, _, command, skip, position, publisher, sequence, time_us, topic, key, x = (
+                    unpack(chunk, at)
                 )
                 if position >= start:
+                    if time_us > last_us:
+                        return None
                     last = at
                     if command == publish and of != (publisher, topic):
                         of, head = (publisher, topic), heads[topic]
                         begin = b"%b%d|" % (head or b"", publisher)
-                    if head is None or command != publish:
-                        pass
-                    elif plain and not key and not x:
-                        header = b'%b%d|"}' % (begin, sequence)
-                        body = chunk[at + RECORD_HEADER_BYTES + skip : at + size]
+                    if head is not None and command == publish:
+                        body_at = at + RECORD_HEADER_BYTES + key + x + skip
+                        if key or x or dated:
+                            key_at = at + RECORD_HEADER_BYTES
+                            more = _optional_headers(
+                                chunk[key_at : key_at + key] if keyed else b"",
+                                time_us if dated else None,
+                                chunk[key_at + key : key_at + key + x],
+                            )
+                            header = b'%b%d|"%b}' % (begin, sequence, more)
+                        else:
+                            header = b'%b%d|"}' % (begin, sequence)
+                        body = chunk[body_at : at + size]
                         frames += (length_of(len(header) + len(body)), header, body)
-                    else:
-                        record = next(read_records(chunk, at, at + size))
-                        frames.append(_frame(item, head, record))
                 at += size
         if last >= 0:
             _pass_chunk(item, chunk, next(read_records(chunk, last, len(chunk))))
+        return frames
 
-    def _scan_with_care(
-        self, item: BookmarkSubscription, chunk: bytes, frames: list[bytes]
-    ) -> None:
+    def _scan_with_care(self, item: BookmarkSubscription, chunk: bytes) -> list[bytes]:
         """The general case: filters, limits and ends are checked for each record."""
         heads = self._heads(item)
+        frames: list[bytes] = []
         for record in records_of(chunk):
             if record.position < item.position:
                 continue
             if item.bounded and _is_past(item, record):
-                return
+                break
             if item.wants_completed and not item.bounded and record.position > item.target:
                 frames.append(_completed(item))
             _pass(item, record)
@@ -416,6 +429,7 @@ class Replay:
                 frames.append(_frame(item, head, record))
                 if item.remaining is not None:
                     item.remaining -= 1
+        return frames
 
     def _wants(self, item: BookmarkSubscription, record: Record) -> bool:
         if item.filter is None:
@@ -496,6 +510,14 @@ def _cut(chunk: bytes, after: Cursor, *, limit: int) -> tuple[bytes, Cursor]:
     return chunk, after
 
 
+def _needs_care(item: BookmarkSubscription, chunk: bytes) -> bool:
+    """Whether each record of a chunk has to be looked at: the last time is left to the scan."""
+    if item.filter is not None or item.remaining is not None:
+        return True
+    ends = (item.last_position, item.target if item.wants_completed else None)
+    return any(end is not None and _reaches_beyond(chunk, end, start=item.position) for end in ends)
+
+
 def _reaches_beyond(chunk: bytes, position: int, *, start: int) -> bool:
     """Whether a chunk, read to continue at `start`, has a record above a position.
 
@@ -546,13 +568,20 @@ def _completed(item: BookmarkSubscription) -> bytes:
 
 def _frame(item: BookmarkSubscription, head: bytes, record: Record) -> bytes:
     """A replayed message with all headers that it and the subscription have."""
-    parts = [head, b'%d|%d|"' % (record.publisher_id, record.sequence)]
-    if record.key and not item.style & Style.NO_SOW_KEY:
-        parts.append(b',"k":' + encode_string(to_text(record.key)))
-    if item.style & Style.TIMESTAMP:
-        parts.append(b',"ts":"%b"' % timestamp_text(record.timestamp_us))
-    if record.correlation_id:
-        parts.append(b',"x":' + encode_string(to_text(record.correlation_id)))
-    parts += (b"}", record.payload)
-    frame = b"".join(parts)
-    return LENGTH.pack(len(frame)) + frame
+    more = _optional_headers(
+        b"" if item.style & Style.NO_SOW_KEY else record.key,
+        record.timestamp_us if item.style & Style.TIMESTAMP else None,
+        record.correlation_id,
+    )
+    header = b'%b%d|%d|"%b}' % (head, record.publisher_id, record.sequence, more)
+    return LENGTH.pack(len(header) + len(record.payload)) + header + record.payload
+
+
+def _optional_headers(key: bytes, timestamp_us: int | None, correlation_id: bytes) -> bytes:
+    """The headers after the bookmark; empty ones are left out."""
+    found = b',"k":' + encode_string(to_text(key)) if key else b""
+    if timestamp_us is not None:
+        found += b',"ts":"%b"' % timestamp_text(timestamp_us)
+    if correlation_id:
+        found += b',"x":' + encode_string(to_text(correlation_id))
+    return found

@@ -12,6 +12,7 @@ import heapq
 import math
 from collections.abc import Callable, Hashable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 NEVER = math.inf
@@ -89,5 +90,10 @@ _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def timestamp_text(timestamp_us: int) -> bytes:
     """The `ts` header: ISO 8601 basic, microseconds, UTC."""
-    moment = _START + timedelta(microseconds=timestamp_us)
-    return moment.strftime("%Y%m%dT%H%M%S.%fZ").encode("ascii")
+    second, microseconds = divmod(timestamp_us, 1_000_000)
+    return b"%b.%06dZ" % (_second_text(second), microseconds)
+
+
+@lru_cache(maxsize=16)  # many messages share a second
+def _second_text(second: int) -> bytes:
+    return (_START + timedelta(seconds=second)).strftime("%Y%m%dT%H%M%S").encode("ascii")

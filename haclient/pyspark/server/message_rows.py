@@ -36,7 +36,11 @@ def batch_of(messages: Sequence[Message], columns: Sequence[str]) -> pa.RecordBa
         columns: Names of the columns, in their order.
     """
     schema = arrow_schema(columns)
-    arrays = [_BUILDERS[field.name](messages).cast(field.type) for field in schema]
+    build = {**_BUILDERS}
+    if {"publisher_id", "sequence"} & {*columns}:
+        ids, sequences = bookmark_numbers(messages)  # once for both
+        build |= {"publisher_id": lambda _: _signed(ids), "sequence": lambda _: _signed(sequences)}
+    arrays = [build[field.name](messages).cast(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -89,8 +93,6 @@ def _commands(messages: Sequence[Message]) -> pa.Array:
 _BUILDERS: Final[dict[str, Callable[[Sequence[Message]], pa.Array]]] = {
     "topic": lambda messages: pa.array([each.topic for each in messages], pa.string()),
     "bookmark": lambda messages: _texts([each.bookmark for each in messages]),
-    "publisher_id": lambda messages: _signed(bookmark_numbers(messages)[0]),
-    "sequence": lambda messages: _signed(bookmark_numbers(messages)[1]),
     "position": lambda messages: pa.nulls(len(messages), pa.int64()),
     "timestamp": _times,
     "command": _commands,
@@ -98,4 +100,4 @@ _BUILDERS: Final[dict[str, Callable[[Sequence[Message]], pa.Array]]] = {
     "correlation_id": lambda messages: _texts([each.correlation_id for each in messages]),
     "data": lambda messages: pa.array([each.data for each in messages], pa.binary()),
 }
-"""By column, what builds it; the log of a server does not send positions."""
+"""By column, what builds it, but for the numbers in a bookmark; the log sends no positions."""
