@@ -26,7 +26,7 @@ from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES, Replay, Span
-from haclient_fake_server.engine.settings import EngineSettings, LogTopic, ReplicateTo
+from haclient_fake_server.engine.settings import EngineSettings, LogTopic, ReplicateTo, SowTopic
 from haclient_fake_server.engine.state import State
 from haclient_stores.bookmark import Timestamp
 from support.engine import START_US, Peer, World, decode
@@ -620,6 +620,44 @@ def refusal(reader: Peer, bookmark: str, **fields: str) -> str:
 
 def at(seconds: float) -> str:
     return str(Timestamp(START_US + int((100 + seconds) * 1e6)))
+
+
+ROUGH_CHUNK_BYTES = 400
+
+
+@pytest.mark.row("RB8", "RB11")
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_replay_is_the_same_whether_or_not_each_record_is_looked_at(data: st.DataObject) -> None:
+    world = World(sow_topics=(SowTopic("keyed", keys=("/id",)),))
+    peers = {name: world.client(name) for name in ("A", "B")}
+    bookmarks = ["0", "0|1|"]
+    for number in range(1, data.draw(st.integers(1, 25))):
+        name = data.draw(st.sampled_from(["A", "B"]))
+        topic = data.draw(st.sampled_from(["orders", "keyed", "elsewhere"]))
+        more: dict[str, str | int] = data.draw(st.sampled_from([{}, {"x": "é7"}, {"e": 60}]))
+        body = b'{"id":%d}' % data.draw(st.integers(1, 3))
+        if data.draw(st.integers(0, 5)):
+            peers[name].publish(number, body, t=topic, **more)
+        else:
+            peers[name].send(body, c="sow_delete", cid="1", t="keyed", filter="/id = 1", s=number)
+        bookmarks += [f"{publisher_id(name)}|{number}|", at(world.now - 100)]
+        world.advance(data.draw(st.sampled_from([0, 0.25, 3])))
+    begin, end = (data.draw(st.sampled_from(bookmarks)) for _ in range(2))
+    bookmark: str = data.draw(st.sampled_from(["0", begin, f"[{begin}:{end}]", f"({begin}:{end})"]))
+    options = data.draw(st.sampled_from(["", "timestamp", "no_sowkey", "timestamp,no_sowkey"]))
+    wanted = {
+        "bm": bookmark,
+        "t": data.draw(st.sampled_from(["orders", "keyed", "^(orders|keyed)"])),
+    }
+    readers = [world.client(name) for name in ("quick", "careful")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("haclient_fake_server.engine.replay.CHUNK_BYTES", ROUGH_CHUNK_BYTES)
+        for reader, filter_ in zip(readers, ("", "1 = 1"), strict=True):  # a filter needs care
+            reader.subscribe(**wanted, opts=options, filter=filter_)
+    world.advance(1)
+    quick, careful = (reader.take_bytes() for reader in readers)
+    assert quick == careful
 
 
 @pytest.mark.row("RB3")
