@@ -14,6 +14,9 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
 from haclient.pyspark.jobs.audit import VIOLATIONS_DDL, Audit, Violation, bookmark_text
 
 MAX_TABLE_ROWS: Final = 200
@@ -128,10 +131,26 @@ def violation_values(violation: Violation) -> tuple[object, ...]:
 def _rows(result: Audit, name: str) -> list[dict[str, Any]]:
     """The rows of a table that the page shows."""
     table = result.tables[name]
+    if name == "lag":
+        return _largest_lags(table)
     if name.startswith("publishers"):
         table = table.orderBy("suspect_runs", "rows", ascending=[False, False])
-    limit = MAX_TABLE_ROWS if not name.startswith(("latency", "lag")) else MAX_TABLE_ROWS * 12
+    limit = MAX_TABLE_ROWS if not name.startswith("latency") else MAX_TABLE_ROWS * 12
     return [row.asDict() for row in table.limit(limit).collect()]
+
+
+def _largest_lags(table: DataFrame) -> list[dict[str, Any]]:
+    """The points of the subscriptions with the largest backlog, with the number of all."""
+    both = ["client", "sub_id"]
+    # One row for each subscription: few enough to be collected.
+    peaks = table.groupBy(*both).agg(sf.max("backlog").alias("peak")).collect()
+    worst = sorted(peaks, key=lambda row: (-row["peak"], row["client"], row["sub_id"]))
+    if not worst:
+        return []
+    chosen = [(row["client"], row["sub_id"]) for row in worst[:MAX_SERIES]]
+    names = table.sparkSession.createDataFrame(chosen, "client STRING, sub_id STRING")
+    points = table.join(sf.broadcast(names), both).orderBy(*both, "start")
+    return [row.asDict() | {"subscriptions": len(peaks)} for row in points.collect()]
 
 
 # --- the page ---------------------------------------------------------------------------------
@@ -250,7 +269,8 @@ def _lag_sections(rows: list[dict[str, Any]]) -> Iterable[str]:
     )[:MAX_SERIES]
     if not chosen:
         return
-    note = f"The {len(chosen)} subscriptions with the largest backlog of {len(by_subscription)}."
+    count = rows[0].get("subscriptions", len(by_subscription))
+    note = f"The {len(chosen)} subscriptions with the largest backlog of {count}."
     for title, column, unit in (
         ("Lag: messages logged and not yet received", "backlog", _count),
         ("Lag: greatest age of a received message", "seconds_behind", _duration),

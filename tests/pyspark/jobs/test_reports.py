@@ -153,6 +153,23 @@ def test_a_plot_without_values_says_so() -> None:
     assert "Nothing was measured" in plot([Series("p50", [(1.0, None)])], str)
 
 
+def test_the_largest_backlogs_are_found_among_all_subscriptions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    result = Audit()
+    result.tables["lag"] = spark.range(12 * 220).selectExpr(
+        "format_string('desk %02d', id div 220) AS client",
+        "'s1' AS sub_id",
+        "timestamp_seconds(1769851800 + id % 220) AS start",
+        "IF(id div 220 = 11, 1000000, id % 7) AS backlog",  # the last client is far behind
+        "CAST(NULL AS DOUBLE) AS seconds_behind",
+    )
+    write_report(result, tmp_path)
+    text = Page((tmp_path / "report.html").read_text()).text
+    assert "The 8 subscriptions with the largest backlog of 12." in text
+    assert "desk 11 s1" in text
+
+
 def test_a_report_is_a_page_tables_and_a_verdict_that_names_the_page(
     spark: SparkSession, tmp_path: Path
 ) -> None:
