@@ -158,7 +158,7 @@ def probe(spark: SparkSession) -> None:
     ask = udf(_worker_report(), "string", useArrow=False)
     try:
         answer = str(spark.range(1).select(ask(lit(0))).collect()[0][0])
-    except _job_errors() as error:
+    except job_errors() as error:
         lines = str(error).strip().splitlines()
         why = next((line for line in lines if "Exception:" in line), lines[0])
         raise UsageError(
@@ -202,7 +202,7 @@ def check_worker(found: Mapping[str, str], *, is_shipped: bool) -> None:
         )
 
 
-def _job_errors() -> tuple[type[Exception], ...]:
+def job_errors() -> tuple[type[Exception], ...]:
     """What a job that fails raises. Spark Connect does without py4j."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
 

@@ -7,7 +7,7 @@ failure has the code that it has in the other commands.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ import msgspec
 from haclient.cli.options import json_option, with_request
 from haclient.cli.output import payload_field, print_report, print_result
 from haclient.cli.pyspark.session import (
+    check_request,
     check_target,
     choose_topics,
     master_option,
@@ -147,13 +148,14 @@ class _Fleet:
 @with_request(_Exported)
 def export(request: _Exported) -> None:
     """Write a journal to a DIRECTORY as Parquet, by date and topic."""
-    check_target(request.journal, request.directory)
+    target = request.directory
+    check_target(request.journal, target)
+    if request.mode == "errorifexists":
+        _check_new(target, "give another directory, or --mode")
+    _check_range(request)
     with session(request.master) as spark:
         from haclient.pyspark.jobs import history
 
-        target = request.directory
-        if "://" not in target and request.mode == "errorifexists" and Path(target).exists():
-            raise UsageError(f"{target}: it exists; give another directory, or --mode")
         rows = _chosen(read_journal(spark, request.journal), request)
         before = history.count_exported(spark, target) if request.mode == "append" else 0
         history.export(rows, target, partitions=request.partitions, mode=request.mode)
@@ -173,6 +175,7 @@ def replay(request: _Replayed) -> None:
 
     The lines are those that `haclient publish` reads, so that a range can be published again.
     """
+    _check_range(request)
     with session(request.master) as spark:
         rows = _chosen(read_journal(spark, request.journal), request)
         ordered = rows.where("command <> 'sow_delete'").orderBy("position")
@@ -196,6 +199,9 @@ def replay(request: _Replayed) -> None:
 @with_request(_State)
 def sow_as_of(request: _State) -> None:
     """Print the newest message of each key as of a moment: the state of the world at that time."""
+    if request.output is not None:
+        _check_new(request.output, "give another directory")
+    check_request(request.journal, topic=request.topic, topic_pattern=request.topic_pattern)
     with session(request.master) as spark:
         from haclient.pyspark.jobs import history
 
@@ -261,6 +267,7 @@ def audit(request: _Audited) -> int:
             "the audit logs of clients are compared with the whole journal: leave out --topic, "
             "--topic-pattern, --since and --until"
         )
+    _check_range(request, logs=(*request.publisher_logs, *request.subscriber_logs))
     with session(request.master) as spark:
         from haclient.pyspark.jobs.audit import Subscription
         from haclient.pyspark.jobs.audit import audit as run_audit
@@ -312,6 +319,7 @@ def reconcile(request: _Reconciled) -> int:
 
     Exit code 4: they differ. The first differences are printed with their bookmarks.
     """
+    check_request(request.left, request.right)
     with session(request.master) as spark:
         from haclient.pyspark.jobs.reconcile import ALLOWED_LAG_S
         from haclient.pyspark.jobs.reconcile import reconcile as compare
@@ -342,6 +350,7 @@ def fleet(request: _Fleet) -> int:
 
     Exit code 1: one of them cannot be read. The others are reported nevertheless.
     """
+    check_request(*filter(None, [request.journal]))
     with session(request.master) as spark:
         from haclient.pyspark.jobs.fleet import fleet as report
 
@@ -370,6 +379,16 @@ def _fleet_line(values: dict[str, Any]) -> str:
     if "problem" in values:
         parts.append(values["problem"])
     return f"{values['path']}: {', '.join(parts)}"
+
+
+def _check_range(request: _Range, *, logs: Sequence[str] = ()) -> None:
+    chosen = {"topic": request.topic, "topic_pattern": request.topic_pattern}
+    check_request(request.journal, logs=logs, **chosen)
+
+
+def _check_new(target: str, advice: str) -> None:
+    if "://" not in target and Path(target).exists():
+        raise UsageError(f"{target}: it exists; {advice}")
 
 
 def _chosen(journal: DataFrame, request: _Range) -> DataFrame:

@@ -5,7 +5,7 @@ Nothing here imports PySpark before a command runs: help is there without the ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path, PurePath, PurePosixPath
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from haclient.errors import UsageError
-from haclient.pyspark.environment import check_installation
+from haclient.pyspark.environment import check_installation, check_packages
 from haclient.pyspark.options import parse_timestamp
 
 if TYPE_CHECKING:
@@ -59,6 +59,54 @@ def session(master: str | None) -> Generator[SparkSession]:
         yield spark
 
 
+def check_request(
+    *journals: str,
+    logs: Sequence[str] = (),
+    topic: str | None = None,
+    topic_pattern: str | None = None,
+) -> None:
+    """Check what can be checked without a session, which takes seconds to start.
+
+    Args:
+        journals: The journals that are read.
+        logs: The audit logs that are read.
+        topic: One topic.
+        topic_pattern: Topics by a regular expression.
+
+    Raises:
+        UsageError: The extra is missing, or something that is read is not there or not a journal,
+            or topics are chosen in two ways.
+    """
+    check_packages()
+    _check_topics(topic, topic_pattern)
+    for path in journals:
+        if "://" not in path:
+            _is_broker(path)
+    for path in logs:
+        if not Path(path).is_dir():
+            raise UsageError(f"{path}: there is no such directory")
+
+
+def _check_topics(topic: str | None, pattern: str | None) -> None:
+    if topic is not None and pattern is not None:
+        raise UsageError("give --topic or --topic-pattern, not both")
+
+
+def _is_broker(path: str) -> bool:
+    """Whether a directory of this machine is that of a broker, and not an export."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UsageError(f"{path}: there is no such directory")
+    names = [each.name for each in folder.iterdir()]
+    if any(name.startswith("journal.") for name in names):
+        return True
+    if any(name.startswith("date=") for name in names):
+        return False
+    raise UsageError(
+        f"{path}: neither the directory of a broker (journal.00000001 ...) nor an export (date=...)"
+    )
+
+
 def read_journal(spark: SparkSession, path: str, *, columns: str = "") -> DataFrame:
     """The rows of a broker's directory, or of an export.
 
@@ -72,21 +120,11 @@ def read_journal(spark: SparkSession, path: str, *, columns: str = "") -> DataFr
     """
     from haclient.pyspark.jobs.history import read_export
 
-    if "://" in path:
+    if "://" in path or not _is_broker(path):
         return read_export(spark, path)
-    folder = Path(path)
-    if not folder.is_dir():
-        raise UsageError(f"{path}: there is no such directory")
-    names = [each.name for each in folder.iterdir()]
-    if any(name.startswith("journal.") for name in names):
-        chosen = {"columns": columns} if columns else {}
-        source = spark.read.format("amps-journal").option("journalPath", path)
-        return source.options(**chosen).load()
-    if any(name.startswith("date=") for name in names):
-        return read_export(spark, path)
-    raise UsageError(
-        f"{path}: neither the directory of a broker (journal.00000001 ...) nor an export (date=...)"
-    )
+    chosen = {"columns": columns} if columns else {}
+    source = spark.read.format("amps-journal").option("journalPath", path)
+    return source.options(**chosen).load()
 
 
 def check_target(journal: str, target: str) -> None:
@@ -116,8 +154,7 @@ def _resolved(path: str) -> PurePath:
 
 def choose_topics(journal: DataFrame, topic: str | None, pattern: str | None) -> DataFrame:
     """The rows of one topic, or of topics that match a regular expression."""
-    if topic is not None and pattern is not None:
-        raise UsageError("give --topic or --topic-pattern, not both")
+    _check_topics(topic, pattern)
     if topic is not None:
         return journal.where(journal["topic"] == topic)
     return journal if pattern is None else journal.where(journal["topic"].rlike(pattern))

@@ -11,11 +11,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from haclient.errors import HAClientError
-from haclient.pyspark.environment import register
+from haclient.pyspark.environment import job_errors, register
 
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -24,6 +23,9 @@ _SETTINGS: Final = {
     "spark.log.level": "OFF",  # what fails is in the exception as well
 }
 
+
+_JAVA_ERROR: Final = "An error occurred while calling "
+"""Begins the text of an exception of Java that PySpark does not translate."""
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _DEFAULT_PARTITIONS: Final = "200"
@@ -52,7 +54,7 @@ def job_session(master: str | None = None) -> Generator[SparkSession]:
     try:
         register(spark)
         yield spark
-    except PySparkException as error:
+    except job_errors() as error:
         raise JobFailed(reason_of(str(error))) from error
     finally:
         if running is None:
@@ -82,5 +84,13 @@ def reason_of(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # The last line of a Python trace has the error that was raised; ours say what to do.
     raised = [line for line in lines if line.startswith(("haclient.", "haclient_", "ValueError: "))]
-    reason = (raised or lines or ["a job has failed"])[0]
-    return reason.partition(": ")[2] if raised and ": " in reason else reason
+    if raised:
+        return raised[0].partition(": ")[2] or raised[0]
+    if text.startswith(_JAVA_ERROR):
+        # The innermost cause: what is around it says only that a job, stage or task has failed.
+        causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
+        if causes:
+            kind, _, message = causes[-1].partition(": ")[2].partition(": ")
+            name = kind.rpartition(".")[2]
+            return f"{name}: {message}" if message else name
+    return (lines or ["a job has failed"])[0]

@@ -216,6 +216,45 @@ def test_the_fleet_report_has_a_line_for_each_store(haclient: Haclient, tmp_path
     assert lines[1].startswith(f"{tmp_path}/two.bm: error: ")
 
 
+def test_what_can_be_refused_without_a_session_starts_none(tmp_path: Path) -> None:
+    (tmp_path / "broker").mkdir()
+    (tmp_path / "broker/journal.00000001").touch()
+    program = """
+import sys
+from haclient.cli.app import run
+for words in (
+    ["audit", "none"],
+    ["audit", "broker", "--topic", "a", "--topic-pattern", "b"],
+    ["audit", "broker", "--publisher-log", "none"],
+    ["audit", "broker", "--subscriber-log", "none"],
+    ["export", "none", "out"],
+    ["export", "broker", "."],
+    ["replay", "."],
+    ["sow-as-of", "none"],
+    ["sow-as-of", "broker", "--output", "broker"],
+    ["reconcile", "broker", "none"],
+    ["fleet", "one.bm", "--journal", "none"],
+):
+    assert run(["pyspark", *words]) == 2, words
+assert "pyspark.sql" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, env=python_environment(), cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 11
+    assert done.stderr.count("none: there is no such directory") == 7
+
+
+def test_an_error_of_java_is_one_line_and_exit_code_1(haclient: Haclient) -> None:
+    done = haclient("audit", "nosuchscheme://bucket/x")
+    assert done.returncode == 1
+    assert done.stderr == (
+        'haclient: error: UnsupportedFileSystemException: No FileSystem for scheme "nosuchscheme"\n'
+    )
+
+
 def test_what_is_neither_a_journal_nor_an_export_is_one_line(
     haclient: Haclient, tmp_path: Path
 ) -> None:
