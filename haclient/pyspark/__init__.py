@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from haclient.pyspark.jobs.latency import add_latency
     from haclient.pyspark.jobs.reconcile import reconcile
     from haclient.pyspark.jobs.reports import write_report
+    from haclient.pyspark.json_bodies import parse_json
     from haclient.pyspark.sink.publish import publish_frame, publish_stream
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "check_installation",
     "export",
     "fleet",
+    "parse_json",
     "publish_frame",
     "publish_stream",
     "read_deliveries",
@@ -53,6 +55,7 @@ _HOMES = {
     "jobs.latency": ("add_latency",),
     "jobs.reconcile": ("reconcile",),
     "jobs.reports": ("write_report",),
+    "json_bodies": ("parse_json",),
     "sink.publish": ("publish_frame", "publish_stream"),
 }
 _HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
