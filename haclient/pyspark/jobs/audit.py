@@ -379,6 +379,7 @@ def _classify_late(journal: DataFrame, late: DataFrame) -> DataFrame:
     has_command = "command" in journal.columns
     is_delete = sf.col("command") == "sow_delete" if has_command else sf.lit(False)
     same_bookmark = Window.partitionBy(*bookmark)
+    same_row = Window.partitionBy(*bookmark, "position")
     first = (
         journal.select(*bookmark, "position", "topic", is_delete.alias("is_delete"))
         .join(sf.broadcast(keys), [*bookmark], "left_semi")
@@ -387,19 +388,32 @@ def _classify_late(journal: DataFrame, late: DataFrame) -> DataFrame:
                 "first_at": sf.min("position").over(same_bookmark),
                 "first_of_topic": sf.min("position").over(Window.partitionBy(*bookmark, "topic")),
                 "only_deletes": sf.every("is_delete").over(same_bookmark),
+                "copies": sf.count("*").over(same_row),
             }
         )
-        .select(*bookmark, "position", "first_at", "first_of_topic", "only_deletes")
+        .select(*bookmark, "position", "first_at", "first_of_topic", "only_deletes", "copies")
+        .distinct()
     )
-    is_again = sf.col("position") > sf.col("first_at")
-    before = sf.concat(sf.lit("logged before at position "), "first_at")
+    # Rows of one position are one record, read more than once: from an export that was written
+    # twice. All but one are copies, and this one may be late itself.
+    late = late.withColumns(
+        {
+            "place": sf.row_number().over(same_row.orderBy("sequence")),
+            "of_late": sf.count("*").over(same_row),
+        }
+    )
+    is_copy = sf.expr("place > of_late - copies + 1")
+    is_again = is_copy | (sf.col("position") > sf.col("first_at"))
+    before = sf.when(is_copy, sf.lit("this position is there more than once")).otherwise(
+        sf.concat(sf.lit("logged before at position "), "first_at")
+    )
     after = sf.concat(sf.lit("logged after sequence "), "highest_before")
     # A delete on several topics is one record for each of them under one bookmark.
     is_part_of_delete = sf.expr(
         "only_deletes AND position = first_of_topic AND position > first_at"
     )
-    known = late.join(sf.broadcast(first), [*bookmark, "position"]).where(~is_part_of_delete)
-    return known.select(
+    known = late.join(sf.broadcast(first), [*bookmark, "position"])
+    return known.where(is_copy | ~is_part_of_delete).select(
         *late.columns,
         sf.when(is_again, sf.lit(Kind.DUPLICATE)).otherwise(sf.lit(Kind.ORDER_BREAK)).alias("kind"),
         sf.when(is_again, before).otherwise(after).alias("detail"),

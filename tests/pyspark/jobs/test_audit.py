@@ -145,6 +145,20 @@ def test_a_duplicate_is_named_with_its_bookmark_and_where_it_was_before(
 
 
 @pytest.mark.row("AU1")
+def test_a_row_that_is_read_twice_is_a_duplicate(spark: SparkSession) -> None:
+    messages = healthy(20)
+    messages[7], messages[9] = messages[9], messages[7]
+    journal = journal_of(spark, messages)  # of which a part was exported twice
+    result = audit(journal.unionByName(journal.where("position IN (3, 10)")))
+    assert [(each.kind, each.bookmark, each.position) for each in result.violations] == [
+        (Kind.DUPLICATE, f"{ALICE}|2|", 3),
+        (Kind.DUPLICATE, f"{BOB}|4|", 10),
+        (Kind.ORDER_BREAK, f"{BOB}|4|", 10),
+    ]
+    assert result.violations[0].detail == "this position is there more than once"
+
+
+@pytest.mark.row("AU1")
 def test_an_order_break_is_named_with_its_bookmark_and_what_came_before(
     spark: SparkSession,
 ) -> None:
