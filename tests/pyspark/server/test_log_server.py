@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import trio.testing
 
 from haclient.client import Client
 from haclient.errors import HAClientError, UsageError
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server.log_server import (
+    ANSWER_TIMEOUT_S,
     ask,
     connected,
     count,
@@ -118,6 +120,21 @@ async def test_a_server_that_is_not_the_reference_broker_is_named_in_one_line() 
         text, _ = await together(ask_for_a_position, refuse)
         assert "/HACLIENT/status" in text
         assert len(text.splitlines()) == 1
+
+
+async def test_a_server_that_accepts_a_question_and_is_silent_then_is_given_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with listening() as server, Client("reader") as client:
+        peer = await server.log_on(client)
+
+        async def ask_for_the_status() -> None:
+            with pytest.raises(HAClientError, match="does not answer /HACLIENT/status within"):
+                await log_info(client)
+
+        begin = autojump_clock.current_time()
+        await together(ask_for_the_status, lambda: peer.answer("sow"))
+        assert autojump_clock.current_time() - begin == pytest.approx(ANSWER_TIMEOUT_S)
 
 
 async def test_a_guard_keeps_what_follows_a_position() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -118,6 +119,17 @@ def test_what_no_server_sends_in_time_is_named(
     ) as failed:
         rows_of(read_range(settings(*servers, timeout_s=1), PART))
     assert len(str(failed.value).splitlines()) == 1
+
+
+def test_a_password_is_not_in_the_error_of_a_server_that_has_not_all(
+    servers: tuple[BrokerThread, BrokerThread],
+) -> None:
+    fill(servers[0], "A", range(1, 71))
+    asked = settings(*servers, timeout_s=1)
+    uris = tuple(each.replace("tcp://", "tcp://bob:hunter2@") for each in asked.uris)
+    with pytest.raises(HAClientError, match="server 2 of uri does not have it") as failed:
+        rows_of(read_range(replace(asked, uris=uris), PART))
+    assert "hunter2" not in str(failed.value)
 
 
 @pytest.mark.row("SB9")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pytest
+import trio
 
 from haclient.errors import HAClientError, UsageError
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.server.sow import SowReader, read_sow
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from support.broker_thread import BrokerThread, broker_thread, publish
+from support.peer import listening, together
 
 ROWS = [b'{"id":%d}' % number for number in range(20)]
 
@@ -46,6 +48,24 @@ def test_a_query_is_one_partition_or_one_for_each_split(broker: BrokerThread) ->
 def test_a_topic_without_records_is_named(broker: BrokerThread) -> None:
     with pytest.raises(HAClientError, match=r"refused the query of 'orders': .*invalid topic"):
         query(broker, topic="orders")
+
+
+async def test_a_server_that_accepts_a_query_and_is_silent_then_is_given_up() -> None:
+    async with listening() as server:
+        given = {"uri": server.uri, "topic": "prices", "fetchTimeoutMs": "300"}
+        source = SowReader(read_sow(OptionReader("amps", given)))
+        (part,) = source.partitions()
+
+        async def accept() -> None:
+            peer = await server.accept()
+            await peer.log_on()
+            await peer.answer("sow")
+
+        async def read() -> None:
+            with pytest.raises(HAClientError, match=r"sent nothing of the result for 0\.3 s"):
+                await trio.to_thread.run_sync(lambda: list(source.read(part)))
+
+        await together(read, accept)
 
 
 def test_an_option_of_the_log_is_unknown() -> None:
