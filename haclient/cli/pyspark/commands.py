@@ -105,6 +105,8 @@ class _Audited(_Range):
     subscriber_logs: tuple[str, ...]
     subscriptions: tuple[tuple[str, str], ...]
     dense: tuple[str, ...]
+    unlogged: tuple[str, ...]
+    unlogged_pattern: str | None
     limit: int
     output: Path | None
     as_json: bool
@@ -250,6 +252,15 @@ def sow_as_of(request: _State) -> None:
     metavar="NAME",
     help="A publisher that numbers without gaps: its holes are violations. May be repeated.",
 )
+@click.option(
+    "--unlogged",
+    multiple=True,
+    metavar="TOPIC",
+    help="A topic that the server does not log: publishes to it are not lost. May be repeated.",
+)
+@click.option(
+    "--unlogged-pattern", metavar="REGEX", help="Topics that match this anywhere are not logged."
+)
 @limit_option
 @output_option
 @master_option
@@ -267,6 +278,8 @@ def audit(request: _Audited) -> int:
             "the audit logs of clients are compared with the whole journal: leave out --topic, "
             "--topic-pattern, --since and --until"
         )
+    if (request.unlogged or request.unlogged_pattern) and not request.publisher_logs:
+        raise UsageError("--unlogged and --unlogged-pattern are for --publisher-log")
     _check_range(request, logs=(*request.publisher_logs, *request.subscriber_logs))
     with session(request.master) as spark:
         from haclient.pyspark.jobs.audit import Subscription
@@ -285,6 +298,8 @@ def audit(request: _Audited) -> int:
             deliveries=deliveries,
             subscriptions=subscriptions,
             dense=request.dense,
+            unlogged_topics=request.unlogged,
+            unlogged_pattern=request.unlogged_pattern,
             limit=request.limit,
         )
         if request.output is not None:

@@ -19,6 +19,8 @@ What is a violation, and what is not:
   that, it is a redelivery, which at-least-once delivery makes after a restart.
 * A message that was received and is not in the journal is *not logged*: the journal has lost it, or
   belongs to another server with another content.
+* Publishes to a topic that the server does not log are acknowledged, and never in the journal. The
+  caller says which topics these are, or they are lost.
 * A delete (`sow_delete`) is one record for each topic in which it deleted something, all under one
   bookmark, and none if it deleted nothing. So a delete is a duplicate only within a topic, it is
   never lost, and it is no hole where an audit log has it. Bookmark subscriptions do not receive it.
@@ -40,7 +42,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -155,6 +157,26 @@ class Subscription:
         return journal if self.condition is None else journal.where(sf.expr(self.condition))
 
 
+class _Unlogged(NamedTuple):
+    """The topics that the server does not log.
+
+    Attributes:
+        topics: Their names.
+        pattern: A regular expression that further ones match anywhere.
+    """
+
+    topics: tuple[str, ...]
+    pattern: str | None
+
+    def __bool__(self) -> bool:
+        return bool(self.topics or self.pattern)
+
+    def is_topic(self) -> Column:
+        """Whether the column `topic` is one of them."""
+        is_one = sf.col("topic").isin(*self.topics) if self.topics else sf.lit(False)
+        return is_one if self.pattern is None else is_one | sf.col("topic").rlike(self.pattern)
+
+
 @dataclass(slots=True, kw_only=True)
 class Audit:
     """The result of an audit.
@@ -266,6 +288,8 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
     deliveries: DataFrame | None = None,
     subscriptions: Sequence[Subscription] = (),
     dense: Iterable[str | int] = (),
+    unlogged_topics: Iterable[str] = (),
+    unlogged_pattern: str | None = None,
     clock_skew_s: float = CLOCK_SKEW_S,
     limit: int = 1000,
 ) -> Audit:
@@ -277,14 +301,20 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
         deliveries: The audit logs of subscribers; columns `DELIVERIES`.
         subscriptions: What should have been delivered; nothing is undelivered without it.
         dense: Names or ids of publishers whose sequences have no gaps.
+        unlogged_topics: Topics that the server does not log: what was published there is not lost.
+        unlogged_pattern: A regular expression that further such topics match anywhere.
         clock_skew_s: By how many seconds the clocks of publishers may be ahead of the server's:
             what they published so soon after the oldest message of a journal may have been removed
             with what was before it.
         limit: How many violations of each kind are named; all are counted.
 
     Raises:
-        UsageError: A DataFrame lacks a column, or a subscription is described twice.
+        UsageError: A DataFrame lacks a column, a subscription is described twice, or unlogged
+            topics are given without publishes.
     """
+    unlogged = _Unlogged(tuple(unlogged_topics), unlogged_pattern)
+    if unlogged and publishes is None:
+        raise UsageError("unlogged topics are given, but no publishes: no audit log of a publisher")
     check_columns("journal", journal, ("topic", "publisher_id", "sequence", "position"))
     _check_subscriptions(subscriptions, deliveries)
     if publishes is not None:
@@ -295,8 +325,11 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
         check_columns("journal", journal, ("command",))  # to leave out deletes
     result = Audit()
     _audit_order(result, journal, limit)
+    if publishes is not None:
+        publishes = _with_recorded(publishes, unlogged)
     _audit_holes(result, journal, publishes, dense, limit)
     if publishes is not None:
+        _check_unlogged(result, journal, unlogged)
         _audit_publishes(result, journal, publishes, clock_skew_s, limit)
     if deliveries is not None:
         _audit_receipts(result, deliveries, limit)
@@ -447,10 +480,10 @@ def _audit_holes(
     if not gaps:
         return
     rows = journal.select("publisher_id", "sequence", "position")
-    if publishes is not None and "is_delete" in publishes.columns:
-        # A delete that deleted nothing has a number and no record.
-        deletes = publishes.where("is_delete").select("publisher_id", "sequence")
-        rows = rows.unionByName(deletes, allowMissingColumns=True)
+    if publishes is not None:
+        # They have numbers: a delete that deleted nothing, and a publish that is not logged.
+        others = publishes.where("is_delete OR is_unlogged").select("publisher_id", "sequence")
+        rows = rows.unionByName(others, allowMissingColumns=True)
     rows = rows.where(sf.col("publisher_id").isin(gaps))
     by_sequence = Window.partitionBy("publisher_id").orderBy("sequence")
     holes = (
@@ -470,13 +503,29 @@ def _audit_holes(
 # --- publishers -------------------------------------------------------------------------------
 
 
+def _with_recorded(publishes: DataFrame, unlogged: _Unlogged) -> DataFrame:
+    """Publishes with `is_delete` and `is_unlogged`: what the journal need not have of them."""
+    knows_deletes = "is_delete" in publishes.columns
+    is_delete = sf.coalesce(sf.col("is_delete"), sf.lit(False)) if knows_deletes else sf.lit(False)
+    return publishes.withColumns({"is_delete": is_delete, "is_unlogged": unlogged.is_topic()})
+
+
+def _check_unlogged(result: Audit, journal: DataFrame, unlogged: _Unlogged) -> None:
+    """Note topics that are said not to be logged, and are: their losses would not be seen."""
+    if not unlogged:
+        return
+    topics = journal.where(unlogged.is_topic()).select("topic").distinct().limit(_NAMED).collect()
+    result.not_verified += [
+        f"the topic {topic!r} is said not to be logged, but the journal has messages of it: losses "
+        "there were not looked for"
+        for topic in sorted(row["topic"] for row in topics)
+    ]
+
+
 def _audit_publishes(
     result: Audit, journal: DataFrame, publishes: DataFrame, clock_skew_s: float, limit: int
 ) -> None:
-    knows_deletes = "is_delete" in publishes.columns
-    is_delete = sf.coalesce(sf.col("is_delete"), sf.lit(False)) if knows_deletes else sf.lit(False)
     judged = _with_comparable(result, journal, publishes, clock_skew_s)
-    judged = judged.withColumn("is_delete", is_delete)
     is_acked = sf.col("acked_at").isNotNull()
     totals = (
         judged.groupBy("publisher_id")
@@ -484,11 +533,14 @@ def _audit_publishes(
             sf.count("*").alias("published"),
             sf.count("acked_at").alias("acknowledged"),
             sf.count_if("is_delete").alias("deletes"),
-            sf.count_if(is_acked & ~sf.col("is_comparable")).alias("not_compared"),
+            sf.count_if(is_acked & sf.col("is_unlogged")).alias("unlogged"),
+            sf.count_if(is_acked & sf.expr("NOT is_comparable AND NOT is_unlogged")).alias(
+                "not_compared"
+            ),
         )
         .toArrow()
     )
-    names = ("published", "acknowledged", "deletes", "not_compared")
+    names = ("published", "acknowledged", "deletes", "unlogged", "not_compared")
     counts: dict[str, int] = {name: pc.sum(totals[name]).as_py() or 0 for name in names}
     result.facts |= counts
     result.facts["in_flight"] = counts["published"] - counts["acknowledged"]
@@ -496,15 +548,22 @@ def _audit_publishes(
     if not counts["published"]:
         result.not_verified.append("the audit logs of publishers have no publish")
         return
-    if 0 < counts["acknowledged"] == counts["not_compared"]:
+    left_out = counts["not_compared"] + counts["unlogged"]
+    if 0 < counts["acknowledged"] == left_out:
+        why = (
+            "they are from before the oldest message of the journal, of which segments were removed"
+            if counts["not_compared"]
+            else "they are to topics that are said not to be logged"
+        )
         result.not_verified.append(
-            f"none of the {counts['acknowledged']} acknowledged publishes could be compared: they "
-            "are from before the oldest message of the journal, of which segments were removed"
+            f"none of the {left_out} acknowledged publishes could be compared: {why}"
         )
     # Whether a delete has a record depends on what it found, so it cannot be told to be lost.
-    comparable = judged.where(is_acked & sf.expr("is_comparable AND NOT is_delete"))
+    comparable = judged.where(
+        is_acked & sf.expr("is_comparable AND NOT is_delete AND NOT is_unlogged")
+    )
     logged = journal
-    if knows_deletes and "command" in journal.columns:
+    if "command" in journal.columns:
         logged = journal.where("command <> 'sow_delete'")
     # The journal has messages of publishers without an audit log; these are not compared.
     audited = journal.sparkSession.createDataFrame(totals.select(["publisher_id"]))
@@ -512,12 +571,25 @@ def _audit_publishes(
     logged = logged.join(sf.broadcast(audited), "publisher_id", "left_semi")
     differ = kernels.differences(comparable, logged)
     if differ is not None:
-        result.add(
-            Kind.LOST,
-            differ.only_left.withColumn("timestamp", sf.col("published_at")),
-            sf.concat(sf.lit("acknowledged at "), "acked_at", sf.lit(", not in the journal")),
-            limit=limit,
-        )
+        _add_lost(result, journal, differ.only_left, limit)
+
+
+def _add_lost(result: Audit, journal: DataFrame, lost: DataFrame, limit: int) -> None:
+    """Add what is lost; where nothing of its topic is in the journal, the topic may be unlogged."""
+    topics = journal.select("topic").distinct().withColumn("has_messages", sf.lit(True))
+    advice = sf.when(
+        sf.col("has_messages").isNull(),
+        sf.lit(
+            ", which has no message of this topic: if the server does not log it, say so "
+            "(unlogged_topics, --unlogged)"
+        ),
+    ).otherwise("")
+    result.add(
+        Kind.LOST,
+        lost.join(topics, "topic", "left").withColumn("timestamp", sf.col("published_at")),
+        sf.concat(sf.lit("acknowledged at "), "acked_at", sf.lit(", not in the journal"), advice),
+        limit=limit,
+    )
 
 
 def _with_comparable(

@@ -205,6 +205,37 @@ def test_the_last_message_of_a_publisher_can_be_lost_too(spark: SparkSession) ->
     assert found(result) == [(Kind.LOST, f"{BOB}|100|")]
 
 
+def test_publishes_to_topics_that_are_not_logged_are_not_lost_if_these_are_named(
+    spark: SparkSession,
+) -> None:
+    unlogged = [(ALICE, 21, "chat"), (BOB, 21, "news/1"), (ALICE, 22, "news/2")]
+    logged = [*healthy(40), (ALICE, 23, "orders")]
+    journal = journal_of(spark, logged)
+    publishes = publishes_of(spark, [*logged, *unlogged])
+    result = audit(journal, publishes=publishes)
+    assert found(result) == sorted((Kind.LOST, f"{each[0]}|{each[1]}|") for each in unlogged)
+    assert result.violations[0].detail.endswith(
+        "not in the journal, which has no message of this topic: if the server does not log it, "
+        "say so (unlogged_topics, --unlogged)"
+    )
+    result = audit(
+        journal,
+        publishes=publishes,
+        dense=["alice"],
+        unlogged_topics=["chat"],
+        unlogged_pattern="^news/",
+    )
+    assert result.is_good
+    assert result.facts["unlogged"] == 3
+    result = audit(journal, publishes=publishes, unlogged_pattern="^(chat|news/|orders)")
+    assert not any(result.counts.values())
+    (reason,) = result.not_verified
+    assert reason == (
+        "the topic 'orders' is said not to be logged, but the journal has messages of it: losses "
+        "there were not looked for"
+    )
+
+
 def test_what_was_removed_with_old_segments_is_not_lost(spark: SparkSession) -> None:
     messages = healthy()
     publishes = publishes_of(spark, messages)
@@ -411,6 +442,8 @@ def test_subscriptions_need_deliveries_and_are_described_once(spark: SparkSessio
     journal = journal_of(spark, [])
     with pytest.raises(UsageError, match="no audit log of a subscriber"):
         audit(journal, subscriptions=[Subscription(sub_id="s1")])
+    with pytest.raises(UsageError, match="no audit log of a publisher"):
+        audit(journal, unlogged_topics=["chat"])
     with pytest.raises(UsageError, match="the subscription 's1' is described twice"):
         audit(
             journal,
