@@ -19,7 +19,7 @@ from haclient.cli.app import run
 from haclient.cli.pyspark.commands import _lines
 from haclient.pyspark.jobs.history import export
 from haclient.pyspark.rows import COLUMNS, schema_ddl
-from haclient.stores import LoggedBookmarkStore
+from haclient.stores import AuditLog, LoggedBookmarkStore
 from support.process import QUICK_JAVA, python_environment
 
 if TYPE_CHECKING:
@@ -111,6 +111,29 @@ def test_a_good_audit_is_one_object_and_ends_with_0(archive: Archive, haclient: 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["verdict"] == "good"
     assert len(done.stdout.splitlines()) == 1
+
+
+def test_an_audit_reads_the_log_of_a_publisher_and_is_told_what_is_not_logged(
+    archive: Archive, haclient: Haclient, tmp_path: Path
+) -> None:
+    with closing(AuditLog(tmp_path / "log")) as log:
+        log.open_for("gateway", 7, 1)
+        for number, topic in enumerate(["orders"] * len(GOOD) + ["chat"], 1):
+            log.published(number, topic, number)
+        log.acknowledged(7, 8)
+    words = ("audit", archive("good", GOOD), "--publisher-log", str(tmp_path / "log"))
+    done = haclient(*words)
+    assert done.returncode == 4, done.stderr
+    assert "which has no message of this topic" in done.stdout
+    done = haclient(*words, "--unlogged", "chat")
+    assert (done.returncode, done.stdout) == (0, "good: no violation\n")
+    segment = tmp_path / "log/audit-00000001.log"
+    data = bytearray(segment.read_bytes())
+    data[40] ^= 1
+    segment.write_bytes(data)
+    done = haclient(*words)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert done.stderr.startswith(f"haclient: error: {segment}: corrupt at byte 0: the block is ")
 
 
 def test_two_journals_that_differ_end_with_4(archive: Archive, haclient: Haclient) -> None:
