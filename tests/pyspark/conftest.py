@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.process import QUICK_JVM
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -67,8 +69,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Generator[SparkSession]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
-        f"-Dderby.system.home={folder}",
+        "spark.driver.extraJavaOptions": f"{QUICK_JVM} -Dderby.system.home={folder}",
         # A query of a few rows is planned and compiled longer than it runs: its expressions are
         # interpreted here, and its stages planned once. A query in a process of its own, such as
         # those of the commands and of the example, has the settings of every user.

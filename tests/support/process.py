@@ -25,6 +25,7 @@ from haclient_fake_server.testing.processes import BrokerProcess
 __all__ = [
     "LIMIT_S",
     "QUICK_JAVA",
+    "QUICK_JVM",
     "SMALL_PIPE_BYTES",
     "Child",
     "Result",
@@ -39,8 +40,14 @@ LIMIT_S = 60.0
 
 SMALL_PIPE_BYTES = 4096
 
-QUICK_JAVA = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""For a command that starts a JVM for a few rows: compile quickly rather than well."""
+QUICK_JVM = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""For a JVM of a few rows: it compiles quickly rather than well, and trusts what it loads."""
+
+QUICK_JAVA = {"JAVA_TOOL_OPTIONS": QUICK_JVM}
+"""The environment of a command that starts such a JVM."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from typing_extensions import override
 
 from haclient.pyspark import publish_stream, register
 from haclient.pyspark.amps import AmpsDataSource
+from support.process import QUICK_JVM
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -173,9 +174,9 @@ def start_session(master: str) -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": QUICK_JVM,
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": QUICK_JVM,
         "spark.executor.cores": "1",
         "spark.sql.shuffle.partitions": "2",
         # Few batches: compiling a plan takes longer than interpreting it.

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
-from support.process import python_environment
+from support.process import QUICK_JVM, python_environment
 
 __all__ = ["StandaloneCluster", "kill_session", "session_processes"]
 
@@ -33,9 +33,7 @@ _TAIL_LINES: Final = 20
 _EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
 
 # The heap is small and the just-in-time compiler a quick one: daemons only pass messages.
-_DAEMON_OPTIONS: Final = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.master.rest.enabled=false"
-)
+_DAEMON_OPTIONS: Final = f"{QUICK_JVM} -Dspark.master.rest.enabled=false"
 
 
 class _Daemon:

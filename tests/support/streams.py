@@ -9,10 +9,30 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["run_stream", "written"]
+__all__ = ["finish", "run_stream", "written"]
 
 STARTS = 5
 """The process of a stream's source has ten seconds to start; a busy machine may take more."""
+
+
+def finish(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Run a query to its end, stop it and return it; one whose source was not started is repeated.
+
+    Args:
+        start: Starts the query.
+    """
+    for left in reversed(range(STARTS)):
+        query = start()
+        try:
+            query.awaitTermination()
+        except PySparkException as error:  # nothing has begun yet
+            if "Python worker failed to connect back" not in str(error) or not left:
+                raise
+        else:
+            return query
+        finally:
+            query.stop()
+    raise AssertionError("unreachable")
 
 
 def run_stream(
@@ -24,36 +44,19 @@ def run_stream(
     **options: str,
 ) -> StreamingQuery:
     """Run a stream of orders into Parquet until the present end of the log."""
-    for left in reversed(range(STARTS)):
-        try:
-            return _run(spark, out, uri, transform, options)
-        except PySparkException as error:  # nothing has begun yet
-            if "Python worker failed to connect back" not in str(error) or not left:
-                raise
-    raise AssertionError("unreachable")
-
-
-def _run(
-    spark: SparkSession,
-    out: Path,
-    uri: str,
-    transform: Callable[[DataFrame], DataFrame],
-    options: dict[str, str],
-) -> StreamingQuery:
     given = {"uri": uri, "topic": "orders", "startingBookmark": "EPOCH", **options}
-    rows = spark.readStream.format("amps").options(**given).load()
-    query = (
-        transform(rows)
-        .writeStream.format("parquet")
-        .option("checkpointLocation", str(out / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(out / "rows"))
-    )
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
-    return query
+
+    def start() -> StreamingQuery:
+        rows = spark.readStream.format("amps").options(**given).load()
+        return (
+            transform(rows)
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(out / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(out / "rows"))
+        )
+
+    return finish(start)
 
 
 def written(spark: SparkSession, out: Path) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, GreaterThan, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from haclient import HAClient
@@ -32,6 +33,7 @@ from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_fake_server.journal.format import SEGMENT_HEADER_BYTES, segment_name
 from haclient_fake_server.server import BrokerServer
 from support.journals import FIRST_US, JournalWriter, deletion, message, model_rows
+from support.streams import finish
 
 START = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=FIRST_US)
 POSITIONS = {"columns": "position"}
@@ -493,18 +495,17 @@ def run_stream(spark: SparkSession, folder: Path, out: Path, **options: str) -> 
     source = spark.readStream.format("amps-journal").options(
         journalPath=str(folder), startingBookmark="EPOCH", **options
     )
-    query = (
-        source.load()
-        .writeStream.format("parquet")
-        .option("checkpointLocation", str(out / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(out / "rows"))
-    )
-    try:
-        query.awaitTermination()
-        return [progress["numInputRows"] for progress in query.recentProgress]
-    finally:
-        query.stop()
+
+    def start() -> StreamingQuery:
+        return (
+            source.load()
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(out / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(out / "rows"))
+        )
+
+    return [progress["numInputRows"] for progress in finish(start).recentProgress]
 
 
 @pytest.mark.row("SS1", "RP10")
