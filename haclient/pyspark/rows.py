@@ -122,6 +122,15 @@ def unsigned(number: int) -> int:
     return number & (_WRAP - 1)
 
 
+def printable(text: str) -> str:
+    """A text with marks (U+FFFD) instead of its bytes that are not UTF-8, which Arrow does not take.
+
+    Args:
+        text: A name or header; such bytes are surrogate escapes in it.
+    """
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def arrow_schema_of(ddl: str) -> pa.Schema:
     """The Arrow schema that PySpark demands of a function for `mapInArrow`; needs a session.
 

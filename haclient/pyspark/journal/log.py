@@ -36,7 +36,7 @@ import numpy.typing as npt
 from haclient.errors import StoreCorrupt, StoreError, UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.journal.records import RowRange, headers_at, record_offsets
-from haclient.pyspark.rows import DataLoss
+from haclient.pyspark.rows import DataLoss, printable
 from haclient_fake_server.journal.format import (
     INDEX_STRIDE_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -308,7 +308,7 @@ class JournalLog:
         known: dict[int, str] = {}
         for manifest in self.manifests:
             known |= {id_: topic for id_, (_, topic) in manifest.topics.items() if id_ not in known}
-        return {id_: _printable(topic) for id_, topic in known.items() if is_wanted(topic)}
+        return {id_: printable(topic) for id_, topic in known.items() if is_wanted(topic)}
 
     def place(self, position: int) -> Place:
         """A position together with the identity of this log.
@@ -709,8 +709,3 @@ def _may_hold(stride: Stride, publisher: int, sequence: int) -> bool:
         return True
     low, high = stride.publishers.get(publisher, (1, 0))
     return low <= sequence <= high
-
-
-def _printable(name: str) -> str:
-    """A name of bytes that are not UTF-8 with marks instead of them."""
-    return name.encode(*_NAMES).decode("utf-8", "replace")

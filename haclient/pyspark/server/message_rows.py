@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from haclient.protocol.messages import Message
-from haclient.pyspark.rows import arrow_schema
+from haclient.pyspark.rows import arrow_schema, printable
 from haclient_stores.bookmark import Timestamp
 
 _STAMP: Final = len("20260131T093000.000000Z")
@@ -58,8 +58,15 @@ def bookmark_numbers(messages: Sequence[Message]) -> tuple[pa.Array, pa.Array]:
 
 def _texts(values: Sequence[str]) -> pa.Array:
     """Texts, with null for an empty one, which the wire does not know."""
-    array = pa.array(values, pa.string())
+    array = _strings(values)
     return pc.if_else(pc.equal(array, ""), None, array) if "" in values else array
+
+
+def _strings(values: Sequence[str]) -> pa.Array:
+    try:
+        return pa.array(values, pa.string())
+    except UnicodeEncodeError:  # bytes that are not UTF-8, which are rare, so only now is it asked
+        return pa.array([printable(value) for value in values], pa.string())
 
 
 def _signed(array: pa.Array) -> pa.Array:
@@ -91,7 +98,7 @@ def _commands(messages: Sequence[Message]) -> pa.Array:
 
 
 _BUILDERS: Final[dict[str, Callable[[Sequence[Message]], pa.Array]]] = {
-    "topic": lambda messages: pa.array([each.topic for each in messages], pa.string()),
+    "topic": lambda messages: _strings([each.topic for each in messages]),
     "bookmark": lambda messages: _texts([each.bookmark for each in messages]),
     "position": lambda messages: pa.nulls(len(messages), pa.int64()),
     "timestamp": _times,
