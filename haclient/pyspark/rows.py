@@ -123,7 +123,7 @@ def unsigned(number: int) -> int:
 
 
 def printable(text: str) -> str:
-    """A text with marks (U+FFFD) instead of its bytes that are not UTF-8, which Arrow does not take.
+    """A text with marks (U+FFFD) instead of bytes that are not UTF-8, which Arrow does not take.
 
     Args:
         text: A name or header; such bytes are surrogate escapes in it.

@@ -145,10 +145,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Move the guard; the last batch of a query is not committed."""
         if not self._settings.guard:
             return
-        try:
-            trio.run(self._set_guards, self._offset(end))
-        except HAClientError as error:  # a guard that is older keeps more, which does no harm
-            _log.warning("amps: the guard %r is not renewed: %s", self._settings.guard, error)
+        trio.run(self._set_guards, self._offset(end))
 
     @override
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -224,14 +221,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start.advanced(found.place, found.publishers, found.messages)
 
     async def _set_guards(self, end: Offset) -> None:
-        """Set the guard at each instance of which the offset has a place."""
-        common = self._settings.common
+        """Set the guard at each instance that is up and of which the offset has a place."""
+        common, guard = self._settings.common, self._settings.guard
         for uri in common.read.uris:
-            async with connected((uri,), f"{common.read.name}-driver") as client:
-                log = await log_info(client)
-                place = end.places.get(log.instance)
-                if place is not None and log.has(place):
-                    await set_guard(client, self._settings.guard, place.position)
+            try:
+                async with connected((uri,), f"{common.read.name}-driver") as client:
+                    log = await log_info(client)
+                    place = end.places.get(log.instance)
+                    if place is not None and log.has(place):
+                        await set_guard(client, guard, place.position)
+            except HAClientError as error:
+                # An older guard keeps more, which does no harm. The other servers need theirs.
+                _log.warning("amps: the guard %r is not renewed at a server: %s", guard, error)
 
     async def _begin(self, client: Client, start: Offset) -> int | None:
         """After which position of this server's log the next messages are."""

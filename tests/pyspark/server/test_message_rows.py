@@ -87,7 +87,7 @@ def test_a_record_without_a_bookmark_has_no_numbers() -> None:
 @pytest.mark.parametrize("column", ["topic", "sow_key", "correlation_id"])
 def test_a_header_of_bytes_that_are_not_utf_8_has_marks_instead_of_them(column: str) -> None:
     header = b"caf\xe9, \xff\xc3\xa9".decode("utf-8", "surrogateescape")
-    named = {"topic": header, "sow_key": header, "correlation_id": header}
-    rows = batch_of([Message(kind="p", **named), message(1, 1, 0, b"", "é")], [column])
+    odd = Message(kind="p", topic=header, sow_key=header, correlation_id=header)
+    rows = batch_of([odd, message(1, 1, 0, b"", "é")], [column])
     expected = {"topic": "ordersé"}.get(column, "é")
     assert rows.column(column).to_pylist() == ["caf\ufffd, \ufffdé", expected]

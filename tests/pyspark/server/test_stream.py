@@ -258,6 +258,22 @@ def test_a_committed_batch_moves_the_guard_of_its_stream(broker: BrokerThread) -
     assert source.reportLatestOffset() == offset  # and so it does without the lag
 
 
+def test_a_server_that_is_down_keeps_no_other_one_from_its_guard() -> None:
+    with (
+        broker_thread(BrokerConfig(name="east")) as east,
+        broker_thread(BrokerConfig(name="west")) as west,
+    ):
+        for broker in (east, west):
+            publish(broker.uri, "orders", ROWS)
+        source = stream(east, west, guard="reports", maxMessagesPerTrigger="40")
+        start = source.initialOffset()
+        east.stop()
+        offset, _ = next_batch(source, start)
+        source.commit(offset)
+        answer = trio.run(guards_of, west.uri)
+    assert [(guard["name"], guard["after"]) for guard in answer["guards"]] == [("reports", 40)]
+
+
 async def guards_of(uri: str) -> dict[str, Any]:
     """What the broker has of guards."""
     async with connected([uri], "reader") as client:
