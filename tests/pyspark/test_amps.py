@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +26,8 @@ from haclient.errors import PublishFailed, UsageError
 from haclient.pyspark.amps import AmpsDataSource
 from haclient.pyspark.sink.checkpoint_files import (
     GUARD_FILE,
-    REFUSED_FILE,
+    RESOLVED_DIRECTORY,
+    UNLOGGED_DIRECTORY,
 )
 from haclient.pyspark.sink.settings import read_settings
 from haclient.pyspark.sink.writers import LaneDone, Task, check_lanes, rows_of, write_task
@@ -139,10 +142,65 @@ def test_a_query_with_refused_rows_does_not_go_on(tmp_path: Path) -> None:
             write_task(settings, Task("query", 0, 7), iter([rows]))
         # The server has seen the rows: without the file, these would succeed and publish nothing.
         for lane in (0, 1):
-            with pytest.raises(UsageError, match=rf'"batch": 7.*then remove .*{REFUSED_FILE}'):
+            with pytest.raises(UsageError, match=rf'"batch": 7.*then move .*{UNLOGGED_DIRECTORY}'):
                 write_task(settings, Task("query", lane, 7), iter(()))
         # PySpark asks once more for a writer to abort; an error there would hide the refusal.
         AmpsDataSource(given).streamWriter(LANES, overwrite=False)
+
+
+@pytest.mark.row("SK8")
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_query_goes_on_when_the_user_has_resolved_its_refused_rows(
+    tmp_path: Path,
+    is_told: bool,  # noqa: FBT001  # a parameter
+) -> None:
+    options = {**EXACTLY_ONCE, "topic": "t", "lanes": "1", "checkpointLocation": str(tmp_path)}
+    bodies = [b'{"id":1}', b'{"no":2}', b'{"id":3}']
+    rows = pa.record_batch({"data": bodies, "_lane": pa.array([0] * 3, pa.int32())})
+    unlogged, resolved = tmp_path / UNLOGGED_DIRECTORY, tmp_path / RESOLVED_DIRECTORY
+    with BrokerProcess("--sow", "t:/id") as broker:
+        settings = read_settings({**options, "uri": broker.uri}, LANES)
+        publish = partial(write_task, settings, Task("query", 0, 0))
+        with pytest.raises(PublishFailed, match="row 3: bad sow key"):  # rows are sorted
+            publish(iter([rows]))
+        if not is_told:  # the executor that was told is lost
+            shutil.rmtree(unlogged)
+            with pytest.raises(PublishFailed, match=r"1 of the 3 rows .*\(row 3\): it has refused"):
+                publish(iter([rows]))
+        (file,) = unlogged.iterdir()
+        file.rename(resolved / file.name)
+        for _ in range(2):
+            assert publish(iter([rows])).skipped == 3
+        write_task(settings, Task("query", 0, 1), iter([rows.slice(0, 1)]))  # the next batch
+        assert not list(unlogged.iterdir())
+
+
+@pytest.mark.row("SK8")
+def test_a_query_whose_rows_retention_has_removed_goes_on_when_the_user_says_so(
+    tmp_path: Path,
+) -> None:
+    journal, checkpoint = tmp_path / "journal", tmp_path / "c"
+    options = {**EXACTLY_ONCE, "lanes": "1", "checkpointLocation": str(checkpoint)}
+    rows = pa.record_batch({"data": [b"a", b"b"], "_lane": pa.array([0, 0], pa.int32())})
+    many = pa.record_batch({"data": [b"x" * 20_000] * 200})
+    with BrokerProcess("--segment-bytes", str(2**20), data_dir=journal) as broker:
+        settings = read_settings({**options, "uri": broker.uri}, LANES)
+        publish = partial(write_task, settings, Task("query", 0, 0))
+        assert publish(iter([rows])).skipped == 0
+        others = read_settings(
+            {**PATIENT, "uri": broker.uri, "topic": "t"}, columns(data=BinaryType())
+        )
+        write_task(others, Task("other", 0, 0), iter([many]))
+        broker.stop()
+        for file in journal.glob("journal.00000001*"):
+            file.unlink()
+        broker.start()
+        wanted = r"\(rows 1 to 2\): it has refused them, or has removed them with its oldest"
+        with pytest.raises(PublishFailed, match=wanted):
+            publish(iter([rows]))
+        for file in (checkpoint / UNLOGGED_DIRECTORY).iterdir():
+            file.rename(checkpoint / RESOLVED_DIRECTORY / file.name)
+        assert publish(iter([rows])).skipped == 2
 
 
 @pytest.mark.row("SK8")
@@ -169,7 +227,7 @@ def test_a_job_with_a_refused_row_never_ends_well_under_its_id(
     with BrokerProcess("--sow", "t:/id") as broker:
         given = {**EXACTLY_ONCE, "uri": broker.uri, "lanes": "1", "jobId": "j", **place}
         settings = read_settings(given, LANES)
-        for message in ("row 2: bad sow key", "1 of the 2 rows that an earlier attempt"):
+        for message in ("row 2: bad sow key", "1 of the 2 rows of batch 0 that an earlier"):
             if with_place:
                 with pytest.raises((PublishFailed, UsageError), match="row 2: bad sow key"):
                     write_task(settings, Task("j", 0, 0), iter([rows]))

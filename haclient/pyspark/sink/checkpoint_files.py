@@ -11,18 +11,27 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from collections.abc import Sequence
 from typing import Final, cast
 
 import pyarrow.fs
 
 from haclient.errors import UsageError
-from haclient.pyspark.sink.lanes import Guard
+from haclient.pyspark.sink.lanes import Guard, RowRange
 
 GUARD_FILE: Final = "haclient-sink.json"
 """What must not change while the checkpoint is used."""
 
-REFUSED_FILE: Final = "haclient-sink-refused.json"
-"""What the server has refused, and no attempt can publish again."""
+UNLOGGED_DIRECTORY: Final = "haclient-sink-unlogged"
+"""Files that name rows which are not in the server's log, and which no attempt can publish again.
+
+No attempt goes on while there is one.
+"""
+
+RESOLVED_DIRECTORY: Final = "haclient-sink-resolved"
+"""Where the user moves these files: the query never publishes their rows, nor looks for them."""
+
+_SUFFIX: Final = ".json"
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LOCAL: Final = re.compile(r"file:(?://[^/]*)?(/.*)", re.DOTALL)
@@ -122,34 +131,84 @@ def check_guard(checkpoint: str, guard: Guard) -> None:
         guard.check(content, path)
 
 
-def check_refusals(checkpoint: str) -> None:
-    """Check that no row of this checkpoint was refused before.
+def check_unlogged(checkpoint: str) -> None:
+    """Check that every row of earlier attempts is in the server's log, or resolved by the user.
 
     Args:
         checkpoint: Its location; empty for a batch job, which has none.
 
     Raises:
-        UsageError: One was.
+        UsageError: One is not.
     """
     if not checkpoint:
         return
     files, root = file_system(checkpoint)
-    refused = f"{root}/{REFUSED_FILE}"
-    if (content := read_file(files, refused)) is not None:
+    if found := _names(files, f"{root}/{UNLOGGED_DIRECTORY}"):
+        path = f"{root}/{UNLOGGED_DIRECTORY}/{found[0]}"
+        content = (read_file(files, path) or b"").decode()  # the user may move it right now
+        more = "" if len(found) == 1 else f" and {len(found) - 1} more files"
         raise UsageError(
-            f"rows of this query are not in the server's log ({content.decode():.300}), and it "
-            f"takes them for duplicates now: publish them in another way, then remove {refused}"
+            f"rows of this query are not in the server's log ({content:.400}{more}), and "
+            "it takes them for duplicates now: publish those that subscribers lack in another way, "
+            f"then move every file of {root}/{UNLOGGED_DIRECTORY} to {root}/{RESOLVED_DIRECTORY}"
         )
 
 
-def keep_refusal(checkpoint: str, batch_id: int, refusal: str) -> None:
-    """Keep what the server has refused, so that no attempt goes on.
+def keep_unlogged(
+    checkpoint: str, batch_id: int, lane: int, rows: Sequence[RowRange], why: str
+) -> None:
+    """Keep which rows are not in the server's log, so that no attempt goes on.
 
     Args:
         checkpoint: Its location.
         batch_id: The batch.
-        refusal: What was refused, and why.
+        lane: The lane.
+        rows: The rows of the lane; none of them is resolved.
+        why: What is known of them.
     """
     files, root = file_system(checkpoint)
-    content = json.dumps({"batch": batch_id, "refused": refusal}).encode()
-    write_file(files, f"{root}/{REFUSED_FILE}", content)
+    files.create_dir(f"{root}/{RESOLVED_DIRECTORY}", recursive=True)  # for the user
+    # The rows are last, since they may be many: an error shows the beginning.
+    content = {"batch": batch_id, "lane": lane, "found": why, "rows": rows}
+    # The first row parts this file from one that is resolved: it is in none of those.
+    name = f"{batch_id}-{lane}-{rows[0][0]}{_SUFFIX}"
+    write_file(files, f"{root}/{UNLOGGED_DIRECTORY}/{name}", json.dumps(content).encode())
+
+
+def resolved_rows(checkpoint: str, batch_id: int, lane: int) -> list[RowRange]:
+    """The rows that were not in the server's log, and that the user has dealt with.
+
+    Args:
+        checkpoint: Its location; empty for a batch job, which has none.
+        batch_id: The batch.
+        lane: The lane.
+
+    Returns:
+        Their ranges in order.
+
+    Raises:
+        UsageError: A file is damaged.
+    """
+    if not checkpoint:
+        return []
+    files, root = file_system(checkpoint)
+    directory = f"{root}/{RESOLVED_DIRECTORY}"
+    result: list[RowRange] = []
+    for name in _names(files, directory):
+        if not name.startswith(f"{batch_id}-{lane}-"):
+            continue
+        try:
+            content = json.loads(read_file(files, f"{directory}/{name}") or b"")
+            result += [(int(first), int(last)) for first, last in content["rows"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"{directory}/{name} is damaged ({error}): it names rows that are not in the "
+                f"server's log, and has to be as it was in {UNLOGGED_DIRECTORY}"
+            ) from error
+    return sorted(result)
+
+
+def _names(files: pyarrow.fs.FileSystem, directory: str) -> list[str]:
+    """The whole files of a directory; one that is being written has another suffix."""
+    found = files.get_file_info(pyarrow.fs.FileSelector(directory, allow_not_found=True))
+    return sorted(each.base_name for each in found if each.base_name.endswith(_SUFFIX))

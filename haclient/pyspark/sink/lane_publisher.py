@@ -11,10 +11,19 @@ kept up while the thread waits for rows.
 
 **Refused rows.** The server has seen the sequence of a row that it refuses, so that no attempt can
 publish it again, and an attempt that continues above it would end well. The attempt that is told
-fails with `PublishFailed`, also when its connection is lost later. One that continues asks the
-server how many of the rows before are in its log: it may not have been told. Topics under
+fails with `RowsNotLogged`, also when its connection is lost later. One that continues asks the
+server which of the rows before are in its log: it may not have been told. Topics under
 `/HACLIENT/` answer such questions; AMPS has none, and there a refusal is known only to the attempt
 that was told.
+
+The log also loses rows that it had: its oldest segments are removed. Sequences rise in a log, so
+that a removal leaves nothing of a publisher before what it takes. A missing row with an earlier one
+of its publisher in the log was therefore refused; any other one was refused or removed, and the
+server does not know which. Such a row is called neither refused nor published: the attempt fails
+as well, with both possibilities, and the user decides.
+
+**Resolved rows.** The user says which rows were dealt with. They are never published, at whichever
+server, and are not looked for in its log; every other row is published or looked for as before.
 """
 
 from __future__ import annotations
@@ -41,12 +50,15 @@ from haclient.errors import (
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
 from haclient.pyspark.sink.lanes import (
+    RowRange,
     chained_digests,
     check_count,
     check_fence,
     check_resume,
+    joined_rows,
     rows_done,
     sequence_before,
+    without_rows,
 )
 
 Command: TypeAlias = Literal["publish", "delta_publish", "sow_delete"]
@@ -99,15 +111,18 @@ class Rows:
         bodies: Their bodies.
         correlation_ids: One for each, or none.
         expirations: One for each in seconds, or none.
+        resolved: Ranges, in order, of rows that are not published exactly once, and need not be in
+            the log: the user has dealt with them.
     """
 
     topics: Sequence[str] | str
     bodies: Sequence[bytes]
     correlation_ids: Sequence[str] = ()
     expirations: Sequence[int | None] = ()
+    resolved: Sequence[RowRange] = ()
 
     def slice(self, begin: int, end: int) -> Rows:
-        """A part of them."""
+        """A part of them, to be published whole."""
         topics = self.topics if isinstance(self.topics, str) else self.topics[begin:end]
         return Rows(
             topics,
@@ -116,20 +131,21 @@ class Rows:
             self.expirations[begin:end],
         )
 
-    def pieces(self, begin: int = 0) -> Iterator[tuple[int, int]]:
+    def pieces(self, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
         """Bounds of parts that a server takes within the timeout.
 
         Args:
-            begin: The first row.
+            begin: The first row, counted from 0.
+            end: The one after the last row, or `None` for all that follow.
         """
-        size = 0
-        for index in range(begin, len(self.bodies)):
+        size, end = 0, len(self.bodies) if end is None else end
+        for index in range(begin, end):
             size += len(self.bodies[index])
             if index > begin and (index - begin >= _PIECE_ROWS or size > _PIECE_BYTES):
                 yield begin, index
                 begin, size = index, len(self.bodies[index])
-        if begin < len(self.bodies):
-            yield begin, len(self.bodies)
+        if begin < end:
+            yield begin, end
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +161,20 @@ class Refused:
     topic: str
     data: bytes
     reason: str
+
+
+class RowsNotLogged(PublishFailed):
+    """Rows of a batch are not in the server's log, and no attempt can publish them again.
+
+    Attributes:
+        rows: Which ones.
+    """
+
+    def __init__(
+        self, message: str, *, rows: Sequence[RowRange], reason: str = "", sequence: int = 0
+    ) -> None:
+        super().__init__(message, reason=reason, sequence=sequence)
+        self.rows = tuple(rows)
 
 
 class _Connection:
@@ -253,6 +283,35 @@ class _Connection:
             self._unknown_topics.add(topic)
         return None
 
+    async def has_logged_before(self, sequence: int) -> bool:
+        """Whether the part of the log that one answer covers has an earlier message."""
+        if sequence == 1:
+            return False
+        found = await self.ask(
+            _PUBLISHER_TOPIC, name=self.client.name, first_counted=1, last_counted=sequence - 1
+        )
+        return bool((found or {}).get("messages"))
+
+    async def find_unlogged(self, first: int, last: int) -> list[RowRange] | None:
+        """Find the messages of a range of this publisher's sequences that the log does not have.
+
+        Returns:
+            Ranges of sequences, in order; `None` when the server cannot be asked.
+        """
+        found: list[RowRange] = []
+        unsearched = [(first, last)]
+        while unsearched:
+            begin, end = unsearched.pop()
+            count = await self.count_logged(begin, end)
+            if count is None:
+                return None
+            if not count:
+                found.append((begin, end))
+            elif count <= end - begin:
+                middle = (begin + end) // 2
+                unsearched += [(middle + 1, end), (begin, middle)]  # the last one is next
+        return joined_rows(found)
+
     async def count_logged(self, first: int, last: int) -> int | None:
         """How many messages of a range of this publisher's sequences are in the server's log.
 
@@ -298,8 +357,8 @@ async def publish_exactly_once(
     Raises:
         Fenced: The publisher is in a later batch.
         ChangedContent: What was published of this batch is not the beginning of it.
-        PublishFailed: The server has refused a row, now or in an earlier attempt. Another attempt
-            would perhaps not notice.
+        RowsNotLogged: The server has refused a row, now or in an earlier attempt, or does not have
+            it any more. Another attempt would perhaps not notice.
         DisconnectedError: No server takes the connection, or it was lost.
         TimedOut: The server has taken or persisted nothing for too long.
         UsageError: The server does not record a topic; nothing was published. Or it cannot be
@@ -317,9 +376,11 @@ async def publish_exactly_once(
         await _verify(connection, name, batch_id, rows, with_digests=with_digests)
         done = rows_done(batch_id, connection.client.persisted_sequence or 0)
         if done:
-            await _check_logged(connection, name, before, done, keeps_refusals=keeps_refusals)
-        for begin, end in rows.pieces(done):
-            await connection.publish(rows.slice(begin, end), before + begin + 1)
+            wanted = list(without_rows(1, done, rows.resolved))
+            await _check_logged(connection, batch_id, wanted, keeps_refusals=keeps_refusals)
+        for first, last in without_rows(done + 1, count, rows.resolved):
+            for begin, end in rows.pieces(first - 1, last):
+                await connection.publish(rows.slice(begin, end), before + begin + 1)
         if count:  # also when all was published: a logon ack may name what was only seen
             await connection.persisted()
         return done
@@ -373,37 +434,58 @@ async def _verify(
 
 
 async def _check_logged(
-    connection: _Connection, name: str, before: int, done: int, *, keeps_refusals: bool
+    connection: _Connection, batch_id: int, wanted: Sequence[RowRange], *, keeps_refusals: bool
 ) -> None:
     """Check that the log has every row that earlier attempts have published.
 
     Args:
         connection: To the server.
-        name: The publisher.
-        before: The sequence before the first row.
-        done: How many rows the server says are persisted; it counts refused ones.
+        batch_id: The batch.
+        wanted: The rows that the server says are persisted, in order; it counts refused ones.
         keeps_refusals: As for `publish_exactly_once`.
 
     Raises:
-        PublishFailed: Rows are missing.
+        RowsNotLogged: Rows are missing.
         UsageError: Nobody knows.
     """
-    found = await connection.count_logged(before + 1, before + done)
-    if connection.target.command == "sow_delete" and found != done:
-        found = None  # the log has no delete without a record: such rows need not be refused ones
-    if found is None and not keeps_refusals:
+    name, before = connection.client.name, sequence_before(batch_id)
+    count = sum(last - first + 1 for first, last in wanted)
+    missing: list[RowRange] = []
+    is_known = True
+    for first, last in wanted:
+        found = await connection.find_unlogged(before + first, before + last)
+        is_known = is_known and found is not None
+        missing += [(begin - before, end - before) for begin, end in found or ()]
+    if connection.target.command == "sow_delete" and missing:
+        is_known = False  # the log has no delete without a record: they need not be refused ones
+    if not is_known and not keeps_refusals:
         raise UsageError(
-            f"{name}: an earlier run has published {done} rows, and this server does not tell "
+            f"{name}: an earlier run has published {count} rows, and this server does not tell "
             "whether it has refused some: set checkpointLocation to a directory of this job, from "
             "its first run on, where refusals are kept"
         )
-    if found is not None and found < done:
-        raise PublishFailed(
-            f"{name}: {done - found} of the {done} rows that an earlier attempt has published are "
-            "not in the server's log: it has refused them, or its oldest segments were removed",
+    if missing and is_known:
+        # What is removed is older than what is left: see the docstring of the module.
+        refused = await connection.has_logged_before(before + missing[0][0])
+        number = sum(last - first + 1 for first, last in missing)
+        raise RowsNotLogged(
+            f"{name}: {number} of the {count} rows of batch {batch_id} that an earlier attempt has "
+            f"published are not in the server's log ({_shown_rows(missing)}): it has refused them"
+            + ("" if refused else ", or has removed them with its oldest segments"),
+            rows=missing,
             reason="not logged",
-            sequence=before + done,
+            sequence=before + missing[0][0],
         )
+
+
+def _shown_rows(rows: Sequence[RowRange]) -> str:
+    """Ranges as text, a few of them."""
+    shown = [
+        f"row {first}" if first == last else f"rows {first} to {last}"
+        for first, last in rows[:_MAX_NAMED]
+    ]
+    more = [] if len(rows) <= _MAX_NAMED else ["and more"]
+    return ", ".join([*shown, *more])
 
 
 async def publish_at_least_once(
@@ -554,7 +636,7 @@ async def _with_a_server(
     raise DisconnectedError(f"no server takes {name}: {'; '.join(problems)}")
 
 
-def refused_error(name: str, rows: Rows, refusals: Sequence[tuple[int, str]]) -> HAClientError:
+def refused_error(name: str, rows: Rows, refusals: Sequence[tuple[int, str]]) -> RowsNotLogged:
     """The error for rows that a server has refused.
 
     Args:
@@ -565,9 +647,10 @@ def refused_error(name: str, rows: Rows, refusals: Sequence[tuple[int, str]]) ->
     shown = ", ".join(f"row {number}: {why}" for number, why in refusals[:_MAX_NAMED])
     first, reason = refusals[0]
     more = "" if len(refusals) <= _MAX_NAMED else f" and {len(refusals) - _MAX_NAMED} more"
-    return PublishFailed(
+    return RowsNotLogged(
         f"{name}: the server has refused {len(refusals)} of {len(rows.bodies)} rows "
         f"({shown}{more})",
+        rows=joined_rows(sorted((number, number) for number, _ in refusals)),
         reason=reason,
         sequence=first,
     )

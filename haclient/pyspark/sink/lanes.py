@@ -26,15 +26,18 @@ Everything here is pure: tables, numbers and text.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from haclient.errors import HAClientError, UsageError
+
+RowRange: TypeAlias = tuple[int, int]
+"""The first and the last one of some rows of a lane's batch, counted from 1."""
 
 LANE_COLUMN: Final = "_lane"
 """The column in which `publish_stream` says where a row belongs; it is not published."""
@@ -109,6 +112,35 @@ def rows_done(batch_id: int, sequence: int) -> int:
         sequence: The highest sequence that the server has, or has persisted.
     """
     return max(sequence - sequence_before(batch_id), 0)
+
+
+def without_rows(first: int, last: int, left_out: Sequence[RowRange]) -> Iterator[RowRange]:
+    """A range of rows without some of them.
+
+    Args:
+        first: The first row.
+        last: The last one.
+        left_out: Ranges in order.
+    """
+    for begin, end in left_out:
+        if first <= min(begin - 1, last):
+            yield first, min(begin - 1, last)
+        first = max(first, end + 1)
+    if first <= last:
+        yield first, last
+
+
+def joined_rows(ranges: Iterable[RowRange]) -> list[RowRange]:
+    """The same rows in as few ranges as possible.
+
+    Args:
+        ranges: Ranges in order.
+    """
+    result: list[RowRange] = []
+    for first, last in ranges:
+        begin = result.pop()[0] if result and result[-1][1] == first - 1 else first
+        result.append((begin, last))
+    return result
 
 
 def check_resume(

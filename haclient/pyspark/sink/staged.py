@@ -41,7 +41,7 @@ from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.pyspark.sink.checkpoint_files import (
-    check_refusals,
+    check_unlogged,
     file_system,
     query_id,
     read_file,
@@ -328,7 +328,7 @@ class StagedSink:
                 again.
         """
         query = query_id(self.settings.checkpoint)
-        check_refusals(self.settings.checkpoint)
+        check_unlogged(self.settings.checkpoint)
         staging = Staging(self.settings.staging)
         staging.claim(query)
         staging.start_batch(batch_id)

@@ -11,7 +11,8 @@ ones.
 
 A refusal by the server cannot be repeated away: the server has seen the sequence, and would take
 the row for a duplicate the next time. So the task of a stream writes it to a file beside the
-checkpoint before it fails, and no attempt and no later start goes on while that file is there. The
+checkpoint before it fails, and no attempt and no later start goes on while that file is there: the
+user moves it to where the rows of the batch are read that no attempt publishes. The
 task of a batch, which has no such place, does not fail, since the next attempt would succeed: it
 reports the refusal, and the job fails when it is to be committed.
 """
@@ -37,13 +38,15 @@ from typing_extensions import override
 from haclient.errors import PublishFailed, UsageError
 from haclient.pyspark.sink.checkpoint_files import (
     check_guard,
-    check_refusals,
+    check_unlogged,
     file_system,
-    keep_refusal,
+    keep_unlogged,
+    resolved_rows,
 )
 from haclient.pyspark.sink.lane_publisher import (
     Refused,
     Rows,
+    RowsNotLogged,
     publish_at_least_once,
     publish_exactly_once,
 )
@@ -119,23 +122,24 @@ def publish_lane(settings: SinkSettings, task: Task, rows: Rows) -> LaneDone:
     Raises:
         HAClientError: They could not be published; another attempt may succeed.
     """
+    check_unlogged(settings.checkpoint)
+    resolved = resolved_rows(settings.checkpoint, task.batch_id, task.lane)
     work = partial(
         publish_exactly_once,
         lane_name(settings.prefix, task.owner, task.lane),
         task.batch_id,
-        rows,
+        replace(rows, resolved=resolved),
         settings.target,
         with_digests=settings.with_digests,
         # Run again under its id, a job would not know what an earlier run was told.
         keeps_refusals=bool(settings.checkpoint) or not settings.job_id,
     )
-    check_refusals(settings.checkpoint)
     try:
         skipped = trio.run(work)
-    except PublishFailed as refusal:  # another attempt would not publish these rows either
+    except RowsNotLogged as error:  # another attempt would not publish these rows either
         if not settings.checkpoint:
-            return LaneDone(task.lane, len(rows.bodies), 0, str(refusal))
-        keep_refusal(settings.checkpoint, task.batch_id, str(refusal))
+            return LaneDone(task.lane, len(rows.bodies), 0, str(error))
+        keep_unlogged(settings.checkpoint, task.batch_id, task.lane, error.rows, str(error))
         raise
     return LaneDone(task.lane, len(rows.bodies), skipped)
 

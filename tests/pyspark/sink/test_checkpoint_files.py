@@ -8,12 +8,14 @@ import pytest
 
 from haclient.errors import UsageError
 from haclient.pyspark.sink.checkpoint_files import (
-    REFUSED_FILE,
+    RESOLVED_DIRECTORY,
+    UNLOGGED_DIRECTORY,
     arrow_uri,
     check_guard,
-    check_refusals,
-    keep_refusal,
+    check_unlogged,
+    keep_unlogged,
     query_id,
+    resolved_rows,
 )
 from haclient.pyspark.sink.lanes import Guard
 
@@ -51,19 +53,48 @@ def test_the_names_of_hadoop_for_s3_are_known() -> None:
 def test_a_file_system_that_pyarrow_does_not_know_is_named(location: str) -> None:
     wanted = r"pyarrow cannot open .* use a path, or a URI of a file"
     with pytest.raises(UsageError, match=wanted) as caught:
-        check_refusals(location)
+        check_unlogged(location)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.row("SK8")
-def test_a_refusal_is_kept_until_its_file_is_removed(tmp_path: Path) -> None:
-    check_refusals("")  # a batch job has no checkpoint
-    check_refusals(str(tmp_path))
-    keep_refusal(str(tmp_path), 7, "row 1: not entitled")
-    with pytest.raises(UsageError, match=rf"row 1: not entitled.* then remove .*{REFUSED_FILE}"):
-        check_refusals(str(tmp_path))
-    (tmp_path / REFUSED_FILE).unlink()
-    check_refusals(str(tmp_path))
+def test_rows_that_are_not_logged_are_kept_until_their_file_is_moved(tmp_path: Path) -> None:
+    check_unlogged("")  # a batch job has no checkpoint
+    assert not resolved_rows("", 7, 0)
+    root = str(tmp_path)
+    check_unlogged(root)
+    keep_unlogged(root, 7, 0, [(5, 5), (8, 9)], "row 5: not entitled")
+    keep_unlogged(root, 7, 0, [(2, 2)], "row 2: not entitled")
+    keep_unlogged(root, 7, 1, [(1, 1)], "row 1: not entitled")
+    wanted = (
+        r'"batch": 7.*row 2: not entitled.* and 2 more files.* then move every file of '
+        rf".*{UNLOGGED_DIRECTORY} to {tmp_path}/{RESOLVED_DIRECTORY}$"
+    )
+    with pytest.raises(UsageError, match=wanted):
+        check_unlogged(root)
+    assert not resolved_rows(root, 7, 0)
+    move_to_resolved(tmp_path)
+    check_unlogged(root)
+    assert resolved_rows(root, 7, 0) == [(2, 2), (5, 5), (8, 9)]
+    assert resolved_rows(root, 7, 1) == [(1, 1)]
+    assert not resolved_rows(root, 8, 0)
+    keep_unlogged(root, 7, 0, [(11, 11)], "row 11: not entitled")  # the batch went on
+    move_to_resolved(tmp_path)
+    assert resolved_rows(root, 7, 0) == [(2, 2), (5, 5), (8, 9), (11, 11)]
+
+
+def test_a_damaged_file_of_resolved_rows_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / RESOLVED_DIRECTORY).mkdir()
+    for content in ("", "[]", "{}", '{"rows":[1]}', '{"rows":[[1]]}'):
+        (tmp_path / RESOLVED_DIRECTORY / "7-0-1.json").write_text(content)
+        with pytest.raises(UsageError, match=r"7-0-1\.json is damaged"):
+            resolved_rows(str(tmp_path), 7, 0)
+
+
+def move_to_resolved(checkpoint: Path) -> None:
+    """Do what the error says."""
+    for file in (checkpoint / UNLOGGED_DIRECTORY).iterdir():
+        file.rename(checkpoint / RESOLVED_DIRECTORY / file.name)
 
 
 def test_the_id_of_a_query_is_that_of_its_checkpoint(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from haclient.errors import DisconnectedError, PublishFailed, TimedOut, UsageErr
 from haclient.protocol.commands import Command
 from haclient.pyspark.sink.lane_publisher import (
     Rows,
+    RowsNotLogged,
     Target,
     publish_at_least_once,
     publish_exactly_once,
@@ -162,9 +163,49 @@ async def test_a_row_that_an_earlier_attempt_was_refused_is_missed_by_each_later
         with pytest.raises(PublishFailed, match="bad sow key"):
             await publish_exactly_once(NAME, 1, part, target(broker), with_digests=True)
         for _ in range(2):
-            with pytest.raises(PublishFailed, match=f"1 of the {count} rows that an earlier"):
+            wanted = rf"1 of the {count} rows of .* \(row 2\): it has refused them$"
+            with pytest.raises(RowsNotLogged, match=wanted) as caught:
                 await publish_exactly_once(NAME, 1, made, target(broker), with_digests=True)
+            assert caught.value.rows == ((2, 2),)
         assert len(await logged(broker)) == 4 + count - 1
+
+
+@pytest.mark.row("SK2", "SK8")
+async def test_rows_that_are_resolved_are_left_out_and_every_other_row_is_once_in_the_log() -> None:
+    async with running_broker(SOW_CONFIG) as broker:
+        made = rows_with_keys(9)
+        for place in (1, 4, 5):
+            made.bodies[place] = b'{"no":1}'  # type: ignore[index]  # a list
+        expected = [each for each in made.bodies if each != b'{"no":1}']
+        publish = partial(publish_exactly_once, NAME, 0, with_digests=True)
+        with pytest.raises(RowsNotLogged) as caught:
+            await publish(made.slice(0, 2), target(broker))  # what an attempt leaves that ends
+        assert caught.value.rows == ((2, 2),)
+        resolved = replace(made, resolved=[(2, 2)])
+        with pytest.raises(RowsNotLogged) as caught:
+            await publish(resolved, target(broker))
+        assert caught.value.rows == ((5, 6),), "only those that are new"
+        with pytest.raises(RowsNotLogged) as caught:  # an attempt that was not told
+            await publish(resolved, target(broker))
+        assert caught.value.rows == ((5, 6),)
+        resolved = replace(made, resolved=[(2, 2), (5, 6)])
+        assert await publish(resolved, target(broker)) == 9
+        assert await logged(broker) == expected
+    async with running_broker(CONFIG) as broker:  # it knows the publisher not, and takes any row
+        assert await publish(resolved, target(broker)) == 0
+        assert await logged(broker) == expected
+
+
+@pytest.mark.row("SK2")
+async def test_rows_that_were_refused_or_removed_are_called_neither_refused_nor_published() -> None:
+    async with running_broker(SOW_CONFIG) as broker:
+        made = Rows("orders", [b'{"no":1}', *rows_with_keys(2).bodies])
+        wanted = r"\(row 1\): it has refused them, or has removed them with its oldest segments$"
+        publish = partial(publish_exactly_once, NAME, 0, made, target(broker), with_digests=True)
+        with pytest.raises(RowsNotLogged, match="bad sow key"):
+            await publish()
+        with pytest.raises(RowsNotLogged, match=wanted):
+            await publish()
 
 
 async def test_a_refusal_is_kept_when_the_connection_is_lost_later() -> None:

@@ -26,6 +26,7 @@ from haclient.pyspark.sink.lanes import (
     ordered,
     rows_done,
     sequence_before,
+    without_rows,
 )
 from haclient.session.logon import MAX_SEEN_SEQUENCE
 
@@ -159,3 +160,20 @@ def test_a_guard_is_what_it_wrote() -> None:
 def test_a_damaged_guard_is_refused(content: bytes) -> None:
     with pytest.raises(UsageError, match=r"guard\.json is damaged"):
         Guard(4, "key", ("a",), "spark").check(content, "guard.json")
+
+
+@pytest.mark.parametrize(
+    ("left_out", "rest"),
+    [
+        ([], [(3, 9)]),
+        ([(1, 2), (10, 10)], [(3, 9)]),
+        ([(1, 3), (9, 12)], [(4, 8)]),
+        ([(4, 4), (5, 6), (8, 8)], [(3, 3), (7, 7), (9, 9)]),
+        ([(1, 20)], []),
+    ],
+)
+def test_rows_are_left_out_of_a_range(
+    left_out: list[tuple[int, int]], rest: list[tuple[int, int]]
+) -> None:
+    assert list(without_rows(3, 9, left_out)) == rest
+    assert not list(without_rows(3, 2, left_out))
