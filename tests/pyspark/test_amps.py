@@ -131,14 +131,14 @@ def test_the_guard_is_kept_beside_the_checkpoint(tmp_path: Path, form: str) -> N
 
 @pytest.mark.row("SK8")
 def test_a_query_with_refused_rows_does_not_go_on(tmp_path: Path) -> None:
-    options = {**EXACTLY_ONCE, "topic": "/AMPS/x", "checkpointLocation": str(tmp_path)}
+    options = {**EXACTLY_ONCE, "checkpointLocation": str(tmp_path)}
     rows = pa.record_batch(
         {"data": [b"a", b"b"], "id": [1, 2], "_lane": pa.array([0, 0], pa.int32())}
     )
-    with BrokerProcess() as broker:
+    with BrokerProcess("--sow", "t:/key") as broker:
         given = {**options, "uri": broker.uri}
         settings = read_settings(given, LANES)
-        with pytest.raises(PublishFailed, match="row 1: not entitled"):
+        with pytest.raises(PublishFailed, match="row 1: bad message"):
             write_task(settings, Task("query", 0, 7), iter([rows]))
         # The server has seen the rows: without the file, these would succeed and publish nothing.
         for lane in (0, 1):
@@ -206,12 +206,33 @@ def test_a_query_whose_rows_retention_has_removed_goes_on_when_the_user_says_so(
 @pytest.mark.row("SK8")
 def test_a_batch_with_refused_rows_is_not_committed() -> None:
     rows = pa.record_batch({"data": [b"a"], "_lane": pa.array([0], pa.int32())})
-    with BrokerProcess() as broker:
-        given = {**EXACTLY_ONCE, "uri": broker.uri, "topic": "/AMPS/x", "lanes": "1"}
+    with BrokerProcess("--sow", "t:/key") as broker:
+        given = {**EXACTLY_ONCE, "uri": broker.uri, "lanes": "1"}
         settings = read_settings(given, LANES)
         done = write_task(settings, Task("job", 0, 0), iter([rows]))
-        with pytest.raises(PublishFailed, match="row 1: not entitled"):
+        with pytest.raises(PublishFailed, match="row 1: bad message"):
             check_lanes(settings, [done])
+
+
+@pytest.mark.row("SK2")
+@pytest.mark.parametrize("topic", ["/AMPS/x", "/HACLIENT/x"])
+def test_the_topics_of_a_server_are_refused_before_anything_is_published(topic: str) -> None:
+    with pytest.raises(UsageError, match=f"{topic} is a topic of the server"):
+        read_settings({**EXACTLY_ONCE, "topic": topic}, LANES)
+    given = {name: value for name, value in EXACTLY_ONCE.items() if name != "topic"}
+    settings = read_settings(given, StructType([*LANES.fields, StructField("topic", StringType())]))
+    rows = pa.table({"data": [b"a", b"b"], "topic": ["t", topic]})
+    with pytest.raises(UsageError, match=f"{topic} is a topic of the server"):
+        rows_of(settings, rows)
+    read_settings({"uri": URI, "topic": topic}, ROWS)  # at least once, such a row can go elsewhere
+
+
+@pytest.mark.row("SK4")
+def test_an_empty_frame_needs_no_task_for_each_lane() -> None:
+    settings = read_settings({**EXACTLY_ONCE, "lanes": "3"}, LANES)
+    check_lanes(settings, [LaneDone(0, 0, 0)])
+    with pytest.raises(UsageError, match=r"3 lanes need a task each, found the tasks \[0\]"):
+        check_lanes(settings, [LaneDone(0, 1, 0)])
 
 
 @pytest.mark.row("SK8")

@@ -26,6 +26,7 @@ Everything here is pure: tables, numbers and text.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -53,6 +54,7 @@ PUBLISHED: Final = ("topic", "data", "correlation_id", "expiration")
 
 _BITS: Final = 32
 _DIGEST_BYTES: Final = 8
+_DIGEST: Final = re.compile(r"[0-9a-f]{16}")
 
 
 class Fenced(HAClientError):
@@ -159,8 +161,14 @@ def check_resume(
         ChangedContent: It is not.
     """
     done = rows_done(batch_id, last)
-    # A message without a digest was published with `verifyResume=false`: nothing to compare.
-    if done and digests and digest and (done > len(digests) or digests[done - 1] != digest):
+    # A message without a digest was published with `verifyResume=false`: nothing to compare. A
+    # delta without one has the correlation id of the record that it was merged into.
+    if (
+        done
+        and digests
+        and _DIGEST.fullmatch(digest)
+        and (done > len(digests) or digests[done - 1] != digest)
+    ):
         raise ChangedContent(_changed(name, batch_id, f"row {done} of them is another one now"))
 
 
@@ -188,7 +196,7 @@ def _changed(name: str, batch_id: int, found: str) -> str:
     return (
         f"{name}: batch {batch_id} was published in part and has other rows now ({found}): the "
         "query is not a function of its input (uuid, rand, the time), or its source gave another "
-        "range. Use guarantee=exactly-once-staged for such a query"
+        "range. Use guarantee=exactly-once-staged and a new checkpoint for such a query"
     )
 
 
@@ -274,6 +282,7 @@ class Guard:
         prefix: Of the publishers' names.
         topic: The topic of all rows; empty where each row has its own.
         command: What each message is.
+        guarantee: What is published exactly once: rows that are computed again, or staged ones.
     """
 
     lanes: int
@@ -282,6 +291,7 @@ class Guard:
     prefix: str
     topic: str = ""
     command: str = "publish"
+    guarantee: str = "exactly-once"
 
     def to_json(self) -> bytes:
         """The content of the file beside the checkpoint."""
@@ -306,10 +316,12 @@ class Guard:
                 found["prefix"],
                 topic=found["topic"],
                 command=found["command"],
+                guarantee=found["guarantee"],
             )
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is damaged ({error}): it is a guard of the sink") from error
-        for name, then in asdict(before).items():
+        # With another guarantee everything differs: it is what the message names.
+        for name, then in sorted(asdict(before).items(), key=lambda each: each[0] != "guarantee"):
             now = getattr(self, name)
             if then != now:
                 raise UsageError(

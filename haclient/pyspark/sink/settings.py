@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -19,6 +19,10 @@ EXACTLY_ONCE: Final = "exactly-once"
 STAGED: Final = "exactly-once-staged"
 AT_LEAST_ONCE: Final = "at-least-once"
 
+MAX_EXPIRATION_S: Final = 2**32 - 1
+"""A server refuses more."""
+
+_RESERVED: Final = ("/AMPS", "/HACLIENT/")
 _STAGING: Final = "haclient-staging"  # within the checkpoint, so that both are rolled back together
 _MILLISECONDS: Final = 1000
 
@@ -72,7 +76,13 @@ class SinkSettings:
 
     @property
     def guard(self) -> Guard:
-        """What must not change while a checkpoint is used."""
+        """What must not change while a checkpoint is used.
+
+        A staged batch keeps its own lanes, so that only the guarantee counts: rows that one of them
+        has published in part would be in other lanes with the other one.
+        """
+        if self.staging:
+            return Guard(0, "", (), "", guarantee=STAGED)
         return Guard(
             self.lanes,
             self.lane_key,
@@ -80,6 +90,7 @@ class SinkSettings:
             self.prefix,
             topic=self.topic,
             command=self.target.command,
+            guarantee=EXACTLY_ONCE,
         )
 
 
@@ -102,6 +113,8 @@ def read_settings(options: Mapping[str, str], schema: StructType) -> SinkSetting
     dead_letter = read.required("deadLetterTopic") if policy == "deadLetter" else ""
     if exactly_once and policy != "fail":
         raise UsageError(f"amps: onFailedWrite={policy} needs guarantee={AT_LEAST_ONCE}")
+    if exactly_once:
+        check_topics([topic])
     names = schema.fieldNames()
     verifies = read.flag("verifyResume", default=True) if read.has("verifyResume") else None
     if verifies and "correlation_id" in names:
@@ -135,6 +148,26 @@ def read_settings(options: Mapping[str, str], schema: StructType) -> SinkSetting
     return settings
 
 
+def check_topics(topics: Iterable[str]) -> None:
+    """Check that rows may be published to these topics.
+
+    A server refuses the rows of its own topics, and no attempt can publish them again: so they are
+    noticed before anything is published.
+
+    Args:
+        topics: Topics of rows that are published exactly once.
+
+    Raises:
+        UsageError: One is a topic of the server.
+    """
+    for topic in topics:
+        if topic.startswith(_RESERVED):
+            raise UsageError(
+                f"amps: {topic} is a topic of the server, as all that begin with "
+                f"{' or '.join(_RESERVED)}: publish to another one"
+            )
+
+
 def _target(read: OptionReader, lanes: int, *, verifies: bool | None) -> Target:
     limit = read.integer("maxRowsPerSecond")
     return Target(
@@ -143,12 +176,19 @@ def _target(read: OptionReader, lanes: int, *, verifies: bool | None) -> Target:
             "Command",
             read.choice("command", ("publish", "delta_publish", "sow_delete"), "publish"),
         ),
-        expiration=read.integer("expiration"),
+        expiration=_expiration(read),
         timeout_s=read.integer("flushTimeoutMs", 10_000) / _MILLISECONDS,
         verifies=verifies,
         # At most all lanes publish at the same time; without lanes, it is not known how many do.
         rows_per_second=None if limit is None else limit / (lanes or 1),
     )
+
+
+def _expiration(read: OptionReader) -> int | None:
+    found = read.integer("expiration")
+    if found is not None and found > MAX_EXPIRATION_S:
+        raise read.error("expiration", f"1 to {MAX_EXPIRATION_S} seconds")
+    return found
 
 
 def _uris(text: str) -> tuple[str, ...]:

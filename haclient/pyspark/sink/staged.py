@@ -49,7 +49,7 @@ from haclient.pyspark.sink.checkpoint_files import (
 )
 from haclient.pyspark.sink.lanes import LANE_COLUMN, PUBLISHED
 from haclient.pyspark.sink.settings import STAGED, SinkSettings, read_settings
-from haclient.pyspark.sink.writers import Task, lane_table, publish_lane, rows_of
+from haclient.pyspark.sink.writers import Task, check_checkpoint, lane_table, publish_lane, rows_of
 from pyspark import TaskContext
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ OWNER_FILE: Final = "haclient-staging.json"
 """In the staging location: the query to which it belongs."""
 
 _VERSION: Final = 1
+_MAX_SHOWN: Final = 3  # entries of a directory in an error
 _REPORT: Final = "lane int, name string, rows bigint"
 
 
@@ -150,10 +151,11 @@ class Staging:
             query: The id of the query, from its checkpoint.
 
         Raises:
-            UsageError: It belongs to another one.
+            UsageError: It belongs to another one, or to somebody else.
         """
         path = f"{self._root}/{OWNER_FILE}"
         if (content := read_file(self._files, path)) is None:
+            self._check_empty()
             write_file(self._files, path, json.dumps({"query": query}).encode())
             content = read_file(self._files, path)  # two queries may have found nothing
         try:
@@ -165,6 +167,21 @@ class Staging:
                 f"amps: the staging location {self.location} belongs to query {owner}, and the "
                 f"checkpoint to query {query}: give each query its own, or, when its checkpoint "
                 "was deleted on purpose, remove the directory"
+            )
+
+    def _check_empty(self) -> None:
+        """Check that nobody has files there: batches are directories that are removed.
+
+        Raises:
+            UsageError: Somebody has.
+        """
+        # An owner file that another attempt is writing has a longer name.
+        names = [each for each in self._names() if not each.startswith(OWNER_FILE)]
+        if names:
+            raise UsageError(
+                f"amps: the staging location {self.location} is not empty and belongs to no query "
+                f"(found {', '.join(sorted(names)[:_MAX_SHOWN])}): batches are removed there, so "
+                "set stagingLocation to a directory of its own"
             )
 
     def start_batch(self, batch_id: int) -> None:
@@ -201,9 +218,11 @@ class Staging:
         write_file(self._files, path, frozen.to_json())
 
     def _batches(self) -> list[int]:
+        return [int(each) for each in self._names() if each.isdecimal()]
+
+    def _names(self) -> list[str]:
         wanted = pyarrow.fs.FileSelector(self._root, allow_not_found=True)
-        found = self._files.get_file_info(wanted)
-        return [int(each.base_name) for each in found if each.base_name.isdecimal()]
+        return [each.base_name for each in self._files.get_file_info(wanted)]
 
 
 # -- tasks ------------------------------------------------------------------------------------
@@ -328,6 +347,7 @@ class StagedSink:
                 again.
         """
         query = query_id(self.settings.checkpoint)
+        check_checkpoint(self.settings)
         check_unlogged(self.settings.checkpoint)
         staging = Staging(self.settings.staging)
         staging.claim(query)

@@ -57,13 +57,18 @@ from haclient.pyspark.sink.lanes import (
     lane_name,
     ordered,
 )
-from haclient.pyspark.sink.settings import EXACTLY_ONCE, STAGED, SinkSettings
+from haclient.pyspark.sink.settings import (
+    EXACTLY_ONCE,
+    MAX_EXPIRATION_S,
+    STAGED,
+    SinkSettings,
+    check_topics,
+)
 from pyspark import TaskContext
 
 _BATCH_ID: Final = "streaming.sql.batchId"
 _QUERY_ID: Final = "sql.streaming.queryId"
 _MAX_REPORTED: Final = 100  # lanes whose refusals are shown
-_MAX_EXPIRATION_S: Final = 2**32 - 1  # a server refuses more
 _MAY_BE_NULL: Final = frozenset({"correlation_id", "expiration"})
 
 
@@ -165,7 +170,7 @@ def rows_of(settings: SinkSettings, table: pa.Table | pa.RecordBatch | None) -> 
     """The messages of a table.
 
     Raises:
-        UsageError: A value is null, or is no expiration.
+        UsageError: A value is null, or is no expiration, or a topic is one of the server.
     """
     if table is None:
         return Rows(settings.topic, [])
@@ -178,6 +183,8 @@ def rows_of(settings: SinkSettings, table: pa.Table | pa.RecordBatch | None) -> 
                 f"amps: the column {name} is null in {column.null_count} rows: filter them out"
             )
     topics = columns["topic"].to_pylist() if "topic" in columns else settings.topic
+    if settings.exactly_once and not isinstance(topics, str):
+        check_topics(set(topics))
     ids = columns.get("correlation_id")
     return Rows(
         topics,
@@ -195,9 +202,9 @@ def _expirations(
         return []
     limits = pc.min_max(column).as_py()
     for found in limits.values():
-        if found is not None and not 0 <= found <= _MAX_EXPIRATION_S:
+        if found is not None and not 0 <= found <= MAX_EXPIRATION_S:
             raise UsageError(
-                f"amps: the column expiration has to be 0 to {_MAX_EXPIRATION_S} seconds, found "
+                f"amps: the column expiration has to be 0 to {MAX_EXPIRATION_S} seconds, found "
                 f"{found}"
             )
     default = settings.target.expiration
@@ -333,8 +340,11 @@ def check_lanes(settings: SinkSettings, messages: Sequence[WriterCommitMessage |
         raise PublishFailed(f"amps: {'; '.join(failures)}", reason=failures[0], sequence=0)
     if not settings.exactly_once:
         return
-    lanes = sorted(each.lane for each in messages if isinstance(each, LaneDone))
-    if lanes != list(range(settings.lanes)):
+    done = [each for each in messages if isinstance(each, LaneDone)]
+    lanes = sorted(each.lane for each in done)
+    # PySpark makes a single task of a frame that it knows to be empty.
+    is_empty = bool(done) and not any(each.rows for each in done)
+    if lanes != list(range(settings.lanes)) and not is_empty:
         raise UsageError(
             f"amps: {settings.lanes} lanes need a task each, found the tasks {lanes}: write what "
             "publish_stream or publish_frame returns, without another repartition"

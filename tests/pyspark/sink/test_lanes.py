@@ -177,3 +177,12 @@ def test_rows_are_left_out_of_a_range(
 ) -> None:
     assert list(without_rows(3, 9, left_out)) == rest
     assert not list(without_rows(3, 2, left_out))
+
+
+def test_a_correlation_id_that_is_no_digest_says_nothing_of_the_rows() -> None:
+    """A delta without one has that of the record that it was merged into."""
+    digests = chained_digests("orders", [b"a", b"b"])
+    for found in ("", "abc", "order 17", digests[1]):
+        check_resume("lane", 0, digests, last=2, digest=found)
+    with pytest.raises(ChangedContent):
+        check_resume("lane", 0, digests, last=2, digest=digests[0])

@@ -85,6 +85,13 @@ def test_the_lanes_share_the_rate_and_a_flush_has_a_time_limit() -> None:
 
 
 @pytest.mark.row("SK7")
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_an_expiration_that_every_server_refuses_is_an_error(guarantee: str) -> None:
+    given = {"uri": "tcp://h:1/amps/json", "topic": "t", "guarantee": guarantee}
+    with pytest.raises(UsageError, match="expiration has to be 1 to 4294967295 seconds"):
+        read_settings({**given, "expiration": "4294967296"}, ROWS)
+
+
 def test_expirations_are_whole_numbers() -> None:
     text = StructType([*ROWS.fields, StructField("expiration", StringType())])
     with pytest.raises(UsageError, match="expiration has to be INT or BIGINT, found string"):

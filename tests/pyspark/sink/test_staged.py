@@ -24,6 +24,7 @@ from haclient.pyspark.sink.staged import (
     freeze_lane,
     publish_frozen,
 )
+from haclient.pyspark.sink.writers import check_checkpoint
 from haclient_fake_server.testing.faults import Cut
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.proxy_thread import ProxyThread
@@ -257,3 +258,38 @@ def test_a_staged_file_that_a_worker_does_not_reach_is_named(tmp_path: Path) -> 
                 ids, settings=settings(tmp_path), query="q", frozen=frozen, directory=directory
             )
         )
+
+
+@pytest.mark.row("SK6")
+def test_a_location_with_files_of_somebody_else_is_refused_and_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "0" / "results.csv"
+    file.parent.mkdir()
+    file.write_text("x")
+    with pytest.raises(UsageError, match=r"is not empty and belongs to no query \(found 0\)"):
+        Staging(str(tmp_path)).claim("q")
+    assert [each.name for each in tmp_path.iterdir()] == ["0"]
+
+
+def test_a_location_that_another_attempt_takes_right_now_can_be_taken(tmp_path: Path) -> None:
+    (tmp_path / f"{OWNER_FILE}.0123").write_text("")  # it is being written, or a crash left it
+    for _ in range(2):
+        Staging(str(tmp_path)).claim("q")
+
+
+@pytest.mark.row("SK6")
+@pytest.mark.parametrize("then", ["exactly-once", "exactly-once-staged"])
+def test_a_checkpoint_keeps_its_guarantee(tmp_path: Path, then: str) -> None:
+    schema = StructType([StructField("data", BinaryType()), StructField("_lane", IntegerType())])
+    (tmp_path / "metadata").write_text('{"id":"q"}')
+    given = {"uri": NOBODY, "topic": "t", "lanes": "1", "checkpointLocation": str(tmp_path)}
+    for guarantee in (then, *({"exactly-once", "exactly-once-staged"} - {then})):
+        settings = read_settings({**given, "guarantee": guarantee}, schema)
+        if guarantee == then:
+            check_checkpoint(settings)
+            check_checkpoint(settings)
+        else:
+            wanted = f"guarantee is {guarantee} and was {then} when this checkpoint began"
+            with pytest.raises(UsageError, match=wanted):
+                check_checkpoint(settings)
