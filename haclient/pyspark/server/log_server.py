@@ -33,6 +33,7 @@ ANSWER_TIMEOUT_S: Final = 60.0
 
 _STATUS: Final = "/HACLIENT/status"
 _POSITION: Final = "/HACLIENT/position"
+_PUBLISHER: Final = "/HACLIENT/publisher"
 _GUARDS: Final = "/HACLIENT/guards"
 
 _NO_LOG: Final = LogInfo("", (), 0, 0)
@@ -265,6 +266,20 @@ async def count(  # noqa: PLR0913  # the parts of one question
         after, parameters["until"] = total.position, int(answer["until"])
         parameters.pop("bookmark", None)
     return total
+
+
+async def last_sequence(client: Client, publisher_id: int) -> int:
+    """The last sequence that a server has seen of a publisher, although it may be removed; or 0.
+
+    Args:
+        client: It has logged on.
+        publisher_id: Of the publisher, unsigned.
+
+    Raises:
+        UsageError: The server cannot be asked.
+    """
+    answer = await ask(client, _PUBLISHER, {"id": str(publisher_id)})
+    return int(answer["last_sequence"])
 
 
 async def set_guard(client: Client, name: str, after: int) -> None:

@@ -17,7 +17,7 @@ that a reader need not begin at the start of the log there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, cast
 
@@ -228,7 +228,7 @@ class Membership:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the end of the range was passed for each of its publishers."""
+        """Whether the end of the range was passed for each publisher that is not given up."""
         return not self._open
 
     def take(self, publisher_id: int, sequence: int) -> bool:
@@ -246,6 +246,20 @@ class Membership:
         self.reached[publisher_id] = sequence
         self.taken += 1
         return True
+
+    @property
+    def missing(self) -> dict[int, int]:
+        """By publisher id, the end of the range of those that have not reached it."""
+        return dict(self._open)
+
+    def give_up(self, publishers: Iterable[int]) -> None:
+        """Expect nothing more of some publishers.
+
+        Args:
+            publishers: Their ids; the rest of their messages is lost.
+        """
+        for each in publishers:
+            self._open.pop(each, None)
 
     def describe_missing(self) -> str:
         """What has not arrived, for an error message."""

@@ -4,13 +4,15 @@ A range is described by what it contains (see `Membership` in `haclient.pyspark.
 not by where it is in one log. So a task can go on at another server in the middle of its range: it
 asks there where what it still lacks begins, and takes what belongs to the range and did not come
 before. A server that lacks messages of the range may still get them by replication: the task waits,
-visits the other servers in turn, and fails when nothing has come for the time-out.
+visits the other servers in turn, and fails when nothing has come for the time-out. Where loss is
+accepted, it does not wait for the publishers of which the servers have removed all that is missing.
 
 trio runs in a thread of its own while the task's generator is read, a few batches ahead of it.
 """
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -27,10 +29,19 @@ from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.pyspark.rows import DataLoss
-from haclient.pyspark.server.log_server import connected, count, known_position, log_info
+from haclient.pyspark.server.log_server import (
+    Counted,
+    connected,
+    count,
+    known_position,
+    last_sequence,
+    log_info,
+)
 from haclient.pyspark.server.message_rows import batch_of, bookmark_numbers
 from haclient.pyspark.server.offsets import Membership, Place
 from haclient_stores.bookmark import Bookmark, Timestamp
+
+_log = logging.getLogger(__name__)
 
 QUEUED_BATCHES: Final = 4
 """Batches that wait for the task: the network and the JVM work at the same time."""
@@ -114,6 +125,7 @@ class RangeReader:
         self._emit = emit
         self._members = Membership(part.covered, part.ends)
         self._pending: list[Message] = []
+        self._removed: list[frozenset[int]] = []  # of which publishers, by server of this round
 
     async def run(self) -> None:
         """Read the range to its end.
@@ -129,9 +141,11 @@ class RangeReader:
             reason = await self._visit_servers()
             if members.taken > taken:
                 deadline = trio.current_time() + timeout_s
+            is_late = trio.current_time() > deadline
+            self._give_up_removed(is_late=is_late)
             if members.is_complete:
                 break
-            if trio.current_time() > deadline:
+            if is_late:
                 raise HAClientError(
                     f"amps: no server has sent {members.describe_missing()} of "
                     f"{self._settings.topic!r} within {timeout_s:g} s: {reason}"
@@ -143,6 +157,7 @@ class RangeReader:
     async def _visit_servers(self) -> str:
         """Read what each server has, in turn; why the range is not complete after that."""
         settings, reason = self._settings, ""
+        self._removed.clear()
         for number, uri in enumerate(settings.uris, 1):
             try:
                 async with connected((uri,), self._name) as client:
@@ -158,6 +173,20 @@ class RangeReader:
                 break
         return reason
 
+    def _give_up_removed(self, *, is_late: bool) -> None:
+        """Give up what all servers have removed, at last those that could be asked."""
+        if not self._removed or not (is_late or len(self._removed) == len(self._settings.uris)):
+            return
+        removed = frozenset.intersection(*self._removed)
+        if removed:
+            _log.warning(
+                "amps: all that was left of %d publishers in a range of %r was removed: it is read "
+                "without them",
+                len(removed),
+                self._settings.topic,
+            )
+            self._members.give_up(removed)
+
     def _check_number(self) -> None:
         part, taken = self._part, self._members.taken
         if part.messages is not None and taken != part.messages and self._settings.fails_on_loss:
@@ -168,10 +197,22 @@ class RangeReader:
 
     async def _read_from(self, client: Client) -> None:
         """Read from one server until the range is complete or the server has no more of it."""
-        first = await self._first(client)
+        settings = self._settings
+        log = await log_info(client)
+        after = known_position(
+            log,
+            self._part.places,
+            is_pinned=self._part.is_pinned,
+            fails_on_loss=settings.fails_on_loss,
+        )
+        if not settings.fails_on_loss:
+            removed = await self._find_removed(client, after, log.oldest_position)
+            self._removed.append(removed)
+            if removed >= self._members.missing.keys():
+                return
+        first = (await self._count(client, after, messages=1)).first
         if not first:
             return
-        settings = self._settings
         patience_s = settings.timeout_s
         if len(settings.uris) > 1:
             patience_s = min(VISIT_S, patience_s)
@@ -193,25 +234,33 @@ class RangeReader:
                     return
                 self._take(messages)
 
-    async def _first(self, client: Client) -> str:
-        """The bookmark of the first message that is still missing, on this server."""
-        part, members = self._part, self._members
-        after = known_position(
-            await log_info(client),
-            part.places,
-            is_pinned=part.is_pinned,
-            fails_on_loss=self._settings.fails_on_loss,
+    async def _find_removed(self, client: Client, after: int | None, oldest: int) -> frozenset[int]:
+        """The publishers whose rest of the range this server had, and has removed."""
+        if (after or 0) + 1 >= oldest:
+            return frozenset()
+        left = (await self._count(client, after)).publishers
+        # A server that has not seen the end of a publisher's range may still get it.
+        return frozenset(
+            [
+                each
+                for each, end in self._members.missing.items()
+                if each not in left and await last_sequence(client, each) >= end
+            ]
         )
-        covered = members.reached if members.reached or not part.is_pinned else None
-        found = await count(
+
+    async def _count(
+        self, client: Client, after: int | None, *, messages: int | None = None
+    ) -> Counted:
+        """Count what the topic has on this server that was not read and is not before the range."""
+        part, reached = self._part, self._members.reached
+        return await count(
             client,
             topic=self._settings.topic,
             filter=part.filter,
             after=after,
-            covered=covered,
-            messages=1,
+            covered=reached if reached or not part.is_pinned else None,
+            messages=messages,
         )
-        return found.first
 
     def _take(self, messages: Sequence[Message]) -> None:
         """Keep the messages that belong to the range, and emit full batches."""

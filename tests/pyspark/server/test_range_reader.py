@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server.range_reader import LogRange, ReadSettings, batches_of
 from haclient.pyspark.server.source import read_range
 from haclient_fake_server.config import BrokerConfig
+from haclient_fake_server.journal.format import segment_name
 from support.broker_thread import BrokerThread, broker_thread, publish
 
 A, B, C = (publisher_id(name) for name in "ABC")
@@ -141,6 +143,51 @@ def test_a_message_that_is_gone_is_data_loss(
     fill(servers[0], "B", range(1, 61))
     with pytest.raises(DataLoss, match="had 110 messages when it was planned, and 100 were read"):
         rows_of(read_range(settings(servers[0]), PART))
+
+
+@pytest.fixture
+def shortened(tmp_path: Path) -> Iterator[BrokerThread]:
+    """A server whose log has lost all of A and the first messages of B."""
+    config = BrokerConfig(name="east", data_dir=tmp_path, segment_bytes=64 * 1024)
+    with broker_thread(config) as broker:
+        fill(broker, "A", range(1, 21))
+        fill(broker, "B", range(1, 201), size=1000)
+        broker.stop()
+        (tmp_path / segment_name(1)).unlink()
+        broker.start()
+        yield broker
+
+
+SHORTENED = LogRange(ends={A: 20, B: 200}, messages=220)
+
+
+@pytest.mark.row("SS9")
+def test_a_range_ends_without_a_publisher_of_which_all_was_removed(
+    shortened: BrokerThread,
+) -> None:
+    accepting = replace(settings(shortened, timeout_s=20), fails_on_loss=False)
+    found = rows_of(read_range(accepting, SHORTENED))
+    assert {publisher for publisher, _ in found} == {B}
+    assert [number for _, number in found] == [*range(201 - len(found), 201)]
+
+
+def test_what_one_server_has_removed_is_read_from_the_other(
+    shortened: BrokerThread, servers: tuple[BrokerThread, BrokerThread]
+) -> None:
+    _, west = servers
+    fill(west, "A", range(1, 21))
+    accepting = replace(settings(shortened, west), fails_on_loss=False)
+    found = rows_of(read_range(accepting, SHORTENED))
+    assert [number for publisher, number in found if publisher == A] == [*range(1, 21)]
+
+
+def test_what_a_server_never_had_is_waited_for_although_its_log_is_shortened(
+    shortened: BrokerThread,
+) -> None:
+    accepting = replace(settings(shortened, timeout_s=1), fails_on_loss=False)
+    for part in (LogRange(ends={C: 5}), LogRange(ends={A: 21})):
+        with pytest.raises(HAClientError, match="no server has sent what follows"):
+            rows_of(read_range(accepting, part))
 
 
 def test_a_range_without_messages_connects_to_nobody() -> None:
