@@ -15,9 +15,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -282,7 +283,7 @@ class _Stopped(Exception):
 
 
 def batches_of(
-    read: Callable[[Callable[[pa.RecordBatch], None]], object],
+    read: Callable[[Callable[[pa.RecordBatch], None]], Awaitable[None]],
 ) -> Generator[pa.RecordBatch]:
     """What an async function emits, as a generator; it runs in a thread of its own.
 
@@ -291,6 +292,7 @@ def batches_of(
     """
     waiting: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(QUEUED_BATCHES)
     stopped = threading.Event()
+    cancel: list[Callable[[], None]] = []  # of the reader, once it runs
 
     def emit(batch: pa.RecordBatch | BaseException | None) -> None:
         while not stopped.is_set():
@@ -299,10 +301,17 @@ def batches_of(
                 return
         raise _Stopped
 
+    async def run() -> None:
+        token = trio.lowlevel.current_trio_token()
+        with trio.CancelScope() as scope:
+            cancel.append(partial(token.run_sync_soon, scope.cancel))
+            if not stopped.is_set():  # closed before there was something to cancel
+                await read(emit)
+
     def work() -> None:
         with suppress(_Stopped):
             try:
-                trio.run(read, emit)  # type: ignore[arg-type]  # an async function
+                trio.run(run)
             except _Stopped:
                 raise
             except BaseException as error:  # the generator raises it in the task's thread
@@ -319,4 +328,7 @@ def batches_of(
             yield batch
     finally:
         stopped.set()
+        for each in cancel:
+            with suppress(trio.RunFinishedError):
+                each()  # it may wait for a silent server
         thread.join()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import trio
 
 from haclient.errors import HAClientError
 from haclient.protocol.identity import publisher_id
@@ -204,6 +205,19 @@ def test_a_generator_that_is_closed_ends_its_thread(
     assert any(thread.name == "haclient-reader" for thread in threading.enumerate())
     reading.close()
     assert not any(thread.name == "haclient-reader" for thread in threading.enumerate())
+
+
+def test_a_generator_that_is_closed_does_not_wait_for_a_silent_server() -> None:
+    async def read(emit: Callable[[pa.RecordBatch], None]) -> None:
+        emit(pa.record_batch({"a": [1]}))
+        await trio.sleep_forever()
+
+    reading = batches_of(read)
+    next(reading)
+    closing = threading.Thread(target=reading.close, daemon=True)
+    closing.start()
+    closing.join(20)
+    assert not closing.is_alive()
 
 
 def test_an_error_reaches_the_task() -> None:
