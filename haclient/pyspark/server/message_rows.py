@@ -8,6 +8,7 @@ of a batch would take longer than receiving them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, takewhile
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,56 @@ _STAMP_DIGITS: Final = np.array([*range(8), *range(9, 15), *range(16, 22)])
 _WEIGHTS: Final = 10 ** np.arange(5, -1, -1, dtype=np.int64)
 _SECOND_US: Final = 1_000_000
 _DAY_US: Final = 86_400 * _SECOND_US
+
+
+MAX_BATCH_BYTES: Final = 64 * 2**20
+"""Payloads of a record batch, but for a single one that is larger; a column holds 2 GiB at most."""
+
+
+class RowBatcher:
+    """Makes record batches of messages as they come, bounded in rows and bytes.
+
+    Args:
+        columns: Names of the columns, in their order.
+        max_rows: The most rows of a batch.
+        emit: Takes the batches, in order.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], max_rows: int, emit: Callable[[pa.RecordBatch], None]
+    ) -> None:
+        self._columns = columns
+        self._max_rows = max_rows
+        self._emit = emit
+        self._pending: list[Message] = []
+        self._bytes = 0
+
+    def add(self, messages: Sequence[Message]) -> None:
+        """Add messages, and emit the batches that are full.
+
+        Args:
+            messages: The messages, as they were received.
+        """
+        self._pending += messages
+        self._bytes += _payload_bytes(messages)
+        while len(self._pending) >= self._max_rows or self._bytes >= MAX_BATCH_BYTES:
+            sizes = accumulate(len(each.data) for each in self._pending[: self._max_rows])
+            rows = sum(1 for _ in takewhile(lambda size: size < MAX_BATCH_BYTES, sizes))
+            self._flush(min(rows + 1, self._max_rows))
+
+    def finish(self) -> None:
+        """Emit the rest."""
+        if self._pending:
+            self._flush(len(self._pending))
+
+    def _flush(self, rows: int) -> None:
+        messages, self._pending = self._pending[:rows], self._pending[rows:]
+        self._bytes -= _payload_bytes(messages)
+        self._emit(batch_of(messages, self._columns))
+
+
+def _payload_bytes(messages: Sequence[Message]) -> int:
+    return sum(len(each.data) for each in messages)
 
 
 def batch_of(messages: Sequence[Message], columns: Sequence[str]) -> pa.RecordBatch:

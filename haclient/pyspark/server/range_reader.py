@@ -18,7 +18,6 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -38,7 +37,7 @@ from haclient.pyspark.server.log_server import (
     last_sequence,
     log_info,
 )
-from haclient.pyspark.server.message_rows import batch_of, bookmark_numbers
+from haclient.pyspark.server.message_rows import RowBatcher, bookmark_numbers
 from haclient.pyspark.server.offsets import Membership, Place
 from haclient_stores.bookmark import Bookmark, Timestamp
 
@@ -123,9 +122,8 @@ class RangeReader:
         self._settings = settings
         self._part = part
         self._name = name
-        self._emit = emit
+        self._rows = RowBatcher(settings.columns, settings.batch_rows, emit)
         self._members = Membership(part.covered, part.ends)
-        self._pending: list[Message] = []
         self._removed: list[frozenset[int]] = []  # of which publishers, by server of this round
 
     async def run(self) -> None:
@@ -152,7 +150,7 @@ class RangeReader:
                     f"{self._settings.topic!r} within {timeout_s:g} s: {reason}"
                 )
             await trio.sleep(WAIT_S)
-        self._flush(len(self._pending))
+        self._rows.finish()
         self._check_number()
 
     async def _visit_servers(self) -> str:
@@ -178,7 +176,8 @@ class RangeReader:
         """Give up what all servers have removed, at last those that could be asked."""
         if not self._removed or not (is_late or len(self._removed) == len(self._settings.uris)):
             return
-        removed = frozenset.intersection(*self._removed)
+        first, *others = self._removed
+        removed = first.intersection(*others)
         if removed:
             _log.warning(
                 "amps: all that was left of %d publishers in a range of %r was removed: it is read "
@@ -264,22 +263,71 @@ class RangeReader:
         )
 
     def _take(self, messages: Sequence[Message]) -> None:
-        """Keep the messages that belong to the range, and emit full batches."""
-        take, limit = self._members.take, self._settings.batch_rows
+        """Add the messages that belong to the range to its rows."""
+        take = self._members.take
         ids, sequences = bookmark_numbers(messages)
         numbers = zip(messages, ids.to_pylist(), sequences.to_pylist(), strict=True)
-        self._pending += [message for message, each, number in numbers if take(each, number)]
-        while len(self._pending) >= limit:
-            self._flush(limit)
-
-    def _flush(self, count: int) -> None:
-        messages, self._pending = self._pending[:count], self._pending[count:]
-        if messages:
-            self._emit(batch_of(messages, self._settings.columns))
+        self._rows.add([message for message, each, number in numbers if take(each, number)])
 
 
 class _Stopped(Exception):
     """The generator of the task was closed."""
+
+
+class _ReaderThread:
+    """Runs an async function in a thread of its own, and hands over what it emits.
+
+    Args:
+        read: It takes a function `emit`.
+    """
+
+    def __init__(self, read: Callable[[Callable[[pa.RecordBatch], None]], Awaitable[None]]) -> None:
+        self._read = read
+        self._waiting: queue.Queue[pa.RecordBatch | BaseException | None]
+        self._waiting = queue.Queue(QUEUED_BATCHES)
+        self._stopped = threading.Event()
+        self._cancel: Callable[[], None] = lambda: None
+        self._thread = threading.Thread(target=self._work, name="haclient-reader", daemon=True)
+        self._thread.start()
+
+    def next_batch(self) -> pa.RecordBatch | None:
+        """Wait for a batch; `None` at the end. The function's error is raised here."""
+        batch = self._waiting.get()
+        if isinstance(batch, BaseException):
+            raise batch
+        return batch
+
+    def close(self) -> None:
+        """Cancel the function if it still runs; returns when the thread has ended."""
+        self._stopped.set()
+        with suppress(trio.RunFinishedError):
+            self._cancel()  # it may wait for a silent server
+        self._thread.join()
+
+    def _emit(self, batch: pa.RecordBatch | BaseException | None) -> None:
+        while not self._stopped.is_set():
+            with suppress(queue.Full):
+                self._waiting.put(batch, timeout=WAIT_S)
+                return
+        raise _Stopped
+
+    async def _run(self) -> None:
+        token = trio.lowlevel.current_trio_token()
+        with trio.CancelScope() as scope:
+            self._cancel = lambda: token.run_sync_soon(scope.cancel)
+            if not self._stopped.is_set():  # else it was closed before it could be cancelled
+                await self._read(self._emit)
+
+    def _work(self) -> None:
+        with suppress(_Stopped):
+            try:
+                trio.run(self._run)
+            except _Stopped:
+                raise
+            except BaseException as error:  # the generator raises it in the task's thread
+                self._emit(error)
+            else:
+                self._emit(None)
 
 
 def batches_of(
@@ -290,45 +338,9 @@ def batches_of(
     Args:
         read: An async function that takes a function `emit`.
     """
-    waiting: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(QUEUED_BATCHES)
-    stopped = threading.Event()
-    cancel: list[Callable[[], None]] = []  # of the reader, once it runs
-
-    def emit(batch: pa.RecordBatch | BaseException | None) -> None:
-        while not stopped.is_set():
-            with suppress(queue.Full):
-                waiting.put(batch, timeout=WAIT_S)
-                return
-        raise _Stopped
-
-    async def run() -> None:
-        token = trio.lowlevel.current_trio_token()
-        with trio.CancelScope() as scope:
-            cancel.append(partial(token.run_sync_soon, scope.cancel))
-            if not stopped.is_set():  # closed before there was something to cancel
-                await read(emit)
-
-    def work() -> None:
-        with suppress(_Stopped):
-            try:
-                trio.run(run)
-            except _Stopped:
-                raise
-            except BaseException as error:  # the generator raises it in the task's thread
-                emit(error)
-            else:
-                emit(None)
-
-    thread = threading.Thread(target=work, name="haclient-reader", daemon=True)
-    thread.start()
+    thread = _ReaderThread(read)
     try:
-        while (batch := waiting.get()) is not None:
-            if isinstance(batch, BaseException):
-                raise batch
+        while (batch := thread.next_batch()) is not None:
             yield batch
     finally:
-        stopped.set()
-        for each in cancel:
-            with suppress(trio.RunFinishedError):
-                each()  # it may wait for a silent server
-        thread.join()
+        thread.close()

@@ -20,7 +20,7 @@ from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.server.log_server import connected
-from haclient.pyspark.server.message_rows import batch_of
+from haclient.pyspark.server.message_rows import RowBatcher
 from haclient.pyspark.server.range_reader import ReadSettings, batches_of
 from haclient.pyspark.server.settings import filters_of, read_how, read_splits, task_name
 from haclient.streams import Batches
@@ -88,7 +88,7 @@ class SowReader(DataSourceReader):
 
     async def _query(self, filter_: str, name: str, emit: Callable[[pa.RecordBatch], None]) -> None:
         settings, read = self._settings, self._settings.read
-        records: list[Message] = []
+        rows = RowBatcher(read.columns, read.batch_rows, emit)
         try:
             async with (
                 connected(read.uris, name) as client,
@@ -103,15 +103,11 @@ class SowReader(DataSourceReader):
             ):
                 batches = stream.batches()
                 while messages := await _next(batches, read.timeout_s):
-                    records += [message for message in messages if message.kind == "sow"]
-                    while len(records) >= read.batch_rows:
-                        emit(batch_of(records[: read.batch_rows], read.columns))
-                        del records[: read.batch_rows]
+                    rows.add([message for message in messages if message.kind == "sow"])
         except CommandError as error:
             text = f"amps: the server has refused the query of {read.topic!r}: {error}"
             raise HAClientError(text) from error
-        if records:
-            emit(batch_of(records, read.columns))
+        rows.finish()
 
 
 async def _next(batches: Batches, timeout_s: float) -> list[Message]:

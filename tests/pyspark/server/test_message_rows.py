@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from haclient.protocol.messages import Message
 from haclient.pyspark.rows import COLUMNS, arrow_schema, signed
-from haclient.pyspark.server.message_rows import batch_of, bookmark_numbers
+from haclient.pyspark.server import message_rows
+from haclient.pyspark.server.message_rows import RowBatcher, batch_of, bookmark_numbers
 from haclient_stores.bookmark import Timestamp
 
 NUMBERS = st.integers(0, 2**64 - 1)
@@ -82,6 +83,32 @@ def test_a_record_without_a_bookmark_has_no_numbers() -> None:
         {"bookmark": None, "sequence": None},
         {"bookmark": f"1|{2**64 - 1}|", "sequence": -1},
     ]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches"),
+    [
+        ([100] * 25, [10, 10, 5]),  # rows
+        ([400] * 6, [3, 3]),  # bytes
+        ([100, 2000, 100, 100], [2, 2]),  # one message that is larger
+        ([10] * 10 + [1000] * 2, [10, 1, 1]),
+        ([], []),
+    ],
+)
+@pytest.mark.parametrize("at_once", [1, 100])
+def test_a_batch_is_bounded_in_rows_and_bytes(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], batches: list[int], at_once: int
+) -> None:
+    monkeypatch.setattr(message_rows, "MAX_BATCH_BYTES", 1000)
+    found: list[pa.RecordBatch] = []
+    batcher = RowBatcher(["data"], 10, found.append)
+    given_messages = [Message(kind="p", data=b"x" * size) for size in sizes]
+    for at in range(0, len(sizes), at_once):
+        batcher.add(given_messages[at : at + at_once])
+    batcher.finish()
+    assert [batch.num_rows for batch in found] == batches
+    data = [value for batch in found for value in batch.column("data").to_pylist()]
+    assert data == [each.data for each in given_messages]
 
 
 @pytest.mark.parametrize("column", ["topic", "sow_key", "correlation_id"])
