@@ -92,6 +92,7 @@ class _State:
     journal: str
     topic: str | None
     topic_pattern: str | None
+    message_type: str | None
     at: datetime | None
     position: int | None
     output: str | None
@@ -189,6 +190,11 @@ def replay(request: _Replayed) -> None:
 @click.option("--topic", help="One topic. Default: all of them.")
 @click.option("--topic-pattern", metavar="REGEX", help="Topics that match this anywhere.")
 @click.option(
+    "--message-type",
+    metavar="TYPE",
+    help="Topics of this message type, such as json. Default: any; no name may have two.",
+)
+@click.option(
     "--at",
     metavar="TIME",
     callback=parse_moment,
@@ -207,7 +213,7 @@ def sow_as_of(request: _State) -> None:
     with session(request.master) as spark:
         from haclient.pyspark.jobs import history
 
-        journal = read_journal(spark, request.journal)
+        journal = read_journal(spark, request.journal, message_type=request.message_type)
         chosen = choose_topics(journal, request.topic, request.topic_pattern)
         state = history.sow_as_of(chosen, until=request.at, position=request.position)
         if request.output is not None:

@@ -107,22 +107,33 @@ def _is_broker(path: str) -> bool:
     )
 
 
-def read_journal(spark: SparkSession, path: str, *, columns: str = "") -> DataFrame:
+def read_journal(
+    spark: SparkSession, path: str, *, columns: str = "", message_type: str | None = None
+) -> DataFrame:
     """The rows of a broker's directory, or of an export.
 
     Args:
         spark: The session.
         path: A directory on this machine, or an address such as `s3a://bucket/export`.
         columns: Names of the columns that are read from a broker's directory; all by default.
+        message_type: The message type of the topics that are read; all by default.
 
     Raises:
-        UsageError: There is no such directory, or it is neither.
+        UsageError: There is no such directory, or it is neither, or an export has to tell message
+            types.
     """
     from haclient.pyspark.jobs.history import read_export
 
     if "://" in path or not _is_broker(path):
+        if message_type is not None:
+            raise UsageError(
+                f"{path}: an export does not tell message types: give the directory of a broker, "
+                "or leave out --message-type"
+            )
         return read_export(spark, path)
     chosen = {"columns": columns} if columns else {}
+    if message_type is not None:
+        chosen["messageType"] = message_type
     source = spark.read.format("amps-journal").option("journalPath", path)
     return source.options(**chosen).load()
 

@@ -203,8 +203,11 @@ def sow_as_of(
     journal whose oldest segments were removed lacks the keys that were last written there; give the
     state of an earlier moment as `base`.
 
+    A server has a topic for each message type, and the rows do not tell them apart. Where one name
+    has several, read each with the option `messageType` of `amps-journal`.
+
     Args:
-        journal: The rows, with all columns.
+        journal: The rows, with all columns, of one message type for each topic.
         until: The first moment whose messages do not count; `None` for the end of the journal.
         position: The last position that counts.
         base: An earlier result of this function; only what follows it is read of the journal.

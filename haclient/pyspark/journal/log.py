@@ -187,6 +187,8 @@ def plan_splits(
     wanted: RowRange,
     is_wanted: Callable[[str], bool],
     max_bytes: int,
+    *,
+    message_type: str | None = None,
 ) -> list[tuple[Piece, ...]]:
     """Which bytes have to be read for some rows, in splits of a limited size, by position.
 
@@ -195,12 +197,16 @@ def plan_splits(
         wanted: Positions and times of the rows.
         is_wanted: Whether a topic is wanted, by its name.
         max_bytes: Size of a split; one stride of the index is never cut.
+        message_type: The message type of the topics that are wanted; `None` takes any.
     """
     splits: list[tuple[Piece, ...]] = []
     pieces: list[Piece] = []
     size = 0
     for manifest in manifests:
-        edges = _edges(manifest, wanted, is_wanted)
+        topics = manifest.topics.values()
+        if not any(_has_type(each, message_type) and is_wanted(topic) for each, topic in topics):
+            continue
+        edges = _edges(manifest, wanted)
         for start, end in pairwise(edges):
             if pieces and size + end - start > max_bytes:
                 splits.append(tuple(pieces))
@@ -215,7 +221,11 @@ def plan_splits(
     return splits
 
 
-def _edges(manifest: Manifest, wanted: RowRange, is_wanted: Callable[[str], bool]) -> list[int]:
+def _has_type(found: str, wanted: str | None) -> bool:
+    return wanted is None or found == wanted
+
+
+def _edges(manifest: Manifest, wanted: RowRange) -> list[int]:
     """Where the strides begin that may hold wanted rows, and the end of the last one."""
     index = manifest.index
     is_outside = (
@@ -227,7 +237,7 @@ def _edges(manifest: Manifest, wanted: RowRange, is_wanted: Callable[[str], bool
         or manifest.last_us < wanted.from_us
         or manifest.first_us >= wanted.until_us
     )
-    if is_outside or not any(is_wanted(topic) for _, topic in manifest.topics.values()):
+    if is_outside:
         return []
     # The stride before the first one that begins later may hold the first wanted row. Times may be
     # equal, so there it is the stride before the first that begins at this time.
@@ -299,16 +309,23 @@ class JournalLog:
             else:
                 return
 
-    def topics(self, is_wanted: Callable[[str], bool]) -> dict[int, str]:
+    def topics(
+        self, is_wanted: Callable[[str], bool], *, message_type: str | None = None
+    ) -> dict[int, str]:
         """By topic id, the topics that are wanted.
 
         Args:
             is_wanted: Whether a topic is wanted, by its name.
+            message_type: Their message type; `None` takes any.
         """
-        known: dict[int, str] = {}
+        known: dict[int, tuple[str, str]] = {}
         for manifest in self.manifests:
-            known |= {id_: topic for id_, (_, topic) in manifest.topics.items() if id_ not in known}
-        return {id_: printable(topic) for id_, topic in known.items() if is_wanted(topic)}
+            known |= {id_: each for id_, each in manifest.topics.items() if id_ not in known}
+        return {
+            id_: printable(topic)
+            for id_, (found, topic) in known.items()
+            if _has_type(found, message_type) and is_wanted(topic)
+        }
 
     def place(self, position: int) -> Place:
         """A position together with the identity of this log.

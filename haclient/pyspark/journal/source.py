@@ -15,7 +15,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -84,6 +84,7 @@ class JournalSettings:
         instance: Name of the broker that has to have written it; `None` takes any.
         topics: The topics that are wanted; empty means all.
         pattern: Topics that it matches anywhere are wanted.
+        message_type: Topics of this message type are wanted; `None` takes any.
         columns: Names of the columns, in order.
         start: Where reading begins: a bookmark in its wire form.
         start_position: The first position that is read, instead of `start`.
@@ -103,6 +104,7 @@ class JournalSettings:
     instance: str | None
     topics: tuple[str, ...]
     pattern: re.Pattern[str] | None
+    message_type: str | None
     columns: tuple[str, ...]
     start: str | None
     start_position: int | None
@@ -140,6 +142,7 @@ class JournalSettings:
             instance=read.text("instance"),
             topics=read.names("topic"),
             pattern=read.pattern("topicPattern"),
+            message_type=read.text("messageType"),
             columns=select_columns(read.names("columns")),
             start=_starting_bookmark(read),
             start_position=read.integer("startingPosition"),
@@ -448,12 +451,15 @@ def plan(
         wanted: Positions and times of the rows.
         is_wanted: Whether a topic is wanted, by its name.
     """
-    splits = plan_splits(log.manifests, wanted, is_wanted, settings.partition_bytes)
+    make = partial(
+        plan_splits, log.manifests, wanted, is_wanted, message_type=settings.message_type
+    )
+    splits = make(settings.partition_bytes)
     if len(splits) < settings.min_partitions:
         size = sum(end - start for split in splits for _, start, end in split)
         smaller = -(-size // settings.min_partitions)
-        splits = plan_splits(log.manifests, wanted, is_wanted, smaller)
-    topics = log.topics(is_wanted)
+        splits = make(smaller)
+    topics = log.topics(is_wanted, message_type=settings.message_type)
     has_all = len(topics) == len(log.topics(lambda _: True))
     return [InputPartition(Split(pieces, wanted, topics, has_all)) for pieces in splits or [()]]
 

@@ -11,6 +11,7 @@ import pytest
 
 from haclient.cli.pyspark.session import choose_topics, parse_moment, read_journal
 from haclient.errors import UsageError
+from support.journals import JournalWriter, message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,3 +48,17 @@ def test_a_directory_that_is_no_journal_is_refused(spark: SparkSession, tmp_path
         read_journal(spark, str(tmp_path / "none"))
     with pytest.raises(UsageError, match=r"neither the directory of a broker .* nor an export"):
         read_journal(spark, str(tmp_path))
+
+
+def test_a_journal_is_read_by_message_type_and_an_export_does_not_tell_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    JournalWriter(tmp_path / "broker").append([message(), message()])
+    found = [
+        read_journal(spark, str(tmp_path / "broker"), message_type=each).count()
+        for each in (None, "json", "fix")
+    ]
+    assert found == [2, 2, 0]
+    (tmp_path / "export" / "date=2026-01-31").mkdir(parents=True)
+    with pytest.raises(UsageError, match="leave out --message-type"):
+        read_journal(spark, str(tmp_path / "export"), message_type="json")

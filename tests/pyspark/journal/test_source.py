@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from haclient import HAClient
+from haclient.client import Client
 from haclient.errors import StoreCorrupt, UsageError
 from haclient.pyspark.journal.source import (
     FilteringJournalReader,
@@ -32,6 +33,7 @@ from haclient.pyspark.rows import COLUMNS, DataLoss, signed
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from haclient_fake_server.journal.format import SEGMENT_HEADER_BYTES, segment_name
 from haclient_fake_server.server import BrokerServer
+from haclient_fake_server.testing.processes import BrokerProcess
 from support.journals import FIRST_US, JournalWriter, deletion, message, model_rows
 from support.streams import finish
 
@@ -531,3 +533,39 @@ def test_a_stream_whose_log_was_replaced_fails_with_the_reason(
     JournalWriter(journal, start_id=5).close()
     with pytest.raises(PySparkException, match="is another log than the one that was read up to"):
         run_stream(spark, journal, out)
+
+
+def test_topics_of_one_name_are_told_apart_by_their_message_type(tmp_path: Path) -> None:
+    async def publish(uri: str, name: str, body: bytes) -> None:
+        async with Client(name) as client:
+            await client.connect(uri)
+            await client.logon()
+            await client.publish_batch("prices", [body] * 3, first_sequence=1)
+            await client.flush(ack="persisted")
+
+    with BrokerProcess(data_dir=tmp_path) as broker:
+        for name, kind, body in (("alice", "json", b"{}"), ("bob", "fix", b"1=2;")):
+            trio.run(publish, broker.uri.replace("/json", f"/{kind}"), name, body)
+
+    def bodies(**options: str) -> list[bytes]:
+        source = reader(tmp_path, columns="data", **options)
+        return [data for (data,) in rows_of(source, *source.partitions())]
+
+    assert bodies() == [b"{}"] * 3 + [b"1=2;"] * 3
+    assert bodies(messageType="json", topic="prices") == [b"{}"] * 3
+    assert bodies(messageType="fix") == [b"1=2;"] * 3
+    assert bodies(messageType="fix", topic="orders") == []
+    assert bodies(messageType="nvfix") == []
+    stream = JournalStreamReader(
+        JournalSettings.read(
+            {
+                "journalPath": str(tmp_path),
+                "columns": "data",
+                "messageType": "fix",
+                "startingBookmark": "EPOCH",
+            }
+        )
+    )
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert rows_of(stream, *stream.partitions(start, end)) == [(b"1=2;",)] * 3
