@@ -138,10 +138,7 @@ async def ask(client: Client, topic: str, parameters: Mapping[str, object]) -> d
         if topic != _STATUS:
             await log_info(client)  # a server without such topics gets the error that says so
             if isinstance(error, InvalidTopic):
-                raise UsageError(
-                    f"amps: the server keeps no log of the topic {parameters.get('topic')!r}: read "
-                    "topics that are in its transaction log, or a SOW with command=sow"
-                ) from error
+                raise _not_logged(parameters.get("topic")) from error
             asked = json.dumps(parameters)
             raise UsageError(f"amps: the server has refused the query {asked}: {error}") from error
         records = []
@@ -157,16 +154,28 @@ async def ask(client: Client, topic: str, parameters: Mapping[str, object]) -> d
     return answer
 
 
-async def log_info(client: Client) -> LogInfo:
+async def log_info(client: Client, topics: Sequence[str] = ()) -> LogInfo:
     """Which log a server has.
 
     Args:
         client: It has logged on.
+        topics: Names of topics that have to be in the log. A server looks up only one that is asked
+            for alone and has no character of a pattern.
 
     Raises:
-        UsageError: The server cannot be asked.
+        UsageError: The server cannot be asked, or it has no log of one of the topics.
     """
-    return LogInfo.of_answer(await ask(client, _STATUS, {}))
+    answer = await ask(client, _STATUS, {"topics": [*topics]} if topics else {})
+    for topic in answer.get("unlogged_topics", ()):
+        raise _not_logged(topic)
+    return LogInfo.of_answer(answer)
+
+
+def _not_logged(topic: object) -> UsageError:
+    return UsageError(
+        f"amps: the server keeps no log of the topic {topic!r}: read topics that are in its "
+        "transaction log, or a SOW with command=sow"
+    )
 
 
 def known_position(

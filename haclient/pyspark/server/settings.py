@@ -33,6 +33,7 @@ class SourceSettings:
 
     Attributes:
         read: How ranges are read.
+        topics: The topics that were given by name; empty for a pattern.
         filter: The content filter of all partitions; empty for none.
         splits: The content filters of the partitions; empty for one partition or equal parts.
         mode: `position` or `vector`.
@@ -42,6 +43,7 @@ class SourceSettings:
     """
 
     read: ReadSettings
+    topics: tuple[str, ...]
     filter: str
     splits: tuple[str, ...]
     mode: str
@@ -91,6 +93,7 @@ def read_common(read: OptionReader, *, default_begin: str) -> SourceSettings:
     settings = read_how(read, fails_on_loss=read.flag("failOnDataLoss", default=True))
     return SourceSettings(
         read=settings,
+        topics=read.names("topic"),
         filter=read.text("filter", ""),
         splits=splits,
         mode=mode,
@@ -161,6 +164,15 @@ def topic_of(names: Sequence[str]) -> str:
     """
     if len(names) == 1 and not _SPECIAL.search(names[0]):
         return names[0]
+    return pattern_of(names)
+
+
+def pattern_of(names: Sequence[str]) -> str:
+    """The pattern that some topics match, and no other one.
+
+    Args:
+        names: The topics.
+    """
     return f"^({'|'.join(map(re.escape, names))})$"
 
 

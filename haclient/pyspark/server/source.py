@@ -20,10 +20,10 @@ from typing_extensions import override
 
 from haclient.client import Client
 from haclient.errors import UsageError
-from haclient.pyspark.options import MAX_INTEGER, OptionReader
+from haclient.pyspark.options import OptionReader
 from haclient.pyspark.pushdown import wanted_range, wanted_texts
 from haclient.pyspark.rows import DataLoss
-from haclient.pyspark.server.log_server import Counted, connected, count
+from haclient.pyspark.server.log_server import Counted, connected, count, log_info
 from haclient.pyspark.server.offsets import VECTOR, Place, merged
 from haclient.pyspark.server.range_reader import LogRange, RangeReader, ReadSettings, batches_of
 from haclient.pyspark.server.settings import (
@@ -31,12 +31,12 @@ from haclient.pyspark.server.settings import (
     LATEST,
     WORDS,
     SourceSettings,
+    pattern_of,
     read_bookmark,
     read_common,
     task_name,
-    topic_of,
 )
-from haclient_stores.bookmark import NOW, Timestamp
+from haclient_stores.bookmark import LAST_MICROSECOND, NOW, Timestamp
 
 _log = logging.getLogger(__name__)
 
@@ -69,9 +69,10 @@ class BatchSettings:
         """
         common = self.common
         names = [name for name in topics if isinstance(name, str) and common.is_wanted(name)]
-        if not names:  # PySpark drops every row
+        if not names or common.read.topic in names:  # PySpark drops every row, or it is all
             return self
-        read = replace(common.read, topic=topic_of(names))
+        # A pattern also of one topic: the server refuses a literal that it does not log.
+        read = replace(common.read, topic=pattern_of(names))
         return replace(self, common=replace(common, read=read))
 
     def with_times(self, first_us: int, end_us: int) -> BatchSettings:
@@ -82,12 +83,15 @@ class BatchSettings:
             end_us: The first time that is not wanted any more.
         """
         result = self
-        if first_us > 0 and (self.common.begin == WORDS[EARLIEST] or self.begin_us is not None):
+        # Times that no server can have, such as one for "ever", are left out.
+        if 0 < first_us <= LAST_MICROSECOND and (
+            self.common.begin == WORDS[EARLIEST] or self.begin_us is not None
+        ):
             begin_us = max(first_us, self.begin_us or 0)
             common = replace(self.common, begin=str(Timestamp(begin_us)))
             result = replace(result, common=common, begin_us=begin_us)
-        if end_us < MAX_INTEGER and (self.end == _TO_THE_END or self.end_us is not None):
-            last_us = min(end_us, MAX_INTEGER if self.end_us is None else self.end_us)
+        if end_us <= LAST_MICROSECOND and (self.end == _TO_THE_END or self.end_us is not None):
+            last_us = end_us if self.end_us is None else min(end_us, self.end_us)
             result = replace(result, end=f"{Timestamp(max(0, last_us))})", end_us=last_us)
         return result
 
@@ -135,6 +139,7 @@ class LogReader(DataSourceReader):
     async def _plan(self) -> list[LogRange]:
         common = self._settings.common
         async with connected(common.read.uris, f"{common.read.name}-plan") as client:
+            await log_info(client, common.topics)
             found = await self._count(client)
             if not found.messages:
                 return []

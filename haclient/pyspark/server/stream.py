@@ -172,6 +172,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         common = self._settings.common
         topic = common.read.topic
         async with connected(common.read.uris, f"{common.read.name}-driver") as client:
+            await log_info(client, common.topics)
             try:
                 found = await count(client, topic=topic, bookmark=common.begin, messages=1)
             except DataLoss as error:
@@ -236,7 +237,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _begin(self, client: Client, start: Offset) -> int | None:
         """After which position of this server's log the next messages are."""
-        common, log = self._settings.common, await log_info(client)
+        common = self._settings.common
+        log = await log_info(client, common.topics)
         known = known_position(
             log,
             start.places,

@@ -10,13 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan, LessThanOrEqual
 
 from haclient.errors import HAClientError, UsageError
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server.source import FilteringLogReader, LogReader, read_batch
-from haclient_fake_server.config import BrokerConfig, SowTopic
+from haclient.pyspark.server.stream import LogStreamReader, read_stream
+from haclient_fake_server.config import BrokerConfig, LogTopic, SowTopic
 from support.broker_thread import BrokerThread, broker_thread, publish
 
 ROWS = [b'{"id":%d}' % number for number in range(100)]
@@ -24,8 +25,11 @@ ROWS = [b'{"id":%d}' % number for number in range(100)]
 
 @pytest.fixture(scope="module")
 def broker() -> Generator[BrokerThread]:
-    """100 orders of one publisher, then 50 trades of another."""
-    config = BrokerConfig(name="east", sow_topics=(SowTopic("prices", ("/id",)),))
+    """100 orders of one publisher, then 50 trades of another; the log has no topic `none`."""
+    logged = tuple(map(LogTopic, ("orders", "trades", "trades.eu", "tradesXeu", "prices")))
+    config = BrokerConfig(
+        name="east", log_topics=logged, sow_topics=(SowTopic("prices", ("/id",)),)
+    )
     with broker_thread(config) as broker:
         publish(broker.uri, "orders", ROWS)
         publish(broker.uri, "trades.eu", ROWS[:50], name="other")
@@ -145,6 +149,16 @@ def test_a_topic_without_a_log_is_named() -> None:
         reader(broker, topic="orders").partitions()
 
 
+@pytest.mark.parametrize("topic", ["eu.trades", "orders,eu.trades"])
+def test_a_topic_without_a_log_is_named_although_it_is_read_by_a_pattern(topic: str) -> None:
+    given = {"topic": topic, "startingBookmark": "EPOCH"}
+    with broker_thread(BrokerConfig(log_topics=(LogTopic("orders"),))) as broker:
+        following = LogStreamReader(read_stream(OptionReader("amps", {"uri": broker.uri, **given})))
+        for plan in (reader(broker, **given).partitions, following.initialOffset):
+            with pytest.raises(UsageError, match=r"keeps no log of the topic 'eu\.trades'"):
+                plan()
+
+
 def test_a_bookmark_that_is_not_in_the_log_is_data_loss(broker: BrokerThread) -> None:
     with pytest.raises(DataLoss, match=r"5\|5\|.*is not in the log"):
         reader(broker, topic="orders", startingBookmark="5|5|").partitions()
@@ -182,6 +196,7 @@ def test_filters_of_a_query_reduce_what_is_read(broker: BrokerThread) -> None:
 
     topic, time = ("topic",), ("timestamp",)
     past, future = (datetime(year, 1, 1, tzinfo=UTC) for year in (2001, 2101))
+    forever = datetime.max.replace(tzinfo=UTC)
     everything = ["orders 100", "prices 20", "trades.eu 50"]
     assert pushed() == everything
     assert pushed(EqualTo(topic, "orders")) == ["orders 100"]
@@ -192,6 +207,8 @@ def test_filters_of_a_query_reduce_what_is_read(broker: BrokerThread) -> None:
     assert pushed(GreaterThan(time, future)) == []
     assert pushed(GreaterThan(time, past), GreaterThan(time, future)) == []
     assert pushed(LessThan(time, past), LessThan(time, future)) == []
+    assert pushed(LessThanOrEqual(time, forever), GreaterThan(time, past)) == everything
+    assert pushed(EqualTo(topic, "none")) == []
     # Options decide where the range begins and ends.
     assert pushed(LessThan(time, past), endingTimestamp="2101-01-01T00:00:00Z") == everything
     assert pushed(GreaterThan(time, future), startingTimestamp="2001-01-01") == everything
