@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from typing import Final, overload
 
 from haclient.errors import UsageError
+from haclient.protocol.uri import Uri
 from haclient_stores.bookmark import Timestamp
 
 MAX_INTEGER: Final = 2**63 - 1
@@ -28,6 +29,10 @@ MAX_INTEGER: Final = 2**63 - 1
 
 _FOREIGN: Final = frozenset({"checkpointlocation", "path", "queryname"})
 """What PySpark itself puts among the options of a source or sink."""
+
+_EXAMPLE_URI: Final = "tcp://127.0.0.1:9007/amps/json"
+_BETWEEN_URIS: Final = re.compile(r"[\s,]*,\s*(?=[A-Za-z]+://)")
+_MAYBE_SECRET: Final = re.compile(r"^(?!.*@).*?://[^/]*:(?!\d+(?:[/?]|$))")
 
 _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -214,6 +219,30 @@ class OptionReader:
                 else f"known are {', '.join(sorted(self._known.values()))}"
             )
             raise UsageError(f"{self._format}: unknown option {name}: {advice}")
+
+    def uris(self, name: str) -> tuple[str, ...]:
+        """The URIs of servers; a password may have a comma, so only one before a scheme parts them.
+
+        Raises:
+            UsageError: One is no URI; the message never has a password.
+        """
+        text = self.required(name, _EXAMPLE_URI)
+        uris = tuple(each for each in _BETWEEN_URIS.split(text.strip(", ")) if each)
+        if not uris:
+            raise UsageError(
+                f"{self._format}: the option {name} names no server: set it, such as {_EXAMPLE_URI}"
+            )
+        for number, uri in enumerate(uris, 1):
+            try:
+                Uri.parse(uri)
+            except UsageError as error:
+                # A name and password without a host look like a host and a port.
+                reason = "not shown, it may hold a password" if _MAYBE_SECRET.search(uri) else error
+                raise UsageError(
+                    f"{self._format}: the option {name} has to be URIs such as {_EXAMPLE_URI} with "
+                    f"commas between them, found as number {number}: {reason}"
+                ) from None
+        return uris
 
     def error(self, name: str, wanted: str) -> UsageError:
         """The error for an option with a value that cannot be.

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from haclient.errors import UsageError
-from haclient.protocol.uri import Uri
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import select_columns
 from haclient.pyspark.server.offsets import POSITION, VECTOR
@@ -80,7 +79,7 @@ def read_common(read: OptionReader, *, default_begin: str) -> SourceSettings:
     Raises:
         UsageError: An option is wrong; the message says how.
     """
-    uris = _uris(read)
+    uris = read.uris("uri")
     mode = read.choice("offsetMode", (POSITION, VECTOR), VECTOR if len(uris) > 1 else POSITION)
     if mode == POSITION and len(uris) > 1:
         raise UsageError(
@@ -114,7 +113,7 @@ def read_how(read: OptionReader, *, fails_on_loss: bool) -> ReadSettings:
         UsageError: An option is wrong; the message says how.
     """
     return ReadSettings(
-        uris=_uris(read),
+        uris=read.uris("uri"),
         topic=_topic(read),
         columns=select_columns(read.names("columns")),
         batch_rows=read.integer("batchRows", DEFAULT_BATCH_ROWS),
@@ -122,15 +121,6 @@ def read_how(read: OptionReader, *, fails_on_loss: bool) -> ReadSettings:
         name=f"{read.text('clientName', 'pyspark')}-{uuid.uuid4().hex[:12]}",
         fails_on_loss=fails_on_loss,
     )
-
-
-def _uris(read: OptionReader) -> tuple[str, ...]:
-    given = read.required("uri", "tcp://host:9007/amps/json")
-    # A comma may be part of a password, and no part of one is shown in an error.
-    uris = tuple(part.strip() for part in re.split(r",(?=\s*\w+://)", given))
-    for uri in uris:
-        Uri.parse(uri)
-    return uris
 
 
 def _topic(read: OptionReader) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
@@ -10,7 +9,6 @@ from typing import Final, cast
 from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType, StructType
 
 from haclient.errors import UsageError
-from haclient.protocol.uri import Uri
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.sink.lane_publisher import Command, Target
 from haclient.pyspark.sink.lanes import LANE_COLUMN, PUBLISHED, Guard
@@ -25,10 +23,6 @@ MAX_EXPIRATION_S: Final = 2**32 - 1
 _RESERVED: Final = ("/AMPS", "/HACLIENT/")
 _STAGING: Final = "haclient-staging"  # within the checkpoint, so that both are rolled back together
 _MILLISECONDS: Final = 1000
-
-_EXAMPLE: Final = "tcp://127.0.0.1:9007/amps/json"
-_BETWEEN_URIS: Final = re.compile(r"[\s,]*,\s*(?=[A-Za-z]+://)")
-_MAYBE_SECRET: Final = re.compile(r"^(?!.*@).*?://[^/]*:(?!\d+(?:[/?]|$))")
 
 _TEXT: Final = (StringType,)
 _TYPES: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
@@ -171,7 +165,7 @@ def check_topics(topics: Iterable[str]) -> None:
 def _target(read: OptionReader, lanes: int, *, verifies: bool | None) -> Target:
     limit = read.integer("maxRowsPerSecond")
     return Target(
-        uris=_uris(read.required("uri", _EXAMPLE)),
+        uris=read.uris("uri"),
         command=cast(
             "Command",
             read.choice("command", ("publish", "delta_publish", "sow_delete"), "publish"),
@@ -189,28 +183,6 @@ def _expiration(read: OptionReader) -> int | None:
     if found is not None and found > MAX_EXPIRATION_S:
         raise read.error("expiration", f"1 to {MAX_EXPIRATION_S} seconds")
     return found
-
-
-def _uris(text: str) -> tuple[str, ...]:
-    """Read the option `uri`; a password may have a comma, so that only one before a scheme parts.
-
-    Raises:
-        UsageError: One is no URI; the message never has a password.
-    """
-    uris = tuple(each for each in _BETWEEN_URIS.split(text.strip(", ")) if each)
-    if not uris:
-        raise UsageError(f"amps: the option uri names no server: set it, such as {_EXAMPLE}")
-    for number, uri in enumerate(uris, 1):
-        try:
-            Uri.parse(uri)
-        except UsageError as error:
-            # A name and password without a host look like a host and a port.
-            reason = "not shown, it may hold a password" if _MAYBE_SECRET.search(uri) else error
-            raise UsageError(
-                f"amps: the option uri has to be URIs such as {_EXAMPLE} with commas between them, "
-                f"found as number {number}: {reason}"
-            ) from None
-    return uris
 
 
 def _check_columns(settings: SinkSettings, schema: StructType) -> None:

@@ -22,6 +22,11 @@ def test_each_split_is_combined_with_the_filter() -> None:
     assert filters_of("/x OR /y", ("/a",)) == ("(/x OR /y) AND (/a)",)
 
 
+def test_a_comma_at_the_end_of_the_servers_is_none_of_theirs() -> None:
+    read = OptionReader("amps", {"topic": "a", "uri": "tcp://a:1/amps/json , "})
+    assert read_batch(read).common.read.uris == ("tcp://a:1/amps/json",)
+
+
 @pytest.mark.row("SS10")
 def test_no_two_tasks_have_the_same_name() -> None:
     names = {task_name("reader") for _ in range(100)}
@@ -53,6 +58,12 @@ def test_no_two_tasks_have_the_same_name() -> None:
             "for one server, found 2",
         ),
         ({"topic": "a", "uri": "nonsense"}, "nonsense"),
+        (
+            {"topic": "a", "uri": "tcp://bob:s3cret"},
+            "as number 1: not shown, it may",
+        ),
+        ({"topic": "a", "uri": "tcp://bob:s3cret/amps/json"}, "as number 1: not shown"),
+        ({"topic": "a", "uri": " , "}, "the option uri names no server"),
         ({"topic": "a", "uri": "tcp://bob:s3,cret@h:0x/amps/json"}, "uri|port|host"),
     ],
 )
