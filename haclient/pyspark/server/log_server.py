@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -27,6 +27,8 @@ from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server.offsets import LogInfo, Place, bookmarks_of
 
 CONNECT_TIMEOUT_S: Final = 10.0
+
+Answer = TypeVar("Answer")
 
 ANSWER_TIMEOUT_S: Final = 60.0
 """For one question: the broker reads 256 MiB of its log at most for it, some seconds."""
@@ -106,6 +108,35 @@ async def connected(uris: Sequence[str], name: str) -> AsyncGenerator[Client]:
             yield client
             return
     raise HAClientError(f"amps: no server can be reached: {'; '.join(reasons)}")
+
+
+async def ask_first(
+    uris: Sequence[str], name: str, question: Callable[[Client], Awaitable[Answer]]
+) -> Answer:
+    """Ask the first server that answers: one that is lost with the question is as one that is down.
+
+    Args:
+        uris: The servers, in the order in which they are tried.
+        name: The client's name, which nobody else has at the same time.
+        question: It gets a client that has logged on, and is called anew for each server.
+
+    Raises:
+        UsageError: A server has refused the question.
+        DataLoss: Messages of the question are gone.
+        HAClientError: None has answered; the message has the reason of each.
+    """
+    reasons: list[str] = []
+    for uri in uris:
+        try:
+            async with connected((uri,), name) as client:
+                return await question(client)
+        except (UsageError, DataLoss):  # nothing that another server should hide
+            raise
+        except HAClientError as error:
+            if len(uris) == 1:
+                raise
+            reasons.append(str(error))
+    raise HAClientError(f"amps: no server has answered: {'; '.join(reasons)}")
 
 
 async def ask(client: Client, topic: str, parameters: Mapping[str, object]) -> dict[str, Any]:

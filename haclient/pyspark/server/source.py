@@ -23,7 +23,7 @@ from haclient.errors import UsageError
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.pushdown import wanted_range, wanted_texts
 from haclient.pyspark.rows import DataLoss
-from haclient.pyspark.server.log_server import Counted, connected, count, log_info
+from haclient.pyspark.server.log_server import Counted, ask_first, count, log_info
 from haclient.pyspark.server.offsets import VECTOR, Place, merged
 from haclient.pyspark.server.range_reader import LogRange, RangeReader, ReadSettings, batches_of
 from haclient.pyspark.server.settings import (
@@ -130,29 +130,27 @@ class LogReader(DataSourceReader):
 
     @override
     def partitions(self) -> Sequence[InputPartition]:
-        return trio.run(self._plan) or [LogRange()]
+        read = self._settings.common.read
+        return trio.run(ask_first, read.uris, f"{read.name}-plan", self._plan) or [LogRange()]
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._settings.common.read, cast("LogRange", partition))
 
-    async def _plan(self) -> list[LogRange]:
+    async def _plan(self, client: Client) -> list[LogRange]:
         common = self._settings.common
-        async with connected(common.read.uris, f"{common.read.name}-plan") as client:
-            await log_info(client, common.topics)
-            found = await self._count(client)
-            if not found.messages:
-                return []
-            start, covered = found.log.place(found.begins - 1), None
-            if common.mode == VECTOR:
-                # Whatever the filter is: nothing of the range comes before its first message.
-                before = await count(client, topic=common.read.topic, until=start.position)
-                covered = before.publishers
-            if common.parts == 1 and not common.splits:
-                return [_part(common.filter, found, start, covered)]
-            return await plan_parts(
-                client, common, start=start, until=found.position, covered=covered
-            )
+        await log_info(client, common.topics)
+        found = await self._count(client)
+        if not found.messages:
+            return []
+        start, covered = found.log.place(found.begins - 1), None
+        if common.mode == VECTOR:
+            # Whatever the filter is: nothing of the range comes before its first message.
+            before = await count(client, topic=common.read.topic, until=start.position)
+            covered = before.publishers
+        if common.parts == 1 and not common.splits:
+            return [_part(common.filter, found, start, covered)]
+        return await plan_parts(client, common, start=start, until=found.position, covered=covered)
 
     async def _count(self, client: Client) -> Counted:
         """Count the range; its bookmark may have been removed."""

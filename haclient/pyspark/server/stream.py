@@ -14,8 +14,9 @@ has nothing new to plan; the tasks of a batch that another server has planned wa
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -34,7 +35,15 @@ from haclient.client import Client
 from haclient.errors import HAClientError
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import DataLoss
-from haclient.pyspark.server.log_server import connected, count, known_position, log_info, set_guard
+from haclient.pyspark.server.log_server import (
+    Answer,
+    ask_first,
+    connected,
+    count,
+    known_position,
+    log_info,
+    set_guard,
+)
 from haclient.pyspark.server.offsets import POSITION, Offset, Place, ends_between
 from haclient.pyspark.server.range_reader import LogRange
 from haclient.pyspark.server.settings import (
@@ -103,7 +112,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def initialOffset(self) -> dict[str, Any]:
-        return trio.run(self._initial).to_json()
+        return self._ask(self._initial).to_json()
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -120,7 +129,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        self._last = trio.run(self._latest, self._offset(start), limit)
+        self._last = self._ask(partial(self._latest, self._offset(start), limit))
         return self._last.to_json()
 
     @override
@@ -135,7 +144,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._reported is None or self._reported.messages < self._last.messages:
             self._reported = self._last
         try:
-            self._reported = trio.run(self._report, self._reported)
+            self._reported = self._ask(partial(self._report, self._reported))
         except HAClientError as error:  # the next batch fails by it if it lasts
             _log.warning("amps: the lag is not known: %s", error)
         return self._reported.to_json()
@@ -159,66 +168,66 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 until.messages - begin.messages,
             )
             return [part]
-        return trio.run(self._plan, begin, until) or [LogRange()]
+        return self._ask(partial(self._plan, begin, until)) or [LogRange()]
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._settings.common.read, cast("LogRange", partition))
 
+    def _ask(self, question: Callable[[Client], Awaitable[Answer]]) -> Answer:
+        read = self._settings.common.read
+        return trio.run(ask_first, read.uris, f"{read.name}-driver", question)
+
     def _offset(self, found: Mapping[str, Any]) -> Offset:
         return Offset.from_json(found, mode=self._settings.common.mode)
 
-    async def _initial(self) -> Offset:
+    async def _initial(self, client: Client) -> Offset:
         common = self._settings.common
         topic = common.read.topic
-        async with connected(common.read.uris, f"{common.read.name}-driver") as client:
-            await log_info(client, common.topics)
-            try:
-                found = await count(client, topic=topic, bookmark=common.begin, messages=1)
-            except DataLoss as error:
-                if common.read.fails_on_loss:
-                    raise
-                _log.warning("%s: reading begins at the oldest message", error)
-                found = await count(client, topic=topic, bookmark=WORDS[EARLIEST], messages=1)
-            place = found.log.place(found.begins - 1)
-            if common.mode == POSITION:
-                return Offset({place.instance: place})
-            before = await count(client, topic=topic, until=place.position)
-            return Offset({place.instance: place}, before.publishers)
+        await log_info(client, common.topics)
+        try:
+            found = await count(client, topic=topic, bookmark=common.begin, messages=1)
+        except DataLoss as error:
+            if common.read.fails_on_loss:
+                raise
+            _log.warning("%s: reading begins at the oldest message", error)
+            found = await count(client, topic=topic, bookmark=WORDS[EARLIEST], messages=1)
+        place = found.log.place(found.begins - 1)
+        if common.mode == POSITION:
+            return Offset({place.instance: place})
+        before = await count(client, topic=topic, until=place.position)
+        return Offset({place.instance: place}, before.publishers)
 
-    async def _latest(self, start: Offset, limit: ReadLimit) -> Offset:
+    async def _latest(self, start: Offset, limit: ReadLimit, client: Client) -> Offset:
         """The offset after the next messages; `start` itself where there are none."""
         common = self._settings.common
-        async with connected(common.read.uris, f"{common.read.name}-driver") as client:
-            after = await self._begin(client, start)
-            found = await count(
-                client,
-                topic=common.read.topic,
-                filter=common.filter,
-                after=after,
-                covered=start.vector,
-                until=await self._until(client),
-                messages=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
-                payload_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
-                fully_durable=common.fully_durable,
-            )
+        found = await count(
+            client,
+            topic=common.read.topic,
+            filter=common.filter,
+            after=await self._begin(client, start),
+            covered=start.vector,
+            until=await self._until(client),
+            messages=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            payload_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
+            fully_durable=common.fully_durable,
+        )
         if not found.messages:
             # The same offset again: another one would be a batch without rows.
             self._passed = found.place
             return start
         return start.advanced(found.place, found.publishers, found.messages)
 
-    async def _report(self, start: Offset) -> Offset:
+    async def _report(self, start: Offset, client: Client) -> Offset:
         common = self._settings.common
-        async with connected(common.read.uris, f"{common.read.name}-driver") as client:
-            found = await count(
-                client,
-                topic=common.read.topic,
-                filter=common.filter,
-                after=await self._begin(client, start),
-                covered=start.vector,
-                most_questions=1,
-            )
+        found = await count(
+            client,
+            topic=common.read.topic,
+            filter=common.filter,
+            after=await self._begin(client, start),
+            covered=start.vector,
+            most_questions=1,
+        )
         return start.advanced(found.place, found.publishers, found.messages)
 
     async def _set_guards(self, end: Offset) -> None:
@@ -259,18 +268,17 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._end = log.place(log.last_position)
         return self._end.position
 
-    async def _plan(self, begin: Offset, until: Offset) -> list[LogRange]:
+    async def _plan(self, begin: Offset, until: Offset, client: Client) -> list[LogRange]:
         common = self._settings.common
         start, end = begin.place, until.place
         if start is None or end is None:
             return []
-        async with connected(common.read.uris, f"{common.read.name}-driver") as client:
-            log = await log_info(client)
-            for place in (start, end):
-                known_position(
-                    log,
-                    {place.instance: place},
-                    is_pinned=True,
-                    fails_on_loss=common.read.fails_on_loss,
-                )
-            return await plan_parts(client, common, start=start, until=end.position)
+        log = await log_info(client)
+        for place in (start, end):
+            known_position(
+                log,
+                {place.instance: place},
+                is_pinned=True,
+                fails_on_loss=common.read.fails_on_loss,
+            )
+        return await plan_parts(client, common, start=start, until=end.position)

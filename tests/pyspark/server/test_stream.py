@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from haclient.errors import UsageError
+from haclient.errors import HAClientError, UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server.log_server import ask, connected
+from haclient.pyspark.server.range_reader import LogRange
+from haclient.pyspark.server.source import LogReader, read_batch
 from haclient.pyspark.server.stream import LogStreamReader, read_stream
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.journal.format import segment_name
+from support.broker import port_of
 from support.broker_thread import BrokerThread, broker_thread, publish
 
 ROWS = [b'{"id":%3d}' % number for number in range(100)]
@@ -256,6 +262,67 @@ def test_a_committed_batch_moves_the_guard_of_its_stream(broker: BrokerThread) -
     broker.stop()
     source.commit(offset)  # a hint: the query goes on
     assert source.reportLatestOffset() == offset  # and so it does without the lag
+
+
+@contextmanager
+def losing(broker: BrokerThread) -> Generator[str]:
+    """The URI of a server whose link is lost when it is asked about its log."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    ends: list[socket.socket] = [listener]
+    threads: list[threading.Thread] = []
+
+    def start(target: Callable[..., None], *args: socket.socket) -> None:
+        threads.append(threading.Thread(target=target, args=args, daemon=True))
+        threads[-1].start()
+
+    def shut(*sockets: socket.socket) -> None:
+        for each in sockets:
+            with suppress(OSError):  # the other side was first
+                each.shutdown(socket.SHUT_RDWR)
+
+    def forward(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while (data := source.recv(65536)) and b"/HACLIENT/" not in data:
+                sink.sendall(data)
+        shut(source, sink)
+
+    def accept() -> None:
+        with suppress(OSError):  # the listener is closed
+            while True:
+                near, _ = listener.accept()
+                far = socket.create_connection(("127.0.0.1", port_of(broker.uri)))
+                ends.extend((near, far))
+                start(forward, near, far)
+                start(forward, far, near)
+
+    start(accept)
+    try:
+        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}/amps/json"
+    finally:
+        shut(listener)
+        threads[0].join()  # no more ends and threads from here on
+        shut(*ends)
+        for thread in threads:
+            thread.join()
+        for each in ends:
+            each.close()
+
+
+@pytest.mark.row("SS3")
+def test_a_batch_is_planned_at_the_next_server_when_one_is_lost_with_the_question() -> None:
+    with broker_thread(BrokerConfig(name="west")) as west, losing(west) as lost:
+        publish(west.uri, "orders", ROWS)
+        given = {"uri": f"{lost},{west.uri}", "topic": "orders", "startingBookmark": "EPOCH"}
+        source = LogStreamReader(read_stream(OptionReader("amps", given)))
+        _, rows = next_batch(source, source.initialOffset())
+        assert rows == ROWS
+        assert source.reportLatestOffset() is not None
+        (part,) = LogReader(read_batch(OptionReader("amps", given))).partitions()
+        assert cast("LogRange", part).messages == len(ROWS)
+        given["uri"] = f"{lost},{lost}"
+        with pytest.raises(HAClientError, match=r"no server has answered: .*; .*") as failed:
+            LogReader(read_batch(OptionReader("amps", given))).partitions()
+        assert len(str(failed.value).splitlines()) == 1
 
 
 def test_a_server_that_is_down_keeps_no_other_one_from_its_guard() -> None:
