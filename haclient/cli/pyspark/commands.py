@@ -293,7 +293,12 @@ def audit(request: _Audited) -> int:
         from haclient.pyspark.jobs.audit_logs import read_deliveries, read_publishes
         from haclient.pyspark.jobs.latency import add_latency
 
-        rows = _chosen(read_journal(spark, request.journal, columns=_FACTS), request)
+        if earlier is not None:  # then only the newest segments are read
+            spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        journal = read_journal(
+            spark, request.journal, columns=_FACTS, has_pushdown=earlier is not None
+        )
+        rows = _chosen(journal, request)
         sent, received = request.publisher_logs, request.subscriber_logs
         publishes = read_publishes(spark, sent).persist() if sent else None
         deliveries = read_deliveries(spark, received).persist() if received else None

@@ -108,7 +108,12 @@ def _is_broker(path: str) -> bool:
 
 
 def read_journal(
-    spark: SparkSession, path: str, *, columns: str = "", message_type: str | None = None
+    spark: SparkSession,
+    path: str,
+    *,
+    columns: str = "",
+    message_type: str | None = None,
+    has_pushdown: bool = False,
 ) -> DataFrame:
     """The rows of a broker's directory, or of an export.
 
@@ -117,6 +122,8 @@ def read_journal(
         path: A directory on this machine, or an address such as `s3a://bucket/export`.
         columns: Names of the columns that are read from a broker's directory; all by default.
         message_type: The message type of the topics that are read; all by default.
+        has_pushdown: Whether conditions on positions make it read less of a broker's directory; the
+            session has to allow it.
 
     Raises:
         UsageError: There is no such directory, or it is neither, or an export has to tell message
@@ -135,7 +142,7 @@ def read_journal(
     if message_type is not None:
         chosen["messageType"] = message_type
     source = spark.read.format("amps-journal").option("journalPath", path)
-    return source.options(**chosen).load()
+    return source.options(**chosen, filterPushdown=has_pushdown).load()
 
 
 def check_target(journal: str, target: str) -> None:

@@ -52,7 +52,7 @@ from pyspark.sql import functions as sf
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.jobs import kernels
-from haclient.pyspark.rows import signed, unsigned
+from haclient.pyspark.rows import arrow_schema_of, signed, unsigned
 
 
 class Kind(enum.StrEnum):
@@ -291,6 +291,7 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
     unlogged_topics: Iterable[str] = (),
     unlogged_pattern: str | None = None,
     clock_skew_s: float = CLOCK_SKEW_S,
+    after: DataFrame | None = None,
     limit: int = 1000,
 ) -> Audit:
     """Compare a journal with itself and with the audit logs of publishers and subscribers.
@@ -306,11 +307,15 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
         clock_skew_s: By how many seconds the clocks of publishers may be ahead of the server's:
             what they published so soon after the oldest message of a journal may have been removed
             with what was before it.
+        after: The table `publishers` of an earlier audit of the same journal: only what was logged
+            since then is audited, and the new table continues the old one. Audit logs are for
+            audits of the whole.
         limit: How many violations of each kind are named; all are counted.
 
     Raises:
-        UsageError: A DataFrame lacks a column, a subscription is described twice, or unlogged
-            topics are given without publishes.
+        UsageError: A DataFrame lacks a column, a subscription is described twice, unlogged topics
+            are given without publishes, the journal does not have the message with which the
+            earlier audit ended, or that comes with audit logs.
     """
     unlogged = _Unlogged(tuple(unlogged_topics), unlogged_pattern)
     if unlogged and publishes is None:
@@ -323,11 +328,16 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
         check_columns("deliveries", deliveries, DELIVERIES)
     if subscriptions:
         check_columns("journal", journal, ("command",))  # to leave out deletes
+    earlier = None
+    if after is not None:
+        if publishes is not None or deliveries is not None:
+            raise UsageError("after: what was logged since an audit is compared with no audit logs")
+        earlier = _read_earlier(journal, after)
     result = Audit()
-    _audit_order(result, journal, limit)
+    _audit_order(result, journal, earlier, limit)
     if publishes is not None:
         publishes = _with_recorded(publishes, unlogged)
-    _audit_holes(result, journal, publishes, dense, limit)
+    _audit_holes(result, journal, publishes, dense, earlier, limit)
     if publishes is not None:
         _check_unlogged(result, journal, unlogged)
         _audit_publishes(result, journal, publishes, clock_skew_s, limit)
@@ -371,15 +381,81 @@ def _signed_id(publisher: str | int) -> int:
 # --- the journal alone ------------------------------------------------------------------------
 
 
-def _audit_order(result: Audit, journal: DataFrame, limit: int) -> None:
+class _Earlier(NamedTuple):
+    """What an earlier audit has seen of a journal.
+
+    Attributes:
+        publishers: Its table `publishers`, local.
+        position: The last position that it has seen, 0 for none.
+        messages: How many messages it has seen.
+    """
+
+    publishers: DataFrame
+    position: int
+    messages: int
+
+    def later_rows(self, journal: DataFrame) -> DataFrame:
+        """What was logged since."""
+        return journal.where(sf.col("position") > self.position)
+
+    def higher_rows(self, journal: DataFrame) -> DataFrame:
+        """What was logged since and is in order: above the highest sequence that was seen."""
+        ends = self.publishers.select("publisher_id", sf.col("last_sequence").alias("seen"))
+        rows = self.later_rows(journal).join(sf.broadcast(ends), "publisher_id", "left")
+        return rows.where("seen IS NULL OR sequence > seen").drop("seen")
+
+    def with_ends(self, rows: DataFrame) -> DataFrame:
+        """Some rows, after one row for each publisher: the highest sequence that was seen."""
+        ends = self.publishers.select(
+            "publisher_id",
+            sf.col("last_sequence").alias("sequence"),
+            sf.col("last_position").alias("position"),
+        )
+        return rows.unionByName(ends, allowMissingColumns=True)
+
+
+def _read_earlier(journal: DataFrame, after: DataFrame) -> _Earlier:
+    """Check that a journal continues the one of an earlier audit.
+
+    Raises:
+        UsageError: It does not, or the earlier table lacks a column.
+    """
+    names = [name for name in arrow_schema_of(kernels.PUBLISHERS_DDL).names if name != "intervals"]
+    check_columns("after", after, names)
+    table = after.select(*names).toArrow()  # it may be read from files that are replaced afterwards
+    local = journal.sparkSession.createDataFrame(table)
+    last: int = pc.max(table["last_position"]).as_py() or 0
+    if last:
+        (end, *_) = table.filter(pc.equal(table["last_position"], last)).to_pylist()
+        wanted = (end["publisher_id"], end["end_sequence"])
+        at_end = journal.where(sf.col("position") == last).select("publisher_id", "sequence").head()
+        if at_end is None or tuple(at_end) != wanted:
+            found = "nothing" if at_end is None else bookmark_text(*at_end)
+            raise UsageError(
+                f"after: the earlier audit ended with {bookmark_text(*wanted)} at position {last}, "
+                f"and the journal has {found} there: it is another one, or was cut since; audit "
+                "it without `after`"
+            )
+    return _Earlier(local, last, pc.sum(table["rows"]).as_py() or 0)
+
+
+def _audit_order(result: Audit, journal: DataFrame, earlier: _Earlier | None, limit: int) -> None:
     """Find duplicates and order breaks, and note what the journal has of each publisher."""
-    publishers = kernels.publishers_of(kernels.runs_of(journal)).toArrow()
+    rows = journal if earlier is None else earlier.later_rows(journal)
+    runs = kernels.runs_of(rows)
+    if earlier is not None:
+        runs = runs.unionByName(kernels.runs_before(earlier.publishers))
+        rows = earlier.with_ends(rows)
+    publishers = kernels.publishers_of(runs).toArrow()
     result.tables["publishers"] = publishers_table(journal.sparkSession, publishers)
     result.facts |= journal_facts(publishers)
+    if earlier is not None:
+        result.facts["messages"] -= earlier.messages
+        result.facts |= {"messages_before": earlier.messages, "audited_after": earlier.position}
     result.counts |= {Kind.DUPLICATE: 0, Kind.ORDER_BREAK: 0}
     if result.facts["suspect_runs"]:
         intervals = journal.sparkSession.createDataFrame(kernels.suspect_intervals(publishers))
-        late = kernels.rows_not_rising(journal, intervals)
+        late = kernels.rows_not_rising(rows, intervals)
         result.add_each(_classify_late(journal, late.persist()), limit)
 
 
@@ -458,6 +534,7 @@ def _audit_holes(
     journal: DataFrame,
     publishes: DataFrame | None,
     dense: Iterable[str | int],
+    earlier: _Earlier | None,
     limit: int,
 ) -> None:
     """Name the first sequence of each hole of publishers that number without gaps."""
@@ -480,6 +557,8 @@ def _audit_holes(
     if not gaps:
         return
     rows = journal.select("publisher_id", "sequence", "position")
+    if earlier is not None:
+        rows = earlier.with_ends(earlier.higher_rows(rows))
     if publishes is not None:
         # They have numbers: a delete that deleted nothing, and a publish that is not logged.
         others = publishes.where("is_delete OR is_unlogged").select("publisher_id", "sequence")

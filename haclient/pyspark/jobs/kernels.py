@@ -59,6 +59,7 @@ class Runs(NamedTuple):
         min_sequence: The lowest sequence.
         max_sequence: The highest sequence.
         not_rising: Rows whose sequence is not above all sequences before it in the run.
+        end_sequence: The sequence at the highest position.
     """
 
     publisher_id: Int64s
@@ -68,6 +69,7 @@ class Runs(NamedTuple):
     min_sequence: Int64s
     max_sequence: Int64s
     not_rising: Int64s
+    end_sequence: Int64s
 
 
 RUNS_DDL: Final = ", ".join(f"{name} BIGINT" for name in Runs._fields)
@@ -104,6 +106,7 @@ def summarize(
         np.minimum.reduceat(sequences, starts),
         np.maximum.reduceat(sequences, starts),
         _count_not_rising(sequences, is_first, starts, ends),
+        sequences[ends - 1],
     )
 
 
@@ -170,7 +173,8 @@ def runs_of(rows: DataFrame, *, max_jump: int = MAX_JUMP) -> DataFrame:
 
 PUBLISHERS_DDL: Final = (
     "publisher_id BIGINT, rows BIGINT, first_sequence BIGINT, last_sequence BIGINT, "
-    "first_position BIGINT, last_position BIGINT, suspect_runs BIGINT, overlaps BOOLEAN, "
+    "first_position BIGINT, last_position BIGINT, end_sequence BIGINT, suspect_runs BIGINT, "
+    "overlaps BOOLEAN, "
     "intervals ARRAY<STRUCT<first_position: BIGINT, last_position: BIGINT, prior_sequence: BIGINT>>"
 )
 """What `publishers_of` has of each publisher; `intervals` is where rows have to be read again."""
@@ -245,10 +249,31 @@ def _judge_publisher(runs: Runs) -> dict[str, object]:
         "last_sequence": int(highest[-1]),
         "first_position": first,
         "last_position": last,
+        "end_sequence": int(runs.end_sequence[np.argmax(runs.last_position)]),
         "suspect_runs": len(suspects),
         "overlaps": bool(overlaps.any()),
         "intervals": [dict(zip(names, interval, strict=True)) for interval in intervals],
     }
+
+
+def runs_before(publishers: DataFrame) -> DataFrame:
+    """What `publishers_of` has found in the beginning of a journal, as a run of each publisher.
+
+    Nothing in them is suspect, since that was judged then; what follows is judged after them.
+
+    Args:
+        publishers: An earlier result of `publishers_of`.
+    """
+    return publishers.select(
+        "publisher_id",
+        "rows",
+        "first_position",
+        "last_position",
+        sf.col("first_sequence").alias("min_sequence"),
+        sf.col("last_sequence").alias("max_sequence"),
+        sf.lit(0).cast("BIGINT").alias("not_rising"),
+        "end_sequence",
+    )
 
 
 def suspect_intervals(publishers: pa.Table) -> pa.Table:

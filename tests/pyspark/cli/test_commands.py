@@ -136,6 +136,26 @@ def test_an_audit_reads_the_log_of_a_publisher_and_is_told_what_is_not_logged(
     assert done.stderr.startswith(f"haclient: error: {segment}: corrupt at byte 0: the block is ")
 
 
+@pytest.mark.row("AU9")
+def test_an_audit_continues_where_an_earlier_one_has_ended(
+    archive: Archive, haclient: Haclient, tmp_path: Path
+) -> None:
+    report = str(tmp_path / "report")
+    first = archive("first", [(1, "a"), (2, "b"), (3, "c")])
+    assert haclient("audit", first, "--output", report).returncode == 0
+    later = archive("later", [(1, "a"), (2, "b"), (3, "c"), (4, "d"), (2, "b"), (5, "e")])
+    done = haclient("audit", later, "--after", report, "--output", report, "--json")
+    assert done.returncode == 4, done
+    found = json.loads(done.stdout)
+    assert found["violations"]["duplicate"] == 1
+    assert (found["facts"]["messages"], found["facts"]["messages_before"]) == (3, 3)
+    again = haclient("audit", later, "--after", report)  # what was found is not found again
+    assert (again.returncode, again.stdout) == (0, "good: no violation\n")
+    other = haclient("audit", first, "--after", report)
+    assert other.returncode == 1
+    assert "the earlier audit ended with 7|5| at position 6" in other.stderr
+
+
 def test_two_journals_that_differ_end_with_4(archive: Archive, haclient: Haclient) -> None:
     left, right = archive("a", GOOD), archive("b", [*GOOD[:2], (3, "another"), *GOOD[3:]])
     done = haclient("reconcile", left, right)
@@ -250,6 +270,7 @@ for words in (
     ["audit", "broker", "--topic", "a", "--topic-pattern", "b"],
     ["audit", "broker", "--publisher-log", "none"],
     ["audit", "broker", "--subscriber-log", "none"],
+    ["audit", "broker", "--after", "broker"],
     ["export", "none", "out"],
     ["export", "broker", "."],
     ["replay", "."],
@@ -266,7 +287,7 @@ assert "pyspark.sql" not in sys.modules
         capture_output=True, text=True, env=python_environment(), cwd=tmp_path, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("\n") == 11
+    assert done.stderr.count("\n") == 12
     assert done.stderr.count("none: there is no such directory") == 7
 
 

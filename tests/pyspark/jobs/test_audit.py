@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -450,3 +451,95 @@ def test_subscriptions_need_deliveries_and_are_described_once(spark: SparkSessio
             deliveries=deliveries_of(spark, []),
             subscriptions=[Subscription(sub_id="s1")] * 2,
         )
+
+
+def late_in(*results: Audit) -> list[tuple[Kind, str, int | None, str]]:
+    """The duplicates and order breaks."""
+    named = [each for result in results for each in result.violations]
+    return sorted(
+        (each.kind, each.bookmark, each.position, each.detail)
+        for each in named
+        if each.kind is not Kind.HOLE
+    )
+
+
+def missing_in(*results: Audit) -> set[tuple[str, int]]:
+    """The publishers and sequences in holes."""
+    missing: set[tuple[str, int]] = set()
+    for each in (each for result in results for each in result.violations):
+        if each.kind is Kind.HOLE:
+            publisher, sequence, _ = each.bookmark.split("|")
+            count = int(each.detail.split()[0])
+            missing |= {(publisher, int(sequence) + more) for more in range(count)}
+    return missing
+
+
+def with_faults(seed: int) -> list[Message]:
+    """A journal with a few messages that are doubled, moved or taken away."""
+    chosen = random.Random(seed)
+    messages = healthy(60)
+    for _ in range(chosen.randint(1, 6)):
+        at_, to = chosen.randrange(len(messages)), chosen.randrange(len(messages) + 1)
+        match chosen.choice(["double", "move", "take"]):
+            case "double":
+                messages.insert(to, messages[at_])
+            case "move":
+                messages.insert(min(to, len(messages) - 1), messages.pop(at_))
+            case _:
+                del messages[at_]
+    return messages
+
+
+@pytest.mark.row("AU9")
+@pytest.mark.parametrize("seed", range(4))
+def test_audits_that_continue_each_other_find_what_one_audit_finds(
+    spark: SparkSession, seed: int
+) -> None:
+    journal = journal_of(spark, with_faults(seed)).persist()
+    dense = ["alice", "bob"]
+    whole = audit(journal, dense=dense)
+    first, second = sorted(random.Random(seed).sample(range(61), 2))
+    parts = [audit(journal.where(f"position <= {first}"), dense=dense)]
+    for upto in (second, 100):
+        rows = journal.where(f"position <= {upto}")
+        parts.append(audit(rows, dense=dense, after=parts[-1].tables["publishers"]))
+    assert late_in(*parts) == late_in(whole)
+    # What comes late was missing until then.
+    late = {
+        (bookmark.split("|")[0], int(bookmark.split("|")[1])) for _, bookmark, *_ in late_in(whole)
+    }
+    assert missing_in(whole) <= missing_in(*parts) <= missing_in(whole) | late
+    names = [name for name in whole.tables["publishers"].columns if "suspect" not in name]
+    tables = [each.tables["publishers"].drop("overlaps") for each in (whole, parts[-1])]
+    names.remove("overlaps")
+    by_id = [sorted(each.select(*names).collect()) for each in tables]
+    assert by_id[0] == by_id[1]
+    assert sum(part.facts["messages"] for part in parts) == whole.facts["messages"]
+
+
+@pytest.mark.row("AU9")
+def test_an_audit_reads_only_what_was_logged_since(spark: SparkSession) -> None:
+    journal = journal_of(spark, healthy(60))
+    earlier = audit(journal.where("position <= 40")).tables["publishers"]
+    kept = journal.where("position >= 40")  # the rest may be gone
+    result = audit(kept, after=earlier)
+    assert result.is_good
+    assert (result.facts["messages"], result.facts["audited_after"]) == (20, 40)
+    nothing = audit(kept, after=result.tables["publishers"])
+    assert (nothing.facts["messages"], nothing.facts["messages_before"]) == (0, 60)
+    anew = audit(journal, after=audit(journal.limit(0)).tables["publishers"])
+    assert (anew.facts["messages"], anew.facts["audited_after"]) == (60, 0)
+
+
+@pytest.mark.row("AU9")
+def test_an_audit_continues_only_the_same_journal(spark: SparkSession) -> None:
+    journal = journal_of(spark, healthy(60))
+    earlier = audit(journal.where("position <= 40")).tables["publishers"]
+    with pytest.raises(UsageError, match=r"ended with .*\|20\| at position 40.*has nothing there"):
+        audit(journal.where("position > 40"), after=earlier)
+    with pytest.raises(UsageError, match=r"the journal has .*\|21\| there: it is another one"):
+        audit(journal_of(spark, healthy(60)[1:]), after=earlier)
+    with pytest.raises(UsageError, match="compared with no audit logs"):
+        audit(journal, after=earlier, publishes=publishes_of(spark, healthy(60)))
+    with pytest.raises(UsageError, match="after has no column end_sequence"):
+        audit(journal, after=earlier.drop("end_sequence"))
