@@ -278,15 +278,7 @@ def audit(request: _Audited) -> int:
     Deliveries and losses need the audit logs of clients. Exit code 4: there are violations, or
     something could not be compared. The first ones are printed with their bookmarks.
     """
-    chosen = (request.topic, request.topic_pattern, request.since, request.until)
-    if (request.publisher_logs or request.subscriber_logs) and any(chosen):
-        raise UsageError(
-            "the audit logs of clients are compared with the whole journal: leave out --topic, "
-            "--topic-pattern, --since and --until"
-        )
-    if (request.unlogged or request.unlogged_pattern) and not request.publisher_logs:
-        raise UsageError("--unlogged and --unlogged-pattern are for --publisher-log")
-    _check_range(request, logs=(*request.publisher_logs, *request.subscriber_logs))
+    earlier = _check_audit(request)
     with session(request.master) as spark:
         from haclient.pyspark.jobs.audit import Subscription
         from haclient.pyspark.jobs.audit import audit as run_audit
@@ -311,6 +303,7 @@ def audit(request: _Audited) -> int:
             dense=request.dense,
             unlogged_topics=request.unlogged,
             unlogged_pattern=request.unlogged_pattern,
+            after=None if earlier is None else spark.read.parquet(f"file://{earlier}"),
             limit=request.limit,
         )
         if request.output is not None:
@@ -322,6 +315,30 @@ def audit(request: _Audited) -> int:
                 subscriptions=subscriptions,
             )
         return _report(result, request.output, request.journal, as_json=request.as_json)
+
+
+def _check_audit(request: _Audited) -> Path | None:
+    """Check the options of an audit; where the table of the earlier one is that it continues."""
+    chosen = (request.topic, request.topic_pattern, request.since, request.until)
+    logs = (*request.publisher_logs, *request.subscriber_logs)
+    if logs and any(chosen):
+        raise UsageError(
+            "the audit logs of clients are compared with the whole journal: leave out --topic, "
+            "--topic-pattern, --since and --until"
+        )
+    if (request.unlogged or request.unlogged_pattern) and not request.publisher_logs:
+        raise UsageError("--unlogged and --unlogged-pattern are for --publisher-log")
+    _check_range(request, logs=logs)
+    if request.after is None:
+        return None
+    if logs:
+        raise UsageError(
+            "the audit logs of clients are compared with the whole journal: leave out --after"
+        )
+    table = request.after.absolute() / "tables" / "publishers"
+    if not table.is_dir():
+        raise UsageError(f"{request.after}: no audit was written there with --output")
+    return table
 
 
 @pyspark_commands.command()

@@ -328,11 +328,9 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
         check_columns("deliveries", deliveries, DELIVERIES)
     if subscriptions:
         check_columns("journal", journal, ("command",))  # to leave out deletes
-    earlier = None
-    if after is not None:
-        if publishes is not None or deliveries is not None:
-            raise UsageError("after: what was logged since an audit is compared with no audit logs")
-        earlier = _read_earlier(journal, after)
+    if after is not None and (publishes is not None or deliveries is not None):
+        raise UsageError("after: what was logged since an audit is compared with no audit logs")
+    earlier = None if after is None else _read_earlier(journal, after)
     result = Audit()
     _audit_order(result, journal, earlier, limit)
     if publishes is not None:
