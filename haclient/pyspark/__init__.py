@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from haclient.pyspark.environment import check_installation, register
-    from haclient.pyspark.jobs.audit import Audit, Subscription, audit
+    from haclient.pyspark.jobs.audit import Subscription, audit
     from haclient.pyspark.jobs.audit_logs import read_deliveries, read_publishes
     from haclient.pyspark.jobs.fleet import fleet
     from haclient.pyspark.jobs.history import between, export, read_export, replay, sow_as_of
     from haclient.pyspark.jobs.latency import add_latency
     from haclient.pyspark.jobs.reconcile import reconcile
     from haclient.pyspark.jobs.reports import write_report
+    from haclient.pyspark.jobs.verdict import Audit
     from haclient.pyspark.json_bodies import parse_json
     from haclient.pyspark.sink.publish import publish_frame, publish_stream
 
@@ -48,13 +49,14 @@ __all__ = [
 
 _HOMES = {
     "environment": ("check_installation", "register"),
-    "jobs.audit": ("Audit", "Subscription", "audit"),
+    "jobs.audit": ("Subscription", "audit"),
     "jobs.audit_logs": ("read_deliveries", "read_publishes"),
     "jobs.fleet": ("fleet",),
     "jobs.history": ("between", "export", "read_export", "replay", "sow_as_of"),
     "jobs.latency": ("add_latency",),
     "jobs.reconcile": ("reconcile",),
     "jobs.reports": ("write_report",),
+    "jobs.verdict": ("Audit",),
     "json_bodies": ("parse_json",),
     "sink.publish": ("publish_frame", "publish_stream"),
 }

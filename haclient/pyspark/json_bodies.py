@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, StringType, StructType
 
 from haclient.errors import UsageError
-from haclient.pyspark.jobs.audit import check_columns
+from haclient.pyspark.rows import check_columns
 
 _CORRUPT = "_haclient_corrupt"
 

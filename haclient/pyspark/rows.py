@@ -12,11 +12,14 @@ has the unsigned one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from haclient.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 class DataLoss(StoreError):
@@ -147,3 +150,22 @@ def arrow_schema_of(ddl: str) -> pa.Schema:
     if not isinstance(parsed, StructType):
         raise UsageError(f"a schema is a list of columns such as 'a BIGINT', found {ddl!r}")
     return to_arrow_schema(parsed, timezone="UTC")
+
+
+def check_columns(name: str, frame: DataFrame, wanted: Sequence[str]) -> None:
+    """Check that a DataFrame has the columns that a job needs.
+
+    Raises:
+        UsageError: It lacks one.
+    """
+    missing = [column for column in wanted if column not in frame.columns]
+    if missing:
+        raise UsageError(
+            f"{name} has no column {', '.join(missing)}; it has {', '.join(frame.columns)}"
+        )
+
+
+def only_row(aggregate: DataFrame) -> dict[str, Any]:
+    """The one row of an aggregate without groups."""
+    values: dict[str, Any] = aggregate.collect()[0].asDict()
+    return values

@@ -34,7 +34,7 @@ from haclient.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
-    from haclient.pyspark.jobs.audit import Audit
+    from haclient.pyspark.jobs.verdict import Audit
 
 _LINES_AT_A_TIME = 1000  # one write for so many
 _SHOWN = 20  # violations that are printed; the report has more

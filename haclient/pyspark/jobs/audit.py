@@ -37,64 +37,19 @@ Take the journal after the audit logs: what was acknowledged or received in betw
 
 from __future__ import annotations
 
-import enum
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
-from haclient.protocol.identity import publisher_id
 from haclient.pyspark.jobs import kernels
-from haclient.pyspark.rows import arrow_schema_of, signed, unsigned
-
-
-class Kind(enum.StrEnum):
-    """The kinds of violations."""
-
-    DUPLICATE = "duplicate"
-    ORDER_BREAK = "order break"
-    HOLE = "hole"
-    LOST = "lost"
-    NOT_LOGGED = "not logged"
-    UNDELIVERED = "undelivered"
-    RECEIVED_TWICE = "received twice"
-    RECEIVED_OUT_OF_ORDER = "received out of order"
-    MISSING_IN_REPLICA = "missing in replica"
-    REPLICA_ORDER = "other order in replica"
-    CONTENT = "other content in replica"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Violation:
-    """One message that breaks a promise.
-
-    Attributes:
-        kind: Which promise.
-        bookmark: The message.
-        topic: Its topic, where it is known.
-        position: Its position in the journal, where it has one.
-        timestamp: When it was logged or, if it was not, published or received.
-        client: The subscriber, for violations of a delivery.
-        sub_id: The subscription, for violations of a delivery.
-        detail: What was wanted and what was found.
-    """
-
-    kind: Kind
-    bookmark: str
-    topic: str | None = None
-    position: int | None = None
-    timestamp: datetime | None = None
-    client: str | None = None
-    sub_id: str | None = None
-    detail: str = ""
-
+from haclient.pyspark.jobs.order import audit_holes, audit_order, journal_facts, read_earlier
+from haclient.pyspark.jobs.verdict import Audit, Kind
+from haclient.pyspark.rows import check_columns
 
 PUBLISHES: Final = ("publisher_id", "sequence", "topic", "published_at", "acked_at")
 """Columns of the audit logs of publishers; `acked_at` is null until the server has it.
@@ -116,11 +71,6 @@ DELIVERIES: Final = (
     "ordinal",
 )
 """Columns of the audit logs of subscribers; `ordinal` rises in the order of receipt."""
-
-VIOLATIONS_DDL: Final = (
-    "kind STRING, bookmark STRING, topic STRING, position BIGINT, timestamp TIMESTAMP, "
-    "client STRING, sub_id STRING, detail STRING"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,110 +127,6 @@ class _Unlogged(NamedTuple):
         return is_one if self.pattern is None else is_one | sf.col("topic").rlike(self.pattern)
 
 
-@dataclass(slots=True, kw_only=True)
-class Audit:
-    """The result of an audit.
-
-    Attributes:
-        counts: How many violations there are of each kind that was looked for.
-        violations: The first ones of each kind, by position.
-        facts: Figures about the journal and the logs, by name.
-        tables: `publishers`, and with audit logs `latency`, `latency_by_publisher`,
-            `latency_by_subscription`, `lag`.
-        not_verified: What was asked for and could not be compared, a line for each.
-    """
-
-    counts: dict[Kind, int] = field(default_factory=dict[Kind, int])
-    violations: list[Violation] = field(default_factory=list[Violation])
-    facts: dict[str, Any] = field(default_factory=dict[str, Any])
-    tables: dict[str, DataFrame] = field(default_factory=dict[str, DataFrame])
-    not_verified: list[str] = field(default_factory=list[str])
-
-    @property
-    def is_good(self) -> bool:
-        """Whether nothing is wrong, and everything that was asked for could be compared."""
-        return not any(self.counts.values()) and not self.not_verified
-
-    @property
-    def judgement(self) -> str:
-        """The verdict in a word: `good`, `bad`, or `not verified`."""
-        if any(self.counts.values()):
-            return "bad"
-        return "not verified" if self.not_verified else "good"
-
-    def verdict(self) -> dict[str, Any]:
-        """What a machine needs to know, as plain JSON values."""
-        return {
-            "verdict": self.judgement,
-            "violations": {str(kind): count for kind, count in self.counts.items()},
-            "not_verified": self.not_verified,
-            "facts": {name: _plain(value) for name, value in self.facts.items()},
-        }
-
-    def add(self, kind: Kind, rows: DataFrame, detail: Column, *, limit: int) -> None:
-        """Count the violations in `rows`, and keep the first ones.
-
-        Args:
-            kind: What they are.
-            rows: publisher_id and sequence, and any of topic, position, timestamp, client, sub_id.
-            detail: What was wanted and what was found, for each row.
-            limit: How many are kept.
-        """
-        self.counts.setdefault(kind, 0)
-        self.add_each(rows.select("*", sf.lit(kind).alias("kind"), detail.alias("detail")), limit)
-
-    def add_each(self, rows: DataFrame, limit: int) -> dict[str, int]:
-        """Count the violations in `rows`, which have a kind each, and keep the first ones.
-
-        Args:
-            rows: As for `add`, with `detail` and `kind`, which is null for what is no violation.
-            limit: How many of each kind are kept.
-
-        Returns:
-            How many rows of each kind there are; those without one are under the empty text.
-        """
-        names = ("topic", "position", "timestamp", "client", "sub_id")
-        known = [name for name in names if name in rows.columns]
-        order = [name for name in ("position", "timestamp", "sequence") if name in rows.columns]
-        detail = sf.coalesce("detail", sf.lit("")).alias("detail")
-        kind = sf.coalesce("kind", sf.lit("")).alias("kind")
-        shown = rows.select("publisher_id", "sequence", *known, detail, kind)
-        # Few faults are the rule, and take one job: it has all of them.
-        found = shown.orderBy(*order).limit(limit + 1).collect()
-        if len(found) <= limit:
-            counts = dict(Counter(row.kind for row in found))
-        else:
-            counts = {row.kind: row["count"] for row in shown.groupBy("kind").count().collect()}
-            firsts = [
-                shown.where(sf.col("kind") == each).orderBy(*order)
-                for each in Kind
-                if each in counts
-            ]
-            found = [row for each in firsts for row in each.limit(limit).collect()]
-        for each in Kind:
-            if each in counts:
-                self.counts[each] = self.counts.get(each, 0) + counts[each]
-                self.violations += [_violation(each, row) for row in found if row.kind == each]
-        return counts
-
-
-def bookmark_text(publisher: int, sequence: int) -> str:
-    """The bookmark of a signed publisher id, as rows have it."""
-    return f"{unsigned(publisher)}|{unsigned(sequence)}|"
-
-
-def _violation(kind: Kind, row: Row) -> Violation:
-    values = row.asDict()
-    del values["kind"]
-    bookmark = bookmark_text(values.pop("publisher_id"), values.pop("sequence"))
-    return Violation(kind=kind, bookmark=bookmark, **values)
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401  # any fact
-    # PySpark hands out times of the local zone, without saying so.
-    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value
-
-
 def audit(  # noqa: PLR0913  # each is a fact of its own
     journal: DataFrame,
     *,
@@ -330,12 +176,12 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
         check_columns("journal", journal, ("command",))  # to leave out deletes
     if after is not None and (publishes is not None or deliveries is not None):
         raise UsageError("after: what was logged since an audit is compared with no audit logs")
-    earlier = None if after is None else _read_earlier(journal, after)
+    earlier = None if after is None else read_earlier(journal, after)
     result = Audit()
-    _audit_order(result, journal, earlier, limit)
+    audit_order(result, journal, earlier, limit)
     if publishes is not None:
         publishes = _with_recorded(publishes, unlogged)
-    _audit_holes(result, journal, publishes, dense, earlier, limit)
+    audit_holes(result, journal, publishes, dense, earlier, limit)
     if publishes is not None:
         _check_unlogged(result, journal, unlogged)
         _audit_publishes(result, journal, publishes, clock_skew_s, limit)
@@ -344,19 +190,6 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
         for subscription in _seen(result, deliveries, subscriptions):
             _audit_deliveries(result, journal, deliveries, subscription, limit)
     return result
-
-
-def check_columns(name: str, frame: DataFrame, wanted: Sequence[str]) -> None:
-    """Check that a DataFrame has the columns that a job needs.
-
-    Raises:
-        UsageError: It lacks one.
-    """
-    missing = [column for column in wanted if column not in frame.columns]
-    if missing:
-        raise UsageError(
-            f"{name} has no column {', '.join(missing)}; it has {', '.join(frame.columns)}"
-        )
 
 
 def _check_subscriptions(
@@ -368,213 +201,6 @@ def _check_subscriptions(
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"the subscription {name[1]!r} is described twice")
-
-
-def _signed_id(publisher: str | int) -> int:
-    """The id of a publisher as rows have it; a name is hashed as servers do it."""
-    number = publisher_id(publisher) if isinstance(publisher, str) else publisher
-    return signed(unsigned(number))  # an id may be given as rows have it
-
-
-# --- the journal alone ------------------------------------------------------------------------
-
-
-class _Earlier(NamedTuple):
-    """What an earlier audit has seen of a journal.
-
-    Attributes:
-        publishers: Its table `publishers`, local.
-        position: The last position that it has seen, 0 for none.
-        messages: How many messages it has seen.
-    """
-
-    publishers: DataFrame
-    position: int
-    messages: int
-
-    def later_rows(self, journal: DataFrame) -> DataFrame:
-        """What was logged since."""
-        return journal.where(sf.col("position") > self.position)
-
-    def higher_rows(self, journal: DataFrame) -> DataFrame:
-        """What was logged since and is in order: above the highest sequence that was seen."""
-        ends = self.publishers.select("publisher_id", sf.col("last_sequence").alias("seen"))
-        rows = self.later_rows(journal).join(sf.broadcast(ends), "publisher_id", "left")
-        return rows.where("seen IS NULL OR sequence > seen").drop("seen")
-
-    def with_ends(self, rows: DataFrame) -> DataFrame:
-        """Some rows, after one row for each publisher: the highest sequence that was seen."""
-        ends = self.publishers.select(
-            "publisher_id",
-            sf.col("last_sequence").alias("sequence"),
-            sf.col("last_position").alias("position"),
-        )
-        return rows.unionByName(ends, allowMissingColumns=True)
-
-
-def _read_earlier(journal: DataFrame, after: DataFrame) -> _Earlier:
-    """Check that a journal continues the one of an earlier audit.
-
-    Raises:
-        UsageError: It does not, or the earlier table lacks a column.
-    """
-    names = [name for name in arrow_schema_of(kernels.PUBLISHERS_DDL).names if name != "intervals"]
-    check_columns("after", after, names)
-    table = after.select(*names).toArrow()  # it may be read from files that are replaced afterwards
-    local = journal.sparkSession.createDataFrame(table)
-    last: int = pc.max(table["last_position"]).as_py() or 0
-    if last:
-        (end, *_) = table.filter(pc.equal(table["last_position"], last)).to_pylist()
-        wanted = (end["publisher_id"], end["end_sequence"])
-        at_end = journal.where(sf.col("position") == last).select("publisher_id", "sequence").head()
-        if at_end is None or tuple(at_end) != wanted:
-            found = "nothing" if at_end is None else bookmark_text(*at_end)
-            raise UsageError(
-                f"after: the earlier audit ended with {bookmark_text(*wanted)} at position {last}, "
-                f"and the journal has {found} there: it is another one, or was cut since; audit "
-                "it without `after`"
-            )
-    return _Earlier(local, last, pc.sum(table["rows"]).as_py() or 0)
-
-
-def _audit_order(result: Audit, journal: DataFrame, earlier: _Earlier | None, limit: int) -> None:
-    """Find duplicates and order breaks, and note what the journal has of each publisher."""
-    rows = journal if earlier is None else earlier.later_rows(journal)
-    runs = kernels.runs_of(rows)
-    if earlier is not None:
-        runs = runs.unionByName(kernels.runs_before(earlier.publishers))
-        rows = earlier.with_ends(rows)
-    publishers = kernels.publishers_of(runs).toArrow()
-    result.tables["publishers"] = publishers_table(journal.sparkSession, publishers)
-    result.facts |= journal_facts(publishers)
-    if earlier is not None:
-        result.facts["messages"] -= earlier.messages
-        result.facts |= {"messages_before": earlier.messages, "audited_after": earlier.position}
-    result.counts |= {Kind.DUPLICATE: 0, Kind.ORDER_BREAK: 0}
-    if result.facts["suspect_runs"]:
-        intervals = journal.sparkSession.createDataFrame(kernels.suspect_intervals(publishers))
-        late = kernels.rows_not_rising(rows, intervals)
-        result.add_each(_classify_late(journal, late.persist()), limit)
-
-
-def publishers_table(spark: SparkSession, publishers: pa.Table) -> DataFrame:
-    """What a journal has of each publisher, as a table of a report."""
-    return spark.createDataFrame(publishers.drop_columns(["intervals"]))
-
-
-def journal_facts(publishers: pa.Table) -> dict[str, Any]:
-    """Figures about a whole journal, from what it has of each publisher."""
-    return {
-        "messages": pc.sum(publishers["rows"]).as_py() or 0,
-        "publishers": publishers.num_rows,
-        "first_position": pc.min(publishers["first_position"]).as_py(),
-        "last_position": pc.max(publishers["last_position"]).as_py(),
-        "suspect_runs": pc.sum(publishers["suspect_runs"]).as_py() or 0,
-    }
-
-
-def only_row(aggregate: DataFrame) -> dict[str, Any]:
-    """The one row of an aggregate without groups."""
-    values: dict[str, Any] = aggregate.collect()[0].asDict()
-    return values
-
-
-def _classify_late(journal: DataFrame, late: DataFrame) -> DataFrame:
-    """Tell the rows that the journal has before from those that come too late."""
-    bookmark = ("publisher_id", "sequence")
-    keys = late.select(*bookmark).distinct()
-    has_command = "command" in journal.columns
-    is_delete = sf.col("command") == "sow_delete" if has_command else sf.lit(False)
-    same_bookmark = Window.partitionBy(*bookmark)
-    same_row = Window.partitionBy(*bookmark, "position")
-    first = (
-        journal.select(*bookmark, "position", "topic", is_delete.alias("is_delete"))
-        .join(sf.broadcast(keys), [*bookmark], "left_semi")
-        .withColumns(
-            {
-                "first_at": sf.min("position").over(same_bookmark),
-                "first_of_topic": sf.min("position").over(Window.partitionBy(*bookmark, "topic")),
-                "only_deletes": sf.every("is_delete").over(same_bookmark),
-                "copies": sf.count("*").over(same_row),
-            }
-        )
-        .select(*bookmark, "position", "first_at", "first_of_topic", "only_deletes", "copies")
-        .distinct()
-    )
-    # Rows of one position are one record, read more than once: from an export that was written
-    # twice. All but one are copies, and this one may be late itself.
-    late = late.withColumns(
-        {
-            "place": sf.row_number().over(same_row.orderBy("sequence")),
-            "of_late": sf.count("*").over(same_row),
-        }
-    )
-    is_copy = sf.expr("place > of_late - copies + 1")
-    is_again = is_copy | (sf.col("position") > sf.col("first_at"))
-    before = sf.when(is_copy, sf.lit("this position is there more than once")).otherwise(
-        sf.concat(sf.lit("logged before at position "), "first_at")
-    )
-    after = sf.concat(sf.lit("logged after sequence "), "highest_before")
-    # A delete on several topics is one record for each of them under one bookmark.
-    is_part_of_delete = sf.expr(
-        "only_deletes AND position = first_of_topic AND position > first_at"
-    )
-    known = late.join(sf.broadcast(first), [*bookmark, "position"])
-    return known.where(is_copy | ~is_part_of_delete).select(
-        *late.columns,
-        sf.when(is_again, sf.lit(Kind.DUPLICATE)).otherwise(sf.lit(Kind.ORDER_BREAK)).alias("kind"),
-        sf.when(is_again, before).otherwise(after).alias("detail"),
-    )
-
-
-def _audit_holes(
-    result: Audit,
-    journal: DataFrame,
-    publishes: DataFrame | None,
-    dense: Iterable[str | int],
-    earlier: _Earlier | None,
-    limit: int,
-) -> None:
-    """Name the first sequence of each hole of publishers that number without gaps."""
-    names = {_signed_id(each): each for each in dense}
-    if not names:
-        return
-    result.counts[Kind.HOLE] = 0
-    publishers = result.tables["publishers"].where(sf.col("publisher_id").isin(*names)).collect()
-    logged = {row["publisher_id"] for row in publishers}
-    result.not_verified += [
-        f"the journal has no message of the publisher {name!r}, which is said to have no gaps"
-        for publisher, name in names.items()
-        if publisher not in logged
-    ]
-    gaps = [
-        row["publisher_id"]
-        for row in publishers
-        if row["last_sequence"] - row["first_sequence"] + 1 > row["rows"] or row["suspect_runs"]
-    ]
-    if not gaps:
-        return
-    rows = journal.select("publisher_id", "sequence", "position")
-    if earlier is not None:
-        rows = earlier.with_ends(earlier.higher_rows(rows))
-    if publishes is not None:
-        # They have numbers: a delete that deleted nothing, and a publish that is not logged.
-        others = publishes.where("is_delete OR is_unlogged").select("publisher_id", "sequence")
-        rows = rows.unionByName(others, allowMissingColumns=True)
-    rows = rows.where(sf.col("publisher_id").isin(gaps))
-    by_sequence = Window.partitionBy("publisher_id").orderBy("sequence")
-    holes = (
-        rows.withColumn("before", sf.lag("sequence").over(by_sequence))
-        .where("sequence > before + 1")
-        .select(
-            "publisher_id",
-            (sf.col("before") + 1).alias("sequence"),
-            "position",
-            (sf.col("sequence") - sf.col("before") - 1).alias("missing"),
-        )
-    )
-    detail = sf.concat("missing", sf.lit(" sequences are missing before this position"))
-    result.add(Kind.HOLE, holes, detail, limit=limit)
 
 
 # --- publishers -------------------------------------------------------------------------------

@@ -24,8 +24,7 @@ from pyspark.sql import functions as sf
 
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.identity import publisher_id
-from haclient.pyspark.jobs.audit import only_row
-from haclient.pyspark.rows import arrow_schema_of, signed
+from haclient.pyspark.rows import arrow_schema_of, only_row, signed
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.tools.store_files import StoreFile, size_of, viewed

@@ -19,8 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
-from haclient.pyspark.jobs.audit import check_columns, only_row
-from haclient.pyspark.rows import COLUMNS, arrow_schema_of, schema_ddl
+from haclient.pyspark.rows import COLUMNS, arrow_schema_of, check_columns, only_row, schema_ddl
 
 POSITIONS_PER_SALT: Final = 1_000_000
 """Messages of one topic that an export leaves in one task: a busy topic is written by several."""

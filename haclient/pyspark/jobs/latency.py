@@ -17,7 +17,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from haclient.pyspark.jobs.audit import Audit, Subscription, check_columns, only_row
+from haclient.pyspark.jobs.audit import Subscription
+from haclient.pyspark.jobs.verdict import Audit
+from haclient.pyspark.rows import check_columns, only_row
 
 POINTS: Final = 200
 """Points in time of a plot: what a screen can show."""

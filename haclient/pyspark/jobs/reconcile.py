@@ -31,15 +31,9 @@ from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
 from haclient.pyspark.jobs import kernels
-from haclient.pyspark.jobs.audit import (
-    Audit,
-    Kind,
-    check_columns,
-    journal_facts,
-    only_row,
-    publishers_table,
-)
-from haclient.pyspark.rows import unsigned
+from haclient.pyspark.jobs.order import journal_facts, publishers_table
+from haclient.pyspark.jobs.verdict import Audit, Kind
+from haclient.pyspark.rows import check_columns, only_row, unsigned
 
 ALLOWED_LAG_S: Final = 10.0
 """How much later an instance may log a message than the other one, by its own clock."""

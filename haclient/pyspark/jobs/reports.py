@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from haclient.pyspark.jobs.audit import VIOLATIONS_DDL, Audit, Violation, bookmark_text
+from haclient.pyspark.jobs.verdict import VIOLATIONS_DDL, Audit, Violation, bookmark_text
 
 MAX_TABLE_ROWS: Final = 200
 """Rows of a table in the page: the Parquet tables have all of them."""

@@ -11,7 +11,8 @@ import pytest
 
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
-from haclient.pyspark.jobs.audit import Audit, Kind, Subscription, audit
+from haclient.pyspark.jobs.audit import Subscription, audit
+from haclient.pyspark.jobs.verdict import Audit, Kind
 from haclient.pyspark.rows import COLUMNS, schema_ddl, signed
 
 if TYPE_CHECKING:

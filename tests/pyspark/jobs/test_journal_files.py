@@ -12,8 +12,8 @@ import trio
 
 from haclient import HAClient
 from haclient.cli.app import run
-from haclient.pyspark.jobs.audit import Audit, Kind
 from haclient.pyspark.jobs.reconcile import reconcile
+from haclient.pyspark.jobs.verdict import Audit, Kind
 from haclient.stores import AuditLog, AuditLogReader, MemoryBookmarkStore, MemoryPublishStore
 from haclient_fake_server.journal.format import Record
 from haclient_fake_server.testing.processes import BrokerProcess

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from haclient.pyspark.jobs.audit import Audit, Subscription
+from haclient.pyspark.jobs.audit import Subscription
 from haclient.pyspark.jobs.latency import POINTS, TO_ACK, TO_LOG, TO_RECEIVE, add_latency, width_of
+from haclient.pyspark.jobs.verdict import Audit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
-from haclient.pyspark.jobs.audit import Audit, Kind
 from haclient.pyspark.jobs.reconcile import reconcile
+from haclient.pyspark.jobs.verdict import Audit, Kind
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typing_extensions import override
 
-from haclient.pyspark.jobs.audit import Audit, Kind, Violation
 from haclient.pyspark.jobs.reports import MAX_TABLE_ROWS, Series, plot, render, write_report
+from haclient.pyspark.jobs.verdict import Audit, Kind, Violation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,0 +1,219 @@
+"""The order of a journal: duplicates, messages that come too late, and holes.
+
+It needs nothing but the journal. An audit may continue an earlier one: then it reads only what was
+logged since, and what the earlier one has seen of each publisher stands for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as sf
+
+from haclient.errors import UsageError
+from haclient.protocol.identity import publisher_id
+from haclient.pyspark.jobs import kernels
+from haclient.pyspark.jobs.verdict import Audit, Kind, bookmark_text
+from haclient.pyspark.rows import arrow_schema_of, check_columns, signed, unsigned
+
+
+class Earlier(NamedTuple):
+    """What an earlier audit has seen of a journal.
+
+    Attributes:
+        publishers: Its table `publishers`, local.
+        position: The last position that it has seen, 0 for none.
+        messages: How many messages it has seen.
+    """
+
+    publishers: DataFrame
+    position: int
+    messages: int
+
+    def later_rows(self, journal: DataFrame) -> DataFrame:
+        """What was logged since."""
+        return journal.where(sf.col("position") > self.position)
+
+    def higher_rows(self, journal: DataFrame) -> DataFrame:
+        """What was logged since and is in order: above the highest sequence that was seen."""
+        ends = self.publishers.select("publisher_id", sf.col("last_sequence").alias("seen"))
+        rows = self.later_rows(journal).join(sf.broadcast(ends), "publisher_id", "left")
+        return rows.where("seen IS NULL OR sequence > seen").drop("seen")
+
+    def with_ends(self, rows: DataFrame) -> DataFrame:
+        """Some rows, after one row for each publisher: the highest sequence that was seen."""
+        ends = self.publishers.select(
+            "publisher_id",
+            sf.col("last_sequence").alias("sequence"),
+            sf.col("last_position").alias("position"),
+        )
+        return rows.unionByName(ends, allowMissingColumns=True)
+
+
+def read_earlier(journal: DataFrame, after: DataFrame) -> Earlier:
+    """Check that a journal continues the one of an earlier audit.
+
+    Raises:
+        UsageError: It does not, or the earlier table lacks a column.
+    """
+    names = [name for name in arrow_schema_of(kernels.PUBLISHERS_DDL).names if name != "intervals"]
+    check_columns("after", after, names)
+    table = after.select(*names).toArrow()  # it may be read from files that are replaced afterwards
+    local = journal.sparkSession.createDataFrame(table)
+    last: int = pc.max(table["last_position"]).as_py() or 0
+    if last:
+        (end, *_) = table.filter(pc.equal(table["last_position"], last)).to_pylist()
+        wanted = (end["publisher_id"], end["end_sequence"])
+        at_end = journal.where(sf.col("position") == last).select("publisher_id", "sequence").head()
+        if at_end is None or tuple(at_end) != wanted:
+            found = "nothing" if at_end is None else bookmark_text(*at_end)
+            raise UsageError(
+                f"after: the earlier audit ended with {bookmark_text(*wanted)} at position {last}, "
+                f"and the journal has {found} there: it is another one, or was cut since; audit "
+                "it without `after`"
+            )
+    return Earlier(local, last, pc.sum(table["rows"]).as_py() or 0)
+
+
+def audit_order(result: Audit, journal: DataFrame, earlier: Earlier | None, limit: int) -> None:
+    """Find duplicates and order breaks, and note what the journal has of each publisher."""
+    rows = journal if earlier is None else earlier.later_rows(journal)
+    runs = kernels.runs_of(rows)
+    if earlier is not None:
+        runs = runs.unionByName(kernels.runs_before(earlier.publishers))
+        rows = earlier.with_ends(rows)
+    publishers = kernels.publishers_of(runs).toArrow()
+    result.tables["publishers"] = publishers_table(journal.sparkSession, publishers)
+    result.facts |= journal_facts(publishers)
+    if earlier is not None:
+        result.facts["messages"] -= earlier.messages
+        result.facts |= {"messages_before": earlier.messages, "audited_after": earlier.position}
+    result.counts |= {Kind.DUPLICATE: 0, Kind.ORDER_BREAK: 0}
+    if result.facts["suspect_runs"]:
+        intervals = journal.sparkSession.createDataFrame(kernels.suspect_intervals(publishers))
+        late = kernels.rows_not_rising(rows, intervals)
+        result.add_each(_classify_late(journal, late.persist()), limit)
+
+
+def publishers_table(spark: SparkSession, publishers: pa.Table) -> DataFrame:
+    """What a journal has of each publisher, as a table of a report."""
+    return spark.createDataFrame(publishers.drop_columns(["intervals"]))
+
+
+def journal_facts(publishers: pa.Table) -> dict[str, Any]:
+    """Figures about a whole journal, from what it has of each publisher."""
+    return {
+        "messages": pc.sum(publishers["rows"]).as_py() or 0,
+        "publishers": publishers.num_rows,
+        "first_position": pc.min(publishers["first_position"]).as_py(),
+        "last_position": pc.max(publishers["last_position"]).as_py(),
+        "suspect_runs": pc.sum(publishers["suspect_runs"]).as_py() or 0,
+    }
+
+
+def _classify_late(journal: DataFrame, late: DataFrame) -> DataFrame:
+    """Tell the rows that the journal has before from those that come too late."""
+    bookmark = ("publisher_id", "sequence")
+    keys = late.select(*bookmark).distinct()
+    has_command = "command" in journal.columns
+    is_delete = sf.col("command") == "sow_delete" if has_command else sf.lit(False)
+    same_bookmark = Window.partitionBy(*bookmark)
+    same_row = Window.partitionBy(*bookmark, "position")
+    first = (
+        journal.select(*bookmark, "position", "topic", is_delete.alias("is_delete"))
+        .join(sf.broadcast(keys), [*bookmark], "left_semi")
+        .withColumns(
+            {
+                "first_at": sf.min("position").over(same_bookmark),
+                "first_of_topic": sf.min("position").over(Window.partitionBy(*bookmark, "topic")),
+                "only_deletes": sf.every("is_delete").over(same_bookmark),
+                "copies": sf.count("*").over(same_row),
+            }
+        )
+        .select(*bookmark, "position", "first_at", "first_of_topic", "only_deletes", "copies")
+        .distinct()
+    )
+    # Rows of one position are one record, read more than once: from an export that was written
+    # twice. All but one are copies, and this one may be late itself.
+    late = late.withColumns(
+        {
+            "place": sf.row_number().over(same_row.orderBy("sequence")),
+            "of_late": sf.count("*").over(same_row),
+        }
+    )
+    is_copy = sf.expr("place > of_late - copies + 1")
+    is_again = is_copy | (sf.col("position") > sf.col("first_at"))
+    before = sf.when(is_copy, sf.lit("this position is there more than once")).otherwise(
+        sf.concat(sf.lit("logged before at position "), "first_at")
+    )
+    after = sf.concat(sf.lit("logged after sequence "), "highest_before")
+    # A delete on several topics is one record for each of them under one bookmark.
+    is_part_of_delete = sf.expr(
+        "only_deletes AND position = first_of_topic AND position > first_at"
+    )
+    known = late.join(sf.broadcast(first), [*bookmark, "position"])
+    return known.where(is_copy | ~is_part_of_delete).select(
+        *late.columns,
+        sf.when(is_again, sf.lit(Kind.DUPLICATE)).otherwise(sf.lit(Kind.ORDER_BREAK)).alias("kind"),
+        sf.when(is_again, before).otherwise(after).alias("detail"),
+    )
+
+
+def audit_holes(
+    result: Audit,
+    journal: DataFrame,
+    publishes: DataFrame | None,
+    dense: Iterable[str | int],
+    earlier: Earlier | None,
+    limit: int,
+) -> None:
+    """Name the first sequence of each hole of publishers that number without gaps."""
+    names = {_signed_id(each): each for each in dense}
+    if not names:
+        return
+    result.counts[Kind.HOLE] = 0
+    publishers = result.tables["publishers"].where(sf.col("publisher_id").isin(*names)).collect()
+    logged = {row["publisher_id"] for row in publishers}
+    result.not_verified += [
+        f"the journal has no message of the publisher {name!r}, which is said to have no gaps"
+        for publisher, name in names.items()
+        if publisher not in logged
+    ]
+    gaps = [
+        row["publisher_id"]
+        for row in publishers
+        if row["last_sequence"] - row["first_sequence"] + 1 > row["rows"] or row["suspect_runs"]
+    ]
+    if not gaps:
+        return
+    rows = journal.select("publisher_id", "sequence", "position")
+    if earlier is not None:
+        rows = earlier.with_ends(earlier.higher_rows(rows))
+    if publishes is not None:
+        # They have numbers: a delete that deleted nothing, and a publish that is not logged.
+        others = publishes.where("is_delete OR is_unlogged").select("publisher_id", "sequence")
+        rows = rows.unionByName(others, allowMissingColumns=True)
+    rows = rows.where(sf.col("publisher_id").isin(gaps))
+    by_sequence = Window.partitionBy("publisher_id").orderBy("sequence")
+    holes = (
+        rows.withColumn("before", sf.lag("sequence").over(by_sequence))
+        .where("sequence > before + 1")
+        .select(
+            "publisher_id",
+            (sf.col("before") + 1).alias("sequence"),
+            "position",
+            (sf.col("sequence") - sf.col("before") - 1).alias("missing"),
+        )
+    )
+    detail = sf.concat("missing", sf.lit(" sequences are missing before this position"))
+    result.add(Kind.HOLE, holes, detail, limit=limit)
+
+
+def _signed_id(publisher: str | int) -> int:
+    """The id of a publisher as rows have it; a name is hashed as servers do it."""
+    number = publisher_id(publisher) if isinstance(publisher, str) else publisher
+    return signed(unsigned(number))  # an id may be given as rows have it
