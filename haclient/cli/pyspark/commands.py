@@ -108,6 +108,7 @@ class _Audited(_Range):
     dense: tuple[str, ...]
     unlogged: tuple[str, ...]
     unlogged_pattern: str | None
+    after: Path | None
     limit: int
     output: Path | None
     as_json: bool
@@ -266,6 +267,12 @@ def sow_as_of(request: _State) -> None:
 )
 @click.option(
     "--unlogged-pattern", metavar="REGEX", help="Topics that match this anywhere are not logged."
+)
+@click.option(
+    "--after",
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The --output of an earlier audit of this journal: audit what was logged since.",
 )
 @limit_option
 @output_option

@@ -66,13 +66,13 @@ def read_earlier(journal: DataFrame, after: DataFrame) -> Earlier:
     local = journal.sparkSession.createDataFrame(table)
     last: int = pc.max(table["last_position"]).as_py() or 0
     if last:
-        (end, *_) = table.filter(pc.equal(table["last_position"], last)).to_pylist()
-        wanted = (end["publisher_id"], end["end_sequence"])
-        at_end = journal.where(sf.col("position") == last).select("publisher_id", "sequence").head()
-        if at_end is None or tuple(at_end) != wanted:
-            found = "nothing" if at_end is None else bookmark_text(*at_end)
+        end = table.filter(pc.equal(table["last_position"], last)).to_pylist()[0]
+        wanted = bookmark_text(end["publisher_id"], end["end_sequence"])
+        row = journal.where(sf.col("position") == last).select("publisher_id", "sequence").head()
+        found = "nothing" if row is None else bookmark_text(row["publisher_id"], row["sequence"])
+        if found != wanted:
             raise UsageError(
-                f"after: the earlier audit ended with {bookmark_text(*wanted)} at position {last}, "
+                f"after: the earlier audit ended with {wanted} at position {last}, "
                 f"and the journal has {found} there: it is another one, or was cut since; audit "
                 "it without `after`"
             )
