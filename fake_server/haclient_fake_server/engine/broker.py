@@ -198,6 +198,8 @@ class Engine:
             self._acks.forget(connection)
             if connection.logged_on:
                 self._subscribing.leave(connection)
+                state.publishers.release(connection.publisher)
+                state.publishers.release(connection.origin)
             else:
                 self._replicas.leave(connection)
                 self._replication.leave(connection)

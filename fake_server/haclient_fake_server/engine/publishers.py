@@ -37,6 +37,7 @@ class Publisher:
             is none.
         batch_low: The first sequence of it in the batch being built, 0 when there is none.
         before_batch: What `noted` was before the last batch that has a record of it.
+        connections: How many connections it belongs to.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class Publisher:
         "_run_starts",
         "batch_low",
         "before_batch",
+        "connections",
         "id",
         "logged",
         "noted",
@@ -59,6 +61,7 @@ class Publisher:
         self.logged = -1
         self.batch_low = 0
         self.before_batch = 0
+        self.connections = 0
         self._run_starts: list[int] = []
         self._run_ends: list[int] = []
 
@@ -98,18 +101,30 @@ class Publishers:
         return iter(self._known.values())
 
     def of_client(self, client_name: str) -> Publisher:
-        """The publisher behind a client name."""
-        return self.of_id(publisher_id(client_name))
+        """The publisher behind a client name, for a connection that releases it at its end."""
+        return self._hold(publisher_id(client_name))
 
     def of_origin(self, client_name: str) -> Publisher:
-        """The publisher of what this client publishes without a sequence."""
-        return self.of_id(instance_publisher_id(client_name, self._instance_name))
+        """The publisher of what this client publishes without a sequence; likewise."""
+        return self._hold(instance_publisher_id(client_name, self._instance_name))
+
+    def release(self, publisher: Publisher) -> None:
+        """A connection has ended. Most clients only read: what never published is forgotten."""
+        publisher.connections -= 1
+        has_records = publisher.seen or publisher.noted or publisher.logged >= 0
+        if not publisher.connections and not has_records:
+            del self._known[publisher.id]
 
     def of_id(self, number: int) -> Publisher:
         """The publisher with this id, new or known."""
         publisher = self._known.get(number)
         if publisher is None:
             publisher = self._known[number] = Publisher(number)
+        return publisher
+
+    def _hold(self, number: int) -> Publisher:
+        publisher = self.of_id(number)
+        publisher.connections += 1
         return publisher
 
     def get(self, number: int) -> Publisher | None:

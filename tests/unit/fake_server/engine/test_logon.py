@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from haclient.protocol.codec import encode_frame
+from haclient_fake_server.engine.publishers import Publisher
 from support.engine import World
 
 PUBBER = 7094790850998930143
@@ -172,6 +175,42 @@ def test_a_displaced_connection_takes_nothing_from_the_new_one_when_it_ends() ->
     third = world.client("pubber")
     assert second.closed == "name in use"
     assert not third.closed
+
+
+def known() -> int:
+    """How many publishers are remembered in this process."""
+    gc.collect()
+    return sum(isinstance(each, Publisher) for each in gc.get_objects())
+
+
+def test_names_that_never_publish_are_forgotten_with_their_connections() -> None:
+    world, before = World(), known()
+    for number in range(50):  # as the tasks of a job, each with a name of its own
+        world.client(f"reader{number}").close()
+    assert known() == before
+    for fields in ({"s": 1}, {}):
+        publisher = world.client("pubber")
+        publisher.send(c="p", t="orders", **fields)
+        publisher.close()
+    assert known() == before + 2
+    refused = world.client("refused")
+    refused.send(c="p", t="/HACLIENT/status", s=7)
+    refused.close()
+    again = world.connect()
+    again.send(c="logon", cid="0", client_name="refused", a="processed")
+    assert again.take()[0].sequence == 7
+
+
+def test_a_name_that_is_taken_over_is_the_same_publisher() -> None:
+    world = World()
+    world.client("pubber")
+    younger = world.client("pubber")  # the older connection has ended
+    world.client("reader").close()
+    younger.publish(5)
+    younger.close()
+    again = world.connect()
+    again.send(c="logon", cid="0", client_name="pubber", a="processed")
+    assert again.take()[0].sequence == 5
 
 
 def test_a_message_type_that_fits_no_record_is_refused() -> None:
