@@ -47,7 +47,11 @@ def parse_json(
             raise UsageError(f"parse_json adds the column {name}, which is there: name another one")
     wanted = _struct(schema)
     with_corrupt = StructType([*wanted.fields]).add(_CORRUPT, StringType())
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    options = {
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": _CORRUPT,
+        "allowSingleQuotes": "false",  # which JSON does not have
+    }
     text = sf.col("data").cast("STRING")
     is_body = sf.col("data").isNotNull()
     if "command" in rows.columns:

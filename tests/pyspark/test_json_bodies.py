@@ -34,6 +34,10 @@ BAD = [
     b"\xff\xfe",
     b'{"at":{"venue":"caf\xe9"}}',
     b"<order/>",
+    b"{'id':8}",
+    b"{id:8}",
+    b'{"id":08}',
+    b'{"px":NaN}',
 ]
 
 

@@ -246,7 +246,7 @@ def _count_chunk(
                     if messages == most:
                         last_position, ended_by = position, "messages"
                         break
-            last_position = position
+            last_position = position or last_position  # that of a start or a topic has none
             at += size
         if ended_by:
             break

@@ -183,7 +183,20 @@ def replay(request: _Replayed) -> None:
     with session(request.master) as spark:
         rows = _chosen(read_journal(spark, request.journal), request)
         ordered = rows.where("command <> 'sow_delete'").orderBy("position")
-        _print_messages(ordered.toLocalIterator(prefetchPartitions=True), as_json=request.as_json)
+        found = ordered.toLocalIterator(prefetchPartitions=True)
+        if not request.as_json:
+            found = map(_in_one_line, found)
+        _print_messages(found, as_json=request.as_json)
+
+
+def _in_one_line(row: Row) -> Row:
+    """Check that a body is one line, since `haclient publish` makes a message of each line."""
+    if b"\n" in row["data"]:
+        raise UsageError(
+            f"the body of {row['bookmark']} on {row['topic']!r} has several lines, each of which "
+            "would be published as a message: use --json, or publish from PySpark"
+        )
+    return row
 
 
 @pyspark_commands.command("sow-as-of")

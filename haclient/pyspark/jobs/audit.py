@@ -124,7 +124,9 @@ class _Unlogged(NamedTuple):
     def is_topic(self) -> Column:
         """Whether the column `topic` is one of them."""
         is_one = sf.col("topic").isin(*self.topics) if self.topics else sf.lit(False)
-        return is_one if self.pattern is None else is_one | sf.col("topic").rlike(self.pattern)
+        if self.pattern is not None:
+            is_one |= sf.col("topic").rlike(self.pattern)
+        return sf.coalesce(is_one, sf.lit(False))  # a topic that is not known is no such topic
 
 
 def audit(  # noqa: PLR0913  # each is a fact of its own
@@ -166,30 +168,44 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
     unlogged = _Unlogged(tuple(unlogged_topics), unlogged_pattern)
     if unlogged and publishes is None:
         raise UsageError("unlogged topics are given, but no publishes: no audit log of a publisher")
-    check_columns("journal", journal, ("topic", "publisher_id", "sequence", "position"))
+    _check_frames(journal, publishes, deliveries, has_subscriptions=bool(subscriptions))
     _check_subscriptions(subscriptions, deliveries)
-    if publishes is not None:
-        check_columns("publishes", publishes, PUBLISHES)
-    if deliveries is not None:
-        check_columns("deliveries", deliveries, DELIVERIES)
-    if subscriptions:
-        check_columns("journal", journal, ("command",))  # to leave out deletes
     if after is not None and (publishes is not None or deliveries is not None):
         raise UsageError("after: what was logged since an audit is compared with no audit logs")
     earlier = None if after is None else read_earlier(journal, after)
     result = Audit()
     audit_order(result, journal, earlier, limit)
+    knows_deletes = publishes is not None and "is_delete" in publishes.columns
     if publishes is not None:
         publishes = _with_recorded(publishes, unlogged)
     audit_holes(result, journal, publishes, dense, earlier, limit)
     if publishes is not None:
         _check_unlogged(result, journal, unlogged)
-        _audit_publishes(result, journal, publishes, clock_skew_s, limit)
+        logged = journal
+        if knows_deletes and "command" in journal.columns:
+            logged = journal.where("command <> 'sow_delete'")
+        _audit_publishes(result, journal, logged, publishes, clock_skew_s, limit)
     if deliveries is not None:
         _audit_receipts(result, deliveries, limit)
         for subscription in _seen(result, deliveries, subscriptions):
             _audit_deliveries(result, journal, deliveries, subscription, limit)
     return result
+
+
+def _check_frames(
+    journal: DataFrame,
+    publishes: DataFrame | None,
+    deliveries: DataFrame | None,
+    *,
+    has_subscriptions: bool,
+) -> None:
+    check_columns("journal", journal, ("topic", "publisher_id", "sequence", "position"))
+    if has_subscriptions:
+        check_columns("journal", journal, ("command",))  # to leave out deletes
+    if publishes is not None:
+        check_columns("publishes", publishes, PUBLISHES)
+    if deliveries is not None:
+        check_columns("deliveries", deliveries, DELIVERIES)
 
 
 def _check_subscriptions(
@@ -226,8 +242,14 @@ def _check_unlogged(result: Audit, journal: DataFrame, unlogged: _Unlogged) -> N
 
 
 def _audit_publishes(
-    result: Audit, journal: DataFrame, publishes: DataFrame, clock_skew_s: float, limit: int
+    result: Audit,
+    journal: DataFrame,
+    logged: DataFrame,
+    publishes: DataFrame,
+    clock_skew_s: float,
+    limit: int,
 ) -> None:
+    """Name acknowledged publishes that are not among the `logged` rows of the journal."""
     judged = _with_comparable(result, journal, publishes, clock_skew_s)
     is_acked = sf.col("acked_at").isNotNull()
     totals = (
@@ -265,9 +287,6 @@ def _audit_publishes(
     comparable = judged.where(
         is_acked & sf.expr("is_comparable AND NOT is_delete AND NOT is_unlogged")
     )
-    logged = journal
-    if "command" in journal.columns:
-        logged = journal.where("command <> 'sow_delete'")
     # The journal has messages of publishers without an audit log; these are not compared.
     audited = journal.sparkSession.createDataFrame(totals.select(["publisher_id"]))
     logged = logged.select("publisher_id", "sequence")

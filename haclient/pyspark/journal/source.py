@@ -415,10 +415,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         last = decode_place(end)
         self._log.check_identity(last)
         wanted = RowRange(begin, last.position)
-        settings = self._settings
-        if settings.start_us is not None:  # a record of an earlier time never follows
-            wanted = wanted._replace(from_us=settings.start_us)
-        return plan(settings, self._log, wanted, settings.is_wanted)
+        # Starting options have chosen the first offset, and say nothing about what follows it.
+        return plan(self._settings, self._log, wanted, self._settings.is_wanted)
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

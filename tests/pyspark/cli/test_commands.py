@@ -180,6 +180,17 @@ def test_a_replay_prints_messages_in_the_order_of_the_log(
     assert (done.returncode, done.stdout.splitlines()) == (0, [f"order {n}" for n in range(3, 7)])
 
 
+def test_a_body_of_several_lines_is_not_replayed_as_several_messages(
+    archive: Archive, haclient: Haclient
+) -> None:
+    journal = archive("lines", [(1, "one"), (2, '{\n"id": 2\n}'), (3, "")])
+    done = haclient("replay", journal)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "the body of 7|2| on 'orders' has several lines" in done.stderr
+    done = haclient("replay", journal, "--json")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 3)
+
+
 def test_a_state_is_printed_as_of_a_moment(archive: Archive, haclient: Haclient) -> None:
     at = (START + timedelta(seconds=4)).isoformat()
     done = haclient("sow-as-of", archive("good", GOOD), "--at", at, "--json")

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
@@ -236,6 +237,18 @@ def test_publishes_to_topics_that_are_not_logged_are_not_lost_if_these_are_named
         "the topic 'orders' is said not to be logged, but the journal has messages of it: losses "
         "there were not looked for"
     )
+
+
+@pytest.mark.row("AU2")
+def test_a_frame_of_publishes_may_leave_out_what_it_does_not_know(spark: SparkSession) -> None:
+    messages = healthy(20)
+    journal = journal_of(spark, messages, deletes=[(ALICE, 3)])
+    publishes = publishes_of(spark, messages).drop("is_delete")
+    assert audit(journal, publishes=publishes).is_good
+    nowhere = publishes_of(spark, [*messages, (ALICE, 11, "orders")])
+    nowhere = nowhere.withColumn("topic", sf.lit(None).cast("STRING"))
+    result = audit(journal, publishes=nowhere, unlogged_topics=["chat"], unlogged_pattern="^news")
+    assert found(result) == [(Kind.LOST, f"{ALICE}|11|")]
 
 
 def test_what_was_removed_with_old_segments_is_not_lost(spark: SparkSession) -> None:

@@ -439,6 +439,19 @@ def test_a_restarted_stream_reads_its_last_range_again_from_a_log_that_went_on(
     assert len(before) == 300
 
 
+def test_starting_options_count_for_the_first_start_alone(tmp_path: Path) -> None:
+    writer = write(tmp_path, 100)
+    first = stream(tmp_path)
+    end = first.latestOffset(first.initialOffset(), first.getDefaultReadLimit())
+    writer.append([message(b"y")] * 20)
+    writer.close()
+    later = {"startingTimestamp": (START + timedelta(days=365)).isoformat()}
+    settings = JournalSettings.read({"journalPath": str(tmp_path), **POSITIONS, **later})
+    again = JournalStreamReader(settings)
+    last = again.latestOffset(end, again.getDefaultReadLimit())
+    assert len(rows_of(again, *again.partitions(end, last))) == 20
+
+
 def test_a_broker_that_starts_again_makes_no_batch(tmp_path: Path) -> None:
     write(tmp_path).close()
     source = stream(tmp_path)

@@ -32,6 +32,7 @@ TOPICS = {
     3: Route("orders", "binary", logged=True, sow=None),
 }
 PUBLISHERS = (7, 8, 9)
+DEFINITION = Record(0, 0, 0, 0, 9, RecordCommand.TOPIC, key=b"json", payload=b"later")
 
 
 def result_of(steps: Steps[T]) -> T:
@@ -92,8 +93,9 @@ def journal_of(blocks: list[list[Record]]) -> MemoryJournal:
                 sequences[record.publisher_id] = (low, record.sequence)
             journal.append(
                 Block(
-                    b"".join(map(encode_record, records)),
-                    len(records),
+                    # One without a position, as the record of a start has none.
+                    b"".join(map(encode_record, [*records, DEFINITION])),
+                    len(records) + 1,
                     records[0].position,
                     records[-1].position + 1,
                     records[0].timestamp_us,
@@ -138,6 +140,25 @@ def expected(
         tally.position, tally.ended_by = max(start, limits.end) - 1, "end"
     tally.begins = tally.begins or tally.position + 1
     return tally
+
+
+@given(logs())
+def test_a_log_that_is_counted_in_parts_is_counted_once(blocks: list[list[Record]]) -> None:
+    journal = journal_of(blocks)
+    selected = Selected(TopicMatcher("orders"), "json")
+    limits = Limits(journal.next_position)
+    whole = result_of(
+        count_messages(journal, TOPICS, selected, start=journal.first_position, limits=limits)
+    )
+    counted, start, ended_by = 0, journal.first_position, ""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_query, "MAX_SCANNED_BYTES", 1)
+        for _ in range(len(blocks) + 1):
+            part = result_of(count_messages(journal, TOPICS, selected, start=start, limits=limits))
+            counted, start, ended_by = counted + part.messages, part.position + 1, part.ended_by
+            if ended_by == "end":
+                break
+    assert (ended_by, counted) == ("end", whole.messages)
 
 
 VECTORS = st.none() | st.dictionaries(st.sampled_from(PUBLISHERS), st.integers(0, 40))
