@@ -50,7 +50,8 @@ def parse_json(
     options = {
         "mode": "PERMISSIVE",
         "columnNameOfCorruptRecord": _CORRUPT,
-        "allowSingleQuotes": "false",  # which JSON does not have
+        "allowSingleQuotes": "false",  # which JSON does not have, nor NaN
+        "allowNonNumericNumbers": "false",
     }
     text = sf.col("data").cast("STRING")
     is_body = sf.col("data").isNotNull()

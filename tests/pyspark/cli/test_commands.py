@@ -152,7 +152,7 @@ def test_an_audit_continues_where_an_earlier_one_has_ended(
     again = haclient("audit", later, "--after", report)  # what was found is not found again
     assert (again.returncode, again.stdout) == (0, "good: no violation\n")
     other = haclient("audit", first, "--after", report)
-    assert other.returncode == 1
+    assert other.returncode == 2
     assert "the earlier audit ended with 7|5| at position 6" in other.stderr
 
 

@@ -245,7 +245,7 @@ def test_a_frame_of_publishes_may_leave_out_what_it_does_not_know(spark: SparkSe
     journal = journal_of(spark, messages, deletes=[(ALICE, 3)])
     publishes = publishes_of(spark, messages).drop("is_delete")
     assert audit(journal, publishes=publishes).is_good
-    nowhere = publishes_of(spark, [*messages, (ALICE, 11, "orders")])
+    nowhere = publishes_of(spark, [*messages, (ALICE, 11, "orders")], deletes=[(ALICE, 3)])
     nowhere = nowhere.withColumn("topic", sf.lit(None).cast("STRING"))
     result = audit(journal, publishes=nowhere, unlogged_topics=["chat"], unlogged_pattern="^news")
     assert found(result) == [(Kind.LOST, f"{ALICE}|11|")]

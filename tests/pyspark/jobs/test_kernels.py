@@ -42,7 +42,7 @@ def model_run(rows: list[Entry]) -> tuple[int, ...]:
     sequences = [sequence for _, sequence, _ in rows]
     falls = sum(max(sequences[:i]) >= sequences[i] for i in range(1, len(sequences)))
     ends = (rows[0][2], rows[-1][2], min(sequences), max(sequences))
-    return (rows[0][0], len(rows), *ends, falls)
+    return (rows[0][0], len(rows), *ends, falls, sequences[-1])
 
 
 def model(log: list[Entry], max_jump: int) -> list[tuple[int, ...]]:
