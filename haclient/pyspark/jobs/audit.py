@@ -156,8 +156,7 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
             what they published so soon after the oldest message of a journal may have been removed
             with what was before it.
         after: The table `publishers` of an earlier audit of the same journal: only what was logged
-            since then is audited, and the new table continues the old one. Audit logs are for
-            audits of the whole.
+            since is audited, without audit logs, and the new table continues the old one.
         limit: How many violations of each kind are named; all are counted.
 
     Raises:
