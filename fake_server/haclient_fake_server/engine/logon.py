@@ -33,6 +33,9 @@ from haclient_fake_server.engine.timers import NEVER
 
 DEFAULT_MESSAGE_TYPE = "json"
 
+_ACKED_STARTS: Final = 16
+"""Starts of the log that a logon ack has: every client gets them, and they are in one line."""
+
 MAX_MESSAGE_TYPE = 255
 """Characters of a message type: it is the key of the definitions of its topics in the journal."""
 
@@ -118,7 +121,7 @@ def _unused_name(state: State, connection: Connection) -> str:
 
 def _log_starts(state: State) -> str:
     """The identity of this log: `<id hex>@<first position>` of its last starts, oldest first."""
-    starts = state.journal.log_starts
+    starts = state.journal.log_starts[-_ACKED_STARTS:]
     return ",".join(f"{start.id:016x}@{start.first_position}" for start in starts)
 
 

@@ -57,8 +57,8 @@ from haclient_stores.disk.checksummed_log import clear_tail
 from haclient_stores.disk.files import Disk, File
 from haclient_stores.errors import StoreCorrupt, StoreError
 
-MAX_LOG_STARTS: Final = 16
-"""How many starts a prologue repeats: a client that missed more of them resumes from a time."""
+MAX_LOG_STARTS: Final = 256
+"""Starts that a prologue repeats: who missed more of them does not know the log again."""
 
 _ZEROS: Final = bytes(2**20)
 _log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from haclient.pyspark.server.source import LogReader, read_batch
 from haclient.pyspark.server.stream import LogStreamReader, read_stream
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.journal.format import segment_name
-from support.broker import port_of
+from support.broker import RawClient, port_of
 from support.broker_thread import BrokerThread, broker_thread, publish
 
 ROWS = [b'{"id":%3d}' % number for number in range(100)]
@@ -130,6 +130,20 @@ def test_a_stream_goes_on_after_its_server_was_started_again(
     broker.start()
     publish(broker.uri, "orders", ROWS[60:], first=61)
     _, second = next_batch(stream(broker, offsetMode=mode), offset)
+    assert first + second == ROWS
+
+
+def test_a_stream_goes_on_after_its_server_was_started_many_times(tmp_path: Path) -> None:
+    config = BrokerConfig(name="east", data_dir=tmp_path)
+    with broker_thread(config) as broker:
+        publish(broker.uri, "orders", ROWS[:60])
+        offset, first = next_batch(stream(broker), stream(broker).initialOffset())
+        for _ in range(20):
+            broker.stop()
+            broker.start()
+        publish(broker.uri, "orders", ROWS[60:], first=61)
+        _, second = next_batch(stream(broker), offset)
+        assert len(trio.run(starts_in_logon_ack, broker.uri)) == 16
     assert first + second == ROWS
 
 
@@ -339,6 +353,12 @@ def test_a_server_that_is_down_keeps_no_other_one_from_its_guard() -> None:
         source.commit(offset)
         answer = trio.run(guards_of, west.uri)
     assert [(guard["name"], guard["after"]) for guard in answer["guards"]] == [("reports", 40)]
+
+
+async def starts_in_logon_ack(uri: str) -> list[str]:
+    """The starts of the log that each client is told."""
+    async with RawClient.connect(f"tcp://127.0.0.1:{port_of(uri)}") as client:
+        return (await client.logon("reader")).log_starts.split(",")
 
 
 async def guards_of(uri: str) -> dict[str, Any]:

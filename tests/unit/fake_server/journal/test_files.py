@@ -20,6 +20,7 @@ from haclient_fake_server.engine.replication.durability import (
 )
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.state import State
+from haclient_fake_server.journal import segments
 from haclient_fake_server.journal.files import (
     MAX_OPEN_SEGMENTS,
     PROGRESS_NAME,
@@ -409,7 +410,10 @@ def test_a_segment_that_only_has_its_name_after_a_loss_of_power_is_begun_anew(
     journal.close()
 
 
-def test_each_start_is_written_down_and_the_last_ones_are_known(tmp_path: Path) -> None:
+def test_each_start_is_written_down_and_the_last_ones_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "MAX_LOG_STARTS", 16)
     for number in range(1, 20):
         journal = JournalFiles(
             tmp_path, RealDisk(), segment_bytes=SEGMENT_BYTES, instance_id=1, start_id=number
