@@ -20,8 +20,10 @@ from haclient.cli.options import json_option, with_request
 from haclient.cli.output import payload_field, print_report, print_result
 from haclient.cli.pyspark.session import (
     check_request,
+    check_still_whole,
     check_target,
     choose_topics,
+    is_whole,
     master_option,
     parse_moment,
     read_journal,
@@ -305,6 +307,7 @@ def audit(request: _Audited) -> int:
         from haclient.pyspark.jobs.audit_logs import read_deliveries, read_publishes
         from haclient.pyspark.jobs.latency import add_latency
 
+        whole = is_whole(request.journal)
         if earlier is not None:  # then only the newest segments are read
             spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
         journal = read_journal(
@@ -324,8 +327,10 @@ def audit(request: _Audited) -> int:
             unlogged_topics=request.unlogged,
             unlogged_pattern=request.unlogged_pattern,
             after=None if earlier is None else spark.read.parquet(f"file://{earlier}"),
+            is_whole=whole,
             limit=request.limit,
         )
+        check_still_whole((request.journal, whole))
         if request.output is not None:
             add_latency(
                 result,
@@ -389,6 +394,7 @@ def reconcile(request: _Reconciled) -> int:
 
         lag_s = ALLOWED_LAG_S if request.allowed_lag is None else request.allowed_lag
         columns = _FACTS if request.no_content else ""
+        left_whole, right_whole = is_whole(request.left), is_whole(request.right)
         result = compare(
             read_journal(spark, request.left, columns=columns),
             read_journal(spark, request.right, columns=columns),
@@ -396,8 +402,10 @@ def reconcile(request: _Reconciled) -> int:
             content=not request.no_content,
             is_live=request.live,
             allowed_lag_s=lag_s,
+            are_whole=(left_whole, right_whole),
             limit=request.limit,
         )
+        check_still_whole((request.left, left_whole), (request.right, right_whole))
         title = f"{request.left} and {request.right}"
         return _report(result, request.output, title, as_json=request.as_json)
 
@@ -419,7 +427,8 @@ def fleet(request: _Fleet) -> int:
 
         path = request.journal
         journal = None if path is None else read_journal(spark, path, columns=_FACTS)
-        rows = report(spark, request.files, journal=journal)
+        whole = None if path is None else is_whole(path)
+        rows = report(spark, request.files, journal=journal, is_whole=whole)
         worst = ExitCode.OK
         for row in rows.orderBy("path", "sub_id").collect():
             values = {name: value for name, value in row.asDict().items() if value is not None}

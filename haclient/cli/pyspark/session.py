@@ -145,6 +145,40 @@ def read_journal(
     return source.options(**chosen, filterPushdown=has_pushdown).load()
 
 
+def is_whole(path: str) -> bool | None:
+    """Whether the directory of a broker still has the beginning of its log.
+
+    Args:
+        path: What `read_journal` reads.
+
+    Returns:
+        `None` for an export, of which only the rows are known.
+    """
+    from haclient.pyspark.journal.log import JournalLog
+
+    if "://" in path or not _is_broker(path):
+        return None
+    log = JournalLog(Path(path))
+    log.refresh()
+    return log.first_position == 1
+
+
+def check_still_whole(*journals: tuple[str, bool | None]) -> None:
+    """Check that no journal has lost its beginning while it was read, in several passes.
+
+    Args:
+        journals: Each path with what `is_whole` has said of it before.
+
+    Raises:
+        DataLoss: One has.
+    """
+    from haclient.pyspark.rows import DataLoss
+
+    for path, was_whole in journals:
+        if was_whole and not is_whole(path):
+            raise DataLoss(f"{path}: its oldest segments were removed while it was read: run again")
+
+
 def check_target(journal: str, target: str) -> None:
     """Check that what is written is neither within what is read nor around it.
 

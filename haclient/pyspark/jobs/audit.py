@@ -140,6 +140,7 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
     unlogged_pattern: str | None = None,
     clock_skew_s: float = CLOCK_SKEW_S,
     after: DataFrame | None = None,
+    is_whole: bool | None = None,
     limit: int = 1000,
 ) -> Audit:
     """Compare a journal with itself and with the audit logs of publishers and subscribers.
@@ -157,6 +158,8 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
             with what was before it.
         after: The table `publishers` of an earlier audit of the same journal: only what was logged
             since is audited, without audit logs, and the new table continues the old one.
+        is_whole: Whether the journal has its beginning, so that what it lacks was never logged. By
+            default, whether its first row has the position 1, which a refused publish may have.
         limit: How many violations of each kind are named; all are counted.
 
     Raises:
@@ -173,21 +176,17 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
         raise UsageError("after: what was logged since an audit is compared with no audit logs")
     earlier = None if after is None else read_earlier(journal, after)
     result = Audit()
-    audit_order(result, journal, earlier, limit)
-    knows_deletes = publishes is not None and "is_delete" in publishes.columns
-    if publishes is not None:
-        publishes = _with_recorded(publishes, unlogged)
-    audit_holes(result, journal, publishes, dense, earlier, limit)
-    if publishes is not None:
+    audit_order(result, journal, earlier, is_whole=is_whole, limit=limit)
+    recorded = None if publishes is None else _with_recorded(publishes, unlogged)
+    audit_holes(result, journal, recorded, dense, earlier, limit)
+    if publishes is not None and recorded is not None:
         _check_unlogged(result, journal, unlogged)
         logged = journal
-        if knows_deletes and "command" in journal.columns:
+        if "is_delete" in publishes.columns and "command" in journal.columns:
             logged = journal.where("command <> 'sow_delete'")
-        _audit_publishes(result, journal, logged, publishes, clock_skew_s, limit)
+        _audit_publishes(result, journal, logged, recorded, clock_skew_s, limit)
     if deliveries is not None:
-        _audit_receipts(result, deliveries, limit)
-        for subscription in _seen(result, deliveries, subscriptions):
-            _audit_deliveries(result, journal, deliveries, subscription, limit)
+        _audit_subscribers(result, journal, deliveries, subscriptions, limit)
     return result
 
 
@@ -341,7 +340,7 @@ def _with_comparable(
 
 def _is_truncated(result: Audit) -> bool:
     """Whether the journal does not have its beginning: its oldest segments may be removed."""
-    return result.facts["first_position"] not in {None, 1}
+    return not result.facts["is_whole"]
 
 
 # --- subscribers ------------------------------------------------------------------------------
@@ -371,6 +370,18 @@ def _seen(
             f"{each.sub_id!r}{whose}; they have: {known}{more}"
         )
     return found
+
+
+def _audit_subscribers(
+    result: Audit,
+    journal: DataFrame,
+    deliveries: DataFrame,
+    subscriptions: Sequence[Subscription],
+    limit: int,
+) -> None:
+    _audit_receipts(result, deliveries, limit)
+    for subscription in _seen(result, deliveries, subscriptions):
+        _audit_deliveries(result, journal, deliveries, subscription, limit)
 
 
 def _audit_receipts(result: Audit, deliveries: DataFrame, limit: int) -> None:

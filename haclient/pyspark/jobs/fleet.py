@@ -39,7 +39,11 @@ _FILES_PER_TASK: Final = 64
 
 
 def fleet(
-    spark: SparkSession, paths: Iterable[str | Path], *, journal: DataFrame | None = None
+    spark: SparkSession,
+    paths: Iterable[str | Path],
+    *,
+    journal: DataFrame | None = None,
+    is_whole: bool | None = None,
 ) -> DataFrame:
     """One row for each subscription of each store, one for each publish store and unreadable file.
 
@@ -48,6 +52,8 @@ def fleet(
         paths: The files, or the directories of publish stores, as workers see them.
         journal: The rows of the journal that the clients read and write; adds `oldest_at`,
             `backlog`, `is_removed` and `problem` (what a restart of the client would do wrong).
+        is_whole: Whether the journal has its beginning; by default, whether its first row has the
+            position 1, which a refused publish may have.
 
     Returns:
         `path`, `kind`, `client` (the owner), `sub_id`, `bytes`, `recovery_point`, `undiscarded` (of
@@ -71,7 +77,7 @@ def fleet(
                 yield pa.RecordBatch.from_pylist(list(store_rows(Path(path))), schema=schema)
 
     rows = files.mapInArrow(read, _DDL)
-    return rows if journal is None else _with_journal(rows, journal)
+    return rows if journal is None else _with_journal(rows, journal, is_whole=is_whole)
 
 
 def store_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -104,10 +110,12 @@ def _contents(store: StoreFile) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _with_journal(rows: DataFrame, journal: DataFrame) -> DataFrame:
+def _with_journal(rows: DataFrame, journal: DataFrame, *, is_whole: bool | None) -> DataFrame:
     ends = only_row(
         journal.agg(sf.min("position").alias("first"), sf.max("position").alias("last"))
     )
+    if is_whole is None:
+        is_whole = ends["first"] in {None, 1}
     keys = ["publisher_id", "sequence"]
     logged = journal.select(
         *keys, sf.col("timestamp").alias("oldest_at"), sf.col("position").alias("oldest_position")
@@ -126,8 +134,8 @@ def _with_journal(rows: DataFrame, journal: DataFrame) -> DataFrame:
         rows.join(known, keys, "left")
         .join(_logged_of_owners(rows, journal), "owner_id", "left")
         .withColumn("backlog", sf.lit(ends["last"]) - sf.col("oldest_position") + 1)
-        .withColumn("is_removed", is_missing & sf.lit((ends["first"] or 1) > 1))
-        .withColumn("problem", _problem(is_complete=(ends["first"] or 1) == 1))
+        .withColumn("is_removed", is_missing & sf.lit(not is_whole))
+        .withColumn("problem", _problem(is_whole=is_whole))
         .select(*rows.columns, "oldest_at", "backlog", "is_removed", "problem")
     )
 
@@ -140,14 +148,14 @@ def _logged_of_owners(rows: DataFrame, journal: DataFrame) -> DataFrame:
     return last.agg(sf.max("sequence").alias("logged"))
 
 
-def _problem(*, is_complete: bool) -> Column:
+def _problem(*, is_whole: bool) -> Column:
     """What a restart would lose; null where nothing.
 
     Args:
-        is_complete: No segment of the journal was removed; else a publisher that is not in it may
+        is_whole: No segment of the journal was removed; else a publisher that is not in it may
             have been in one of those.
     """
-    logged = sf.coalesce("logged", sf.lit(0)) if is_complete else sf.col("logged")
+    logged = sf.coalesce("logged", sf.lit(0)) if is_whole else sf.col("logged")
     forgotten = sf.col("last_persisted") > logged
     lost = sf.concat(
         sf.lit("the store has forgotten messages up to sequence "),

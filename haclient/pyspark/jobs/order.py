@@ -79,7 +79,14 @@ def read_earlier(journal: DataFrame, after: DataFrame) -> Earlier:
     return Earlier(local, last, pc.sum(table["rows"]).as_py() or 0)
 
 
-def audit_order(result: Audit, journal: DataFrame, earlier: Earlier | None, limit: int) -> None:
+def audit_order(
+    result: Audit,
+    journal: DataFrame,
+    earlier: Earlier | None,
+    *,
+    is_whole: bool | None,
+    limit: int,
+) -> None:
     """Find duplicates and order breaks, and note what the journal has of each publisher."""
     rows = journal if earlier is None else earlier.later_rows(journal)
     runs = kernels.runs_of(rows)
@@ -88,7 +95,7 @@ def audit_order(result: Audit, journal: DataFrame, earlier: Earlier | None, limi
         rows = earlier.with_ends(rows)
     publishers = kernels.publishers_of(runs).toArrow()
     result.tables["publishers"] = publishers_table(journal.sparkSession, publishers)
-    result.facts |= journal_facts(publishers)
+    result.facts |= journal_facts(publishers, is_whole=is_whole)
     if earlier is not None:
         result.facts["messages"] -= earlier.messages
         result.facts |= {"messages_before": earlier.messages, "audited_after": earlier.position}
@@ -104,12 +111,20 @@ def publishers_table(spark: SparkSession, publishers: pa.Table) -> DataFrame:
     return spark.createDataFrame(publishers.drop_columns(["intervals"]))
 
 
-def journal_facts(publishers: pa.Table) -> dict[str, Any]:
-    """Figures about a whole journal, from what it has of each publisher."""
+def journal_facts(publishers: pa.Table, *, is_whole: bool | None = None) -> dict[str, Any]:
+    """Figures about a journal, from what it has of each publisher.
+
+    Args:
+        publishers: The result of `kernels.publishers_of`, collected.
+        is_whole: Whether the journal has its beginning. `None` takes the first row for it, which is
+            wrong where a mark comes before: it has a position, and is no row.
+    """
+    first = pc.min(publishers["first_position"]).as_py()
     return {
+        "is_whole": first in {None, 1} if is_whole is None else is_whole,
         "messages": pc.sum(publishers["rows"]).as_py() or 0,
         "publishers": publishers.num_rows,
-        "first_position": pc.min(publishers["first_position"]).as_py(),
+        "first_position": first,
         "last_position": pc.max(publishers["last_position"]).as_py(),
         "suspect_runs": pc.sum(publishers["suspect_runs"]).as_py() or 0,
     }

@@ -51,6 +51,7 @@ def reconcile(  # noqa: PLR0913  # each is a fact of its own
     content: bool = True,
     is_live: bool = False,
     allowed_lag_s: float = ALLOWED_LAG_S,
+    are_whole: tuple[bool | None, bool | None] = (None, None),
     limit: int = 1000,
 ) -> Audit:
     """Compare the journals of two instances that replicate each other.
@@ -70,6 +71,8 @@ def reconcile(  # noqa: PLR0913  # each is a fact of its own
         allowed_lag_s: By how many seconds one instance may log a message later than the other one,
             with the difference of their clocks. It extends what counts as behind, and what may have
             been removed with the oldest segments.
+        are_whole: Whether each journal has its beginning, so that what it lacks was never logged;
+            by default, whether its first row has the position 1, which a refused publish may have.
         limit: How many differences of each kind are named; all are counted.
 
     Raises:
@@ -82,7 +85,10 @@ def reconcile(  # noqa: PLR0913  # each is a fact of its own
         check_columns(name, journal, ("publisher_id", "sequence", "position", *compared))
     result = Audit()
     result.counts = {Kind.MISSING_IN_REPLICA: 0, Kind.REPLICA_ORDER: 0}
-    sides = _Side.of(result, names[0], left), _Side.of(result, names[1], right)
+    sides = (
+        _Side.of(result, names[0], left, is_whole=are_whole[0]),
+        _Side.of(result, names[1], right, is_whole=are_whole[1]),
+    )
     lag_us = round(allowed_lag_s * 1e6)
     differ = kernels.differences(
         _comparable(result, *sides, lag_us=lag_us, is_live=is_live),
@@ -113,10 +119,10 @@ class _Side(NamedTuple):
     ends: pa.Table
 
     @classmethod
-    def of(cls, result: Audit, name: str, rows: DataFrame) -> _Side:
+    def of(cls, result: Audit, name: str, rows: DataFrame, *, is_whole: bool | None) -> _Side:
         """Read what a journal has of each publisher, and add it to the result."""
         ends = kernels.publishers_of(kernels.runs_of(rows)).toArrow()
-        facts = journal_facts(ends)
+        facts = journal_facts(ends, is_whole=is_whole)
         result.facts |= {f"{name}_{fact}": value for fact, value in facts.items()}
         result.tables[f"publishers_of_{name}"] = publishers_table(rows.sparkSession, ends)
         return cls(name, rows, ends)
@@ -126,7 +132,7 @@ def _comparable(
     result: Audit, side: _Side, other: _Side, *, lag_us: int, is_live: bool
 ) -> DataFrame:
     """The rows of one instance that the other one must have; the others are counted."""
-    is_shortened = result.facts[f"{other.name}_first_position"] not in {None, 1}
+    is_shortened = not result.facts[f"{other.name}_is_whole"]
     if not is_shortened and not is_live:
         return side.rows
     for each in (side, other):

@@ -14,6 +14,7 @@ from support.audit_rows import (
     ALICE,
     BOB,
     CAROL,
+    START,
     Message,
     deliveries_of,
     found,
@@ -299,3 +300,22 @@ def test_subscriptions_need_deliveries_and_are_described_once(spark: SparkSessio
             deliveries=deliveries_of(spark, []),
             subscriptions=[Subscription(sub_id="s1")] * 2,
         )
+
+
+@pytest.mark.row("AU2")
+def test_a_journal_that_begins_with_a_mark_is_whole_if_its_reader_knows(
+    spark: SparkSession,
+) -> None:
+    messages = healthy(20)
+    publishes = publishes_of(spark, [*messages, (CAROL, 1, "orders")]).withColumn(
+        "published_at", sf.lit(START)
+    )
+    deliveries = deliveries_of(spark, [(CAROL, 1, "orders"), *messages])
+    logs = {"publishes": publishes, "deliveries": deliveries}
+    subscriptions = [Subscription(sub_id="s1", complete=True)]
+    journal = journal_of(spark, messages, first_position=2)
+    unknown = audit(journal, subscriptions=subscriptions, **logs)
+    assert unknown.facts["not_compared"] == 1
+    known = audit(journal, subscriptions=subscriptions, is_whole=True, **logs)
+    assert found(known) == [(Kind.LOST, f"{CAROL}|1|"), (Kind.NOT_LOGGED, f"{CAROL}|1|")]
+    assert (unknown.facts["is_whole"], known.facts["is_whole"]) == (False, True)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from haclient import HAClient
+from haclient import Client, Command, HAClient
 from haclient.cli.app import run
+from haclient.cli.pyspark.session import is_whole
 from haclient.pyspark.jobs.reconcile import reconcile
 from haclient.pyspark.jobs.verdict import Audit, Kind
+from haclient.pyspark.journal.source import JournalReader, JournalSettings
 from haclient.stores import AuditLog, AuditLogReader, MemoryBookmarkStore, MemoryPublishStore
 from haclient_fake_server.journal.format import Record
 from haclient_fake_server.testing.processes import BrokerProcess
@@ -67,6 +69,25 @@ def traded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with BrokerProcess(data_dir=folder / "east") as broker:
         trio.run(trade, broker.uri, folder)
     return folder
+
+
+async def refused_first(uri: str) -> None:
+    async with Client("gateway") as client:
+        await client.connect(uri)
+        await client.logon()
+        await client.execute_async(Command("publish", topic="/HACLIENT/status", sequence=1))
+        await client.publish("orders", b"{}", sequence=2)
+        await client.flush(timeout=LIMIT_S, ack="persisted")
+
+
+def test_a_journal_whose_first_message_was_refused_has_its_beginning(tmp_path: Path) -> None:
+    with BrokerProcess(data_dir=tmp_path / "east") as broker:
+        trio.run(refused_first, broker.uri)
+    settings = JournalSettings.read({"journalPath": str(tmp_path / "east"), "columns": "position"})
+    reader = JournalReader(settings)
+    rows = [row for part in reader.partitions() for row in reader.read(part)]
+    assert rows[0].column(0).to_pylist() == [2]
+    assert is_whole(str(tmp_path / "east")) is True
 
 
 def with_faults(messages: Messages) -> Messages:

@@ -183,6 +183,16 @@ def test_first_messages_in_the_span_of_a_shortened_journal_are_missing(spark: Sp
     assert found(result) == wanted
 
 
+def test_a_journal_that_begins_with_a_mark_lacks_what_it_has_not_if_it_is_whole(
+    spark: SparkSession,
+) -> None:
+    log = messages(30)
+    whole, later = journal_of(spark, log), journal_of(spark, log[3:], first_position=4)
+    assert not reconcile(whole, later).counts[Kind.MISSING_IN_REPLICA]
+    known = reconcile(whole, later, are_whole=(None, True))
+    assert known.counts[Kind.MISSING_IN_REPLICA] == 3
+
+
 def test_a_publisher_that_cannot_be_compared_is_not_verified(spark: SparkSession) -> None:
     log = [(9, n, "old") for n in range(1, 4)] + messages()
     seconds = each_second(log)
