@@ -544,12 +544,13 @@ def test_a_place_before_the_oldest_segment_is_data_loss_unless_that_is_accepted(
 
 
 def test_a_start_that_the_last_segment_does_not_repeat_is_found_in_earlier_ones(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("haclient_fake_server.journal.segments.MAX_LOG_STARTS", 16)
     writer = write(tmp_path)
     place = opened(tmp_path).place(100)
     writer.close()
-    for start_id in range(100, 120):  # a segment repeats the 16 last ones
+    for start_id in range(100, 120):
         writer = JournalWriter(tmp_path, segment_bytes=SMALL, start_id=start_id)
         writer.topics |= {"orders": 1, "prices": 2}
         for _ in range(20):
