@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -311,11 +312,15 @@ def test_a_journal_that_begins_with_a_mark_is_whole_if_its_reader_knows(
         "published_at", sf.lit(START)
     )
     deliveries = deliveries_of(spark, [(CAROL, 1, "orders"), *messages])
-    logs = {"publishes": publishes, "deliveries": deliveries}
-    subscriptions = [Subscription(sub_id="s1", complete=True)]
-    journal = journal_of(spark, messages, first_position=2)
-    unknown = audit(journal, subscriptions=subscriptions, **logs)
+    run = partial(
+        audit,
+        journal_of(spark, messages, first_position=2),
+        publishes=publishes,
+        deliveries=deliveries,
+        subscriptions=[Subscription(sub_id="s1", complete=True)],
+    )
+    unknown = run()
     assert unknown.facts["not_compared"] == 1
-    known = audit(journal, subscriptions=subscriptions, is_whole=True, **logs)
+    known = run(is_whole=True)
     assert found(known) == [(Kind.LOST, f"{CAROL}|1|"), (Kind.NOT_LOGGED, f"{CAROL}|1|")]
     assert (unknown.facts["is_whole"], known.facts["is_whole"]) == (False, True)
