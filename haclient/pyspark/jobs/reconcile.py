@@ -98,17 +98,26 @@ def reconcile(  # noqa: PLR0913  # each is a fact of its own
     if content:
         result.counts[Kind.CONTENT] = 0
     if differ is not None:
-        for missing, other_name in zip(differ[:2], reversed(names), strict=True):
-            detail = sf.lit(f"missing in {other_name}")
-            result.add(Kind.MISSING_IN_REPLICA, missing, detail, limit=limit)
-        if content:
-            detail = sf.lit(
-                f"{names[0]} and {names[1]} hold different messages under this bookmark"
-            )
-            result.add(Kind.CONTENT, differ.changed, detail, limit=limit)
+        _add_differences(result, differ, names, content=content, limit=limit)
     if any(result.facts[f"{name}_suspect_runs"] for name in names):
         _compare_order(result, (left, right), [each.ends for each in sides], names, limit)
     return result
+
+
+def _add_differences(
+    result: Audit,
+    differ: kernels.Differences,
+    names: tuple[str, str],
+    *,
+    content: bool,
+    limit: int,
+) -> None:
+    for missing, other_name in zip(differ[:2], reversed(names), strict=True):
+        detail = sf.lit(f"missing in {other_name}")
+        result.add(Kind.MISSING_IN_REPLICA, missing, detail, limit=limit)
+    if content:
+        detail = sf.lit(f"{names[0]} and {names[1]} hold different messages under this bookmark")
+        result.add(Kind.CONTENT, differ.changed, detail, limit=limit)
 
 
 class _Side(NamedTuple):
