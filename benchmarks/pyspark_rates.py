@@ -172,6 +172,7 @@ class Rates:
     """
 
     def __init__(self, spark: SparkSession) -> None:
+        # PySpark has no public way to the JVM that it started, whose CPU time is measured.
         self._jvm: int = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # noqa: SLF001
         self.figures: dict[str, Figure] = {}
 

@@ -152,7 +152,7 @@ def test_a_query_with_refused_rows_does_not_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_told", [True, False])
 def test_a_query_goes_on_when_the_user_has_resolved_its_refused_rows(
     tmp_path: Path,
-    is_told: bool,  # noqa: FBT001  # a parameter
+    is_told: bool,  # noqa: FBT001  # pytest passes it by name
 ) -> None:
     options = {**EXACTLY_ONCE, "topic": "t", "lanes": "1", "checkpointLocation": str(tmp_path)}
     bodies = [b'{"id":1}', b'{"no":2}', b'{"id":3}']
