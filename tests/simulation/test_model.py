@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simulation.command import failures_of
 from simulation.history import MessageId
 from simulation.plans import Links, Plan, PublisherPlan, Replication, Step, SubscriberPlan
 from simulation.simulator import simulate
@@ -88,6 +89,23 @@ steps = st.one_of(
 @given(script=st.lists(steps, min_size=5, max_size=40), seed=st.integers(1, 2**32))
 def test_every_message_arrives_and_none_after_its_discard(script: list[Step], seed: int) -> None:
     check(scripted(replace(CLUSTER, seed=seed), *script))
+
+
+LATE_RESTART = scripted(
+    replace(CLUSTER, subscribers=(replace(CLUSTER.subscribers[0], slow_s=0.05),)),
+    step("publish", "p1", after=0.5, count=200),
+    step("kill", "s1", after=10.0),
+)
+"""A slow subscriber starts again when the faults stop, and takes 5 s for what comes again."""
+
+
+def test_all_that_a_late_restart_brings_again_is_discarded_before_the_system_is_at_rest() -> None:
+    check(LATE_RESTART)
+
+
+def test_what_does_not_come_again_after_a_late_restart_is_a_failure() -> None:
+    failures = failures_of(LATE_RESTART, "recovery_point_as_highest_seen")
+    assert any("not all that is undiscarded comes again" in text for text in failures)
 
 
 # -- replicas that put the publishers in another order ---------------------------------------------
