@@ -76,6 +76,7 @@ async def refused_first(uri: str) -> None:
         await client.connect(uri)
         await client.logon()
         await client.execute_async(Command("publish", topic="/HACLIENT/status", sequence=1))
+        await client.flush(timeout=LIMIT_S)  # in one read with the next, it gets no record
         await client.publish("orders", b"{}", sequence=2)
         await client.flush(timeout=LIMIT_S, ack="persisted")
 
