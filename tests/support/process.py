@@ -112,6 +112,11 @@ class Child:
         return self._process.poll() is None
 
     @property
+    def has_output(self) -> bool:
+        """Whether there is output on stdout that was not read yet, or it has ended."""
+        return bool(self._buffer) or bool(select.select([self._out], [], [], 0)[0])
+
+    @property
     def err(self) -> str:
         """What it wrote to stderr so far."""
         size = os.fstat(self._err.fileno()).st_size

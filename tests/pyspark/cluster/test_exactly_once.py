@@ -38,7 +38,7 @@ from support.standalone_cluster import StandaloneCluster, kill_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.timeout(1800)  # some 90 seconds on a quiet machine
+pytestmark = pytest.mark.timeout(1800)  # 200 to 300 seconds
 
 TOPIC = "orders"
 WEAK = "weak"  # of a stream that is at-least-once
@@ -115,23 +115,41 @@ class Broker:
     def uri(self) -> str:
         return self._process.uri
 
-    def wait_for_rows(self, rows: int) -> None:
-        """Return when it has so many rows in its log."""
-        trio.run(self._receive, rows)
+    def wait_for_rows(self, rows: int, driver: Child) -> None:
+        """Return when it has so many rows in its log.
 
-    async def _receive(self, rows: int) -> None:
-        with trio.fail_after(LIMIT_S):
-            async with Client("watcher") as client:
-                await client.connect(self.uri)
-                await client.logon()
-                command = Command("subscribe", topic=TOPIC, bookmark=self._bookmark)
-                async for message in await client.execute(command):
-                    if message.kind == "ack":
-                        continue
-                    self._seen += 1
-                    self._bookmark = message.bookmark
-                    if self._seen >= rows:
-                        return
+        Raises:
+            AssertionError: It takes too long, or the driver has ended a query meanwhile.
+        """
+        trio.run(self._wait_for_rows, rows, driver)
+        if self._seen < rows:
+            said = driver.line() if driver.has_output else "nothing"
+            raise AssertionError(
+                f"the log has {self._seen} of {rows} rows, and the driver has said {said}; the end "
+                f"of what it has on stderr: {driver.err[-5000:]}"
+            )
+
+    async def _wait_for_rows(self, rows: int, driver: Child) -> None:
+        with trio.move_on_after(LIMIT_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._receive, rows, nursery.cancel_scope)
+                while not driver.has_output:  # noqa: ASYNC110 - a process
+                    await trio.sleep(0.5)
+                nursery.cancel_scope.cancel()
+
+    async def _receive(self, rows: int, waits: trio.CancelScope) -> None:
+        async with Client("watcher") as client:
+            await client.connect(self.uri)
+            await client.logon()
+            command = Command("subscribe", topic=TOPIC, bookmark=self._bookmark)
+            async for message in await client.execute(command):
+                if message.kind == "ack":
+                    continue
+                self._seen += 1
+                self._bookmark = message.bookmark
+                if self._seen >= rows:
+                    break
+        waits.cancel()
 
     def stop(self) -> None:
         """End it, so that its journal is complete."""
@@ -296,12 +314,12 @@ def publish_with_faults(world: World) -> Published:
         driver = stack.enter_context(world.driver(world.stream(TOPIC, reads=(3, 7))))
         reads = [driver.line(limit_s=LIMIT_S)]
         for batch, place in ((1, 0), (2, -1)):
-            world.broker.wait_for_rows(in_batch(batch))
+            world.broker.wait_for_rows(in_batch(batch), driver)
             os.kill(world.cluster.executors()[place], signal.SIGKILL)
             gates[batch].close()
         assert driver.line(limit_s=LIMIT_S).startswith("failed ")  # in the commit of batch 3
         reads.append(driver.line(limit_s=LIMIT_S))
-        world.broker.wait_for_rows(in_batch(4))
+        world.broker.wait_for_rows(in_batch(4), driver)
         kill_session(driver.pid)  # its executors may publish the rest of the batch
     weak = world.stream(WEAK, reads=(1, 1), is_exactly_once=False)
     with world.driver(world.stream(TOPIC, reads=(2,)), weak) as driver:
