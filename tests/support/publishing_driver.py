@@ -32,6 +32,7 @@ from typing_extensions import override
 from haclient.pyspark import publish_stream, register
 from haclient.pyspark.amps import AmpsDataSource
 from support.process import QUICK_JVM
+from support.streams import finish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -233,14 +234,13 @@ def publish(spark: SparkSession, job: Job, stream: Stream, reads: int) -> None:
         )
     else:
         writer = rows.writeStream.format("amps").options(uri=job.uri, topic=stream.topic)
-    query = (
+    writer = (
         writer.option("checkpointLocation", stream.checkpoint)
         .option("flushTimeoutMs", PATIENCE_MS)
         .option(MARKERS, job.markers)
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
+    finish(writer.start)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Streams from servers into Parquet, for tests of the data pipeline."""
+"""Streams that are run to their end, for tests of the data pipeline."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 __all__ = ["finish", "run_stream", "written"]
 
 STARTS = 5
-"""The process of a stream's source has ten seconds to start; a busy machine may take more."""
+"""PySpark gives the process of a source, or of a sink's commit, ten seconds to start.
+
+A busy machine may take more.
+"""
 
 
 def finish(start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Run a query to its end, stop it and return it; one whose source was not started is repeated.
+    """Run a query to its end, stop it and return it; one whose process did not start is repeated.
 
     Args:
         start: Starts the query.
@@ -25,7 +28,7 @@ def finish(start: Callable[[], StreamingQuery]) -> StreamingQuery:
         query = start()
         try:
             query.awaitTermination()
-        except PySparkException as error:  # nothing has begun yet
+        except PySparkException as error:
             if "Python worker failed to connect back" not in str(error) or not left:
                 raise
         else:

@@ -124,9 +124,10 @@ class Broker:
         trio.run(self._wait_for_rows, rows, driver)
         if self._seen < rows:
             said = driver.line() if driver.has_output else "nothing"
+            logged = sum(row.topic == TOPIC for row in model_rows(self.journal))
             raise AssertionError(
-                f"the log has {self._seen} of {rows} rows, and the driver has said {said}; the end "
-                f"of what it has on stderr: {driver.err[-5000:]}"
+                f"of {rows} rows {logged} are logged and {self._seen} were received; the driver "
+                f"has said {said}; the end of what it has on stderr: {driver.err[-5000:]}"
             )
 
     async def _wait_for_rows(self, rows: int, driver: Child) -> None:
@@ -367,4 +368,7 @@ def test_the_audit_finds_each_row_where_its_lane_has_to_have_it(
 
 def test_the_count_finds_what_a_stream_that_is_at_least_once_repeats(published: Published) -> None:
     found = count(published.rows[WEAK], FEW_ROWS)
-    assert found == Count(FEW_ROWS, lost=0, repeated=FEW_ROWS, disordered=1)
+    # By the commit that has crashed, and by each query that was started again (`finish`).
+    repeats = found.repeated // FEW_ROWS
+    assert repeats >= 1
+    assert found == Count(FEW_ROWS, lost=0, repeated=repeats * FEW_ROWS, disordered=repeats)
