@@ -232,17 +232,21 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _set_guards(self, end: Offset) -> None:
         """Set the guard at each instance that is up and of which the offset has a place."""
-        common, guard = self._settings.common, self._settings.guard
-        for uri in common.read.uris:
-            try:
-                async with connected((uri,), f"{common.read.name}-driver") as client:
-                    log = await log_info(client)
-                    place = end.places.get(log.instance)
-                    if place is not None and log.has(place):
-                        await set_guard(client, guard, place.position)
-            except HAClientError as error:
-                # An older guard keeps more, which does no harm. The other servers need theirs.
-                _log.warning("amps: the guard %r is not renewed at a server: %s", guard, error)
+        async with trio.open_nursery() as nursery:  # the next batch waits for the slowest server
+            for uri in self._settings.common.read.uris:
+                nursery.start_soon(self._set_guard, uri, end)
+
+    async def _set_guard(self, uri: str, end: Offset) -> None:
+        name, guard = self._settings.common.read.name, self._settings.guard
+        try:
+            async with connected((uri,), f"{name}-driver") as client:
+                log = await log_info(client)
+                place = end.places.get(log.instance)
+                if place is not None and log.has(place):
+                    await set_guard(client, guard, place.position)
+        except HAClientError as error:
+            # An older guard keeps more, which does no harm.
+            _log.warning("amps: the guard %r is not renewed at a server: %s", guard, error)
 
     async def _begin(self, client: Client, start: Offset) -> int | None:
         """After which position of this server's log the next messages are."""

@@ -19,7 +19,7 @@ from haclient.errors import HAClientError, UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import DataLoss
-from haclient.pyspark.server.log_server import ask, connected
+from haclient.pyspark.server.log_server import CONNECT_TIMEOUT_S, ask, connected
 from haclient.pyspark.server.range_reader import LogRange
 from haclient.pyspark.server.source import LogReader, read_batch
 from haclient.pyspark.server.stream import LogStreamReader, read_stream
@@ -353,6 +353,30 @@ def test_a_server_that_is_down_keeps_no_other_one_from_its_guard() -> None:
         source.commit(offset)
         answer = trio.run(guards_of, west.uri)
     assert [(guard["name"], guard["after"]) for guard in answer["guards"]] == [("reports", 40)]
+
+
+def test_guards_are_set_at_all_servers_at_the_same_time(broker: BrokerThread) -> None:
+    publish(broker.uri, "orders", ROWS)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as first,
+        socket.create_server(("127.0.0.1", 0)) as second,
+    ):
+        # The first one is silent until the second one is asked, at most until it is given up.
+        second.settimeout(CONNECT_TIMEOUT_S / 2)
+        asked = threading.Event()
+
+        def serve() -> None:
+            with first.accept()[0], suppress(TimeoutError), second.accept()[0]:
+                asked.set()
+
+        silent = [f"tcp://127.0.0.1:{each.getsockname()[1]}/amps/json" for each in (first, second)]
+        start = stream(broker, offsetMode="vector").initialOffset()
+        given = {"uri": ",".join([*silent, broker.uri]), "topic": "orders", "guard": "reports"}
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        LogStreamReader(read_stream(OptionReader("amps", given))).commit(start)
+        thread.join()
+    assert asked.is_set()
 
 
 async def starts_in_logon_ack(uri: str) -> list[str]:
