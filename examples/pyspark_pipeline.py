@@ -210,6 +210,8 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, help="keep everything there")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
     arguments = parser.parse_args()
+    if arguments.directory and arguments.directory.exists():
+        parser.error(f"--directory: {arguments.directory} exists: give a new one")
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.directory or Path(temporary, "pipeline")
         folder.mkdir(parents=True)

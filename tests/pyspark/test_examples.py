@@ -45,3 +45,17 @@ def test_the_verdict_of_the_example_is_bad_where_something_is_wrong(
 ) -> None:
     verdict = runpy.run_path(str(SCRIPT))["Verdict"](2, 2, differing, violations)
     assert verdict.is_good is is_good
+
+
+def test_the_example_refuses_a_directory_that_exists_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pyspark_pipeline.py", "--directory", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(SCRIPT))["main"]()
+    assert ended.value.code == 2
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith(f"error: --directory: {tmp_path} exists: give a new one")
+    )
