@@ -3,8 +3,8 @@
 A data source in Python runs in three kinds of processes: the program that created the session (the
 driver), planning workers on the driver's machine, and workers on the executors. PySpark starts the
 workers with the interpreter that `PYSPARK_PYTHON` names, else with the first `python3` on the
-`PATH`, and does not check that pyarrow is installed there. Without it, a worker ends without a
-word ("Python worker exited unexpectedly"). So everything is checked before the first query:
+`PATH`, and does not check that pyarrow is installed there. Without it, a worker exits without a
+reason ("Python worker exited unexpectedly"). So everything is checked before the first query:
 
 * `check_installation` needs no session: versions of pyspark and pyarrow, and Java.
 * `register` checks the workers of a session as well. If they run on this machine and nobody has
@@ -67,7 +67,7 @@ def register(spark: SparkSession, *, probe_workers: bool | None = None) -> None:
     task whether they have what the data sources need.
 
     Args:
-        spark: A session, classic or of Spark Connect.
+        spark: A session, classic or of Apache Spark Connect.
         probe_workers: Whether to run that job; `None` runs it where it can tell something new.
 
     Raises:
@@ -203,7 +203,7 @@ def check_worker(found: Mapping[str, str], *, is_shipped: bool) -> None:
 
 
 def job_errors() -> tuple[type[Exception], ...]:
-    """What a job that fails raises. Spark Connect does without py4j."""
+    """The exceptions of a failed job; Apache Spark Connect has no py4j."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
 
     try:
@@ -241,7 +241,9 @@ def _worker_report() -> Callable[[object], str]:
 
 def _choose_interpreter(spark: SparkSession) -> bool:
     """Give workers on this machine our interpreter; whether they run with it now."""
-    context = getattr(spark, "_sc", None)  # absent in Spark Connect, where the server has chosen
+    context = getattr(
+        spark, "_sc", None
+    )  # absent in Apache Spark Connect, where the server has chosen
     if context is None or not str(context.master).startswith("local"):
         return False
     if not os.environ.get(_PYTHON_VARIABLE):

@@ -1,7 +1,7 @@
 """`haclient pyspark`: export, replay, state of the world, audit, comparison and fleet report.
 
-A verdict that is bad is exit code 4: the job has run, and what it has found is wrong. Every other
-failure has the code that it has in the other commands.
+Exit code 4 is a bad verdict: the job has run and found faults. Other failures have the same exit
+codes as in the other commands.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 _LINES_AT_A_TIME = 1000  # one write for so many
 _SHOWN = 20  # violations that are printed; the report has more
-_FACTS = "topic,publisher_id,sequence,position,timestamp,command"  # for jobs without payloads
+_HEADER_COLUMNS = (
+    "topic,publisher_id,sequence,position,timestamp,command"  # for jobs without payloads
+)
 
 journal_argument = click.argument("journal", metavar="JOURNAL")
 limit_option = click.option(
@@ -214,9 +216,9 @@ def _in_one_line(row: Row) -> Row:
     "--at",
     metavar="TIME",
     callback=parse_moment,
-    help="The moment. Default: the end of the journal.",
+    help="The moment, exclusive. Default: the end of the journal.",
 )
-@click.option("--position", type=click.IntRange(min=1), help="The last position that counts.")
+@click.option("--position", type=click.IntRange(min=1), help="The last position to include.")
 @click.option("--output", metavar="DIRECTORY", help="Write Parquet there. Default: print.")
 @master_option
 @json_option
@@ -311,7 +313,7 @@ def audit(request: _Audited) -> int:
         if earlier is not None:  # then only the newest segments are read
             spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
         journal = read_journal(
-            spark, request.journal, columns=_FACTS, has_pushdown=earlier is not None
+            spark, request.journal, columns=_HEADER_COLUMNS, has_pushdown=earlier is not None
         )
         rows = _chosen(journal, request)
         sent, received = request.publisher_logs, request.subscriber_logs
@@ -369,12 +371,14 @@ def _check_audit(request: _Audited) -> Path | None:
 @pyspark_commands.command()
 @click.argument("left", metavar="LEFT")
 @click.argument("right", metavar="RIGHT")
-@click.option("--live", is_flag=True, help="They are at work: count the newest ones as behind.")
+@click.option(
+    "--live", is_flag=True, help="The brokers are running: count the newest messages as behind."
+)
 @click.option(
     "--allowed-lag",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="How much later one may log a message than the other. Default: 10.",
+    help="How much later one instance may log a message than the other. Default: 10.",
 )
 @click.option("--no-content", is_flag=True, help="Do not compare payloads.")
 @limit_option
@@ -393,7 +397,7 @@ def reconcile(request: _Reconciled) -> int:
         from haclient.pyspark.jobs.reconcile import reconcile as compare
 
         lag_s = ALLOWED_LAG_S if request.allowed_lag is None else request.allowed_lag
-        columns = _FACTS if request.no_content else ""
+        columns = _HEADER_COLUMNS if request.no_content else ""
         left_whole, right_whole = is_whole(request.left), is_whole(request.right)
         result = compare(
             read_journal(spark, request.left, columns=columns),
@@ -412,7 +416,7 @@ def reconcile(request: _Reconciled) -> int:
 
 @pyspark_commands.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--journal", metavar="JOURNAL", help="Say how old and how far behind each one is.")
+@click.option("--journal", metavar="JOURNAL", help="Report how old and how far behind each one is.")
 @master_option
 @json_option
 @with_request(_Fleet)
@@ -426,7 +430,7 @@ def fleet(request: _Fleet) -> int:
         from haclient.pyspark.jobs.fleet import fleet as report
 
         path = request.journal
-        journal = None if path is None else read_journal(spark, path, columns=_FACTS)
+        journal = None if path is None else read_journal(spark, path, columns=_HEADER_COLUMNS)
         whole = None if path is None else is_whole(path)
         rows = report(spark, request.files, journal=journal, is_whole=whole)
         worst = ExitCode.OK

@@ -1,4 +1,4 @@
-"""Small files beside the checkpoint of a query: what it must not change, what was refused.
+"""Small files in a query's checkpoint: settings that must not change, and refused rows.
 
 PySpark does not read them; they live and are rolled back with the checkpoint. They are read and
 written through `pyarrow.fs`, on the driver and in tasks: a checkpoint is a local path, or the URI

@@ -18,7 +18,7 @@ Three checks make a mistake loud, since what the server drops it drops without a
 * `check_count` and `check_resume`: the server has more rows of this batch than the batch has, or
   its last message has another digest. A message carries in its correlation id the chained digest of
   all rows of the lane's batch up to its own: one message tells whether all before it are the same.
-* `Guard`: a file beside the checkpoint keeps what must not change between restarts.
+* `Guard`: a file in the checkpoint records what must not change between restarts.
 
 Everything here is pure: tables, numbers and text.
 """
@@ -294,7 +294,7 @@ class Guard:
     guarantee: str = "exactly-once"
 
     def to_json(self) -> bytes:
-        """The content of the file beside the checkpoint."""
+        """The content of the file in the checkpoint."""
         return json.dumps({"version": 1, **asdict(self)}, indent=1).encode()
 
     def check(self, content: bytes, path: str) -> None:

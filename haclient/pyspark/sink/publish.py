@@ -46,14 +46,14 @@ def publish_stream(  # noqa: PLR0913  # what makes a row's place, and where it g
     staging_location: str | None = None,
     **options: str | int | bool,
 ) -> DataStreamWriter:
-    """Publish a stream exactly once: a writer to which a checkpoint and a trigger are added.
+    """Configure a writer that publishes a stream exactly once.
 
     Args:
         df: A streaming DataFrame with `data`, and the columns that are named here.
         uri: Servers, with commas between them, best first.
         key: Columns whose value decides the lane of a row: rows of one key keep their order.
-        lanes: How many rows are published at the same time; it cannot change later, unless batches
-            are staged.
+        lanes: The number of publishers that work in parallel; it cannot change later, unless
+            batches are staged.
         order_by: Columns that order the rows of one batch in a lane.
         topic: The topic of all rows; `None` takes the column `topic`.
         guarantee: `exactly-once` for a query that computes the same rows again when a batch is
@@ -67,7 +67,7 @@ def publish_stream(  # noqa: PLR0913  # what makes a row's place, and where it g
         The writer; `.option("checkpointLocation", ...)` and `.start()` come next.
 
     Raises:
-        UsageError: It is no stream, a column is missing, or an option is wrong.
+        UsageError: `df` is no stream, a column is missing, or an option is wrong.
     """
     if not df.isStreaming:
         raise UsageError("publish_stream takes a streaming DataFrame: use publish_frame for others")
@@ -91,13 +91,13 @@ def publish_frame(  # noqa: PLR0913  # what makes a row's place, and where it go
     job_id: str = "",
     **options: str | int | bool,
 ) -> DataFrameWriter:
-    """Publish a DataFrame, each row once however often a task is repeated.
+    """Configure a writer that publishes each row of a DataFrame once, also if tasks are retried.
 
     Args:
         df: A DataFrame with `data`, and the columns that are named here.
         uri: Servers, with commas between them, best first.
         key: Columns whose value decides the lane of a row.
-        lanes: How many rows are published at the same time.
+        lanes: The number of publishers that work in parallel.
         order_by: Columns that order the rows in a lane.
         topic: The topic of all rows; `None` takes the column `topic`.
         job_id: Names this job: run again under the same one, with the same rows, it publishes what
@@ -108,7 +108,7 @@ def publish_frame(  # noqa: PLR0913  # what makes a row's place, and where it go
         The writer; `.save()` comes next.
 
     Raises:
-        UsageError: It is a stream, a column is missing, or an option is wrong.
+        UsageError: `df` is a stream, a column is missing, or an option is wrong.
     """
     if df.isStreaming:
         raise UsageError("publish_frame takes a DataFrame that is no stream: use publish_stream")
