@@ -37,7 +37,7 @@ from typing_extensions import override
 
 from benchmarks.machine import describe
 from haclient import EPOCH, Client
-from haclient.pyspark import audit, publish_frame, register
+from haclient.pyspark import audit, export, publish_frame, reconcile, register, sow_as_of
 from haclient.pyspark.journal.source import JournalReader, JournalSettings
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 from haclient_fake_server.testing.processes import BrokerProcess
@@ -228,6 +228,10 @@ def _touch(rows: DataFrame) -> int:
     return int(found.n)
 
 
+def _write_nowhere(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
 async def _receive(uri: str, count: int) -> None:
     async with Client("plain") as client:
         await client.connect(uri)
@@ -287,6 +291,9 @@ def _queries(
     files().write.mode("overwrite").option("compression", "zstd").parquet(exported)
     parquet = spark.read.parquet(exported)
     chosen = parquet.select(*AUDITED)
+    # The topic has no SOW, and so no keys: a thousand messages are of the same one.
+    keyed = parquet.withColumn("sow_key", (sf.col("position") % (rows // 1000)).cast("STRING"))
+    dated = str(scratch / f"dated-{rows}")
     return {
         "constant source": lambda: _touch(constant.load()),
         "journal source": lambda: _touch(files()),
@@ -298,6 +305,10 @@ def _queries(
         "nothing, from Parquet": lambda: chosen.mapInArrow(_only_count, "n BIGINT").collect(),
         "audit, from Parquet": lambda: audit(parquet),
         "audit, from the journal": lambda: audit(files(columns=",".join(("topic", *AUDITED)))),
+        "all columns, from Parquet": lambda: _touch(parquet),
+        "reconcile, from Parquet": lambda: reconcile(parquet, parquet),
+        "sow_as_of, from Parquet": lambda: _write_nowhere(sow_as_of(keyed)),
+        "export, from the journal": lambda: export(files(), dated, mode="overwrite"),
         "plain client": lambda: trio.run(_receive, uri, rows),
         "network source": lambda: _touch(server.load()),
         "network source, 2 parts": lambda: _touch(server.option("minPartitions", "2").load()),
