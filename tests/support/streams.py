@@ -9,13 +9,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["finish", "run_stream", "written"]
+__all__ = ["STARTS", "TOO_LATE", "finish", "run_stream", "written"]
 
 STARTS = 5
 """PySpark gives the process of a source, or of a sink's commit, ten seconds to start.
 
-A busy machine may take more.
+A busy machine may take more, and then the query is started again, so often at most.
 """
+
+TOO_LATE = "Python worker failed to connect back"
+"""What PySpark says then."""
 
 
 def finish(start: Callable[[], StreamingQuery]) -> StreamingQuery:
@@ -29,7 +32,7 @@ def finish(start: Callable[[], StreamingQuery]) -> StreamingQuery:
         try:
             query.awaitTermination()
         except PySparkException as error:
-            if "Python worker failed to connect back" not in str(error) or not left:
+            if TOO_LATE not in str(error) or not left:
                 raise
         else:
             return query
