@@ -153,7 +153,7 @@ class LogReader(DataSourceReader):
         return await plan_parts(client, common, start=start, until=found.position, covered=covered)
 
     async def _count(self, client: Client) -> Counted:
-        """Count the range; its bookmark may have been removed."""
+        """Count the range; the bookmark of its start or end may not be in the log."""
         common = self._settings.common
         count_from = partial(
             count,
@@ -165,10 +165,17 @@ class LogReader(DataSourceReader):
         try:
             return await count_from(bookmark=f"({common.begin}:{self._settings.end}")
         except DataLoss as error:
+            try:
+                rest = await count_from(bookmark=f"({WORDS[EARLIEST]}:{self._settings.end}")
+            except DataLoss as no_end:  # so it is not the start, and failOnDataLoss is no help
+                end = self._settings.end[:-1]
+                raise DataLoss(
+                    f"amps: endingBookmark {end} is not in the log: end elsewhere"
+                ) from no_end
             if common.read.fails_on_loss:
                 raise
             _log.warning("%s: reading begins at the oldest message", error)
-            return await count_from(bookmark=f"({WORDS[EARLIEST]}:{self._settings.end}")
+            return rest
 
 
 class FilteringLogReader(LogReader):

@@ -166,6 +166,16 @@ def test_a_bookmark_that_is_not_in_the_log_is_data_loss(broker: BrokerThread) ->
     assert read(accepting) == [ROWS]
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_an_end_that_is_not_in_the_log_is_named_as_the_end(
+    broker: BrokerThread, fails: str
+) -> None:
+    source = reader(broker, topic="orders", endingBookmark="5|5|", failOnDataLoss=fails)
+    with pytest.raises(DataLoss) as failed:
+        source.partitions()
+    assert str(failed.value) == "amps: endingBookmark 5|5| is not in the log: end elsewhere"
+
+
 @pytest.mark.row("SB9")
 def test_a_log_that_was_replaced_after_planning_is_data_loss() -> None:
     with broker_thread(BrokerConfig(name="east")) as broker:  # in memory: each start is another log
