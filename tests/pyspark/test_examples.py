@@ -6,6 +6,7 @@ import json
 import runpy
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,10 @@ SCRIPT = Path(__file__).parents[2] / "examples/pyspark_pipeline.py"
 COUNT = 500
 
 
-@pytest.mark.row("AU1", "AU2")
-def test_the_pipeline_brings_every_row_back_once_and_audits_it(tmp_path: Path) -> None:
-    for start in range(STARTS):
-        folder = tmp_path / f"kept-{start}"
+def run_example(parent: Path) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """Run it in a new directory; started again if PySpark gave up a process."""
+    for start in count():
+        folder = parent / f"kept-{start}"
         words = ["--messages", str(COUNT), "--json", "--directory", str(folder)]
         done = subprocess.run(
             [sys.executable, str(SCRIPT), *words],
@@ -29,8 +30,14 @@ def test_the_pipeline_brings_every_row_back_once_and_audits_it(tmp_path: Path) -
             env=python_environment(QUICK_JAVA),
             check=False,
         )
-        if TOO_LATE not in done.stderr:
-            break
+        if TOO_LATE not in done.stderr or start + 1 == STARTS:
+            return done, folder
+    raise AssertionError("unreachable")
+
+
+@pytest.mark.row("AU1", "AU2")
+def test_the_pipeline_brings_every_row_back_once_and_audits_it(tmp_path: Path) -> None:
+    done, folder = run_example(tmp_path)
     assert done.returncode == 0, done.stderr
     verdict = json.loads(done.stdout)
     assert (verdict["orders"], verdict["copies"], verdict["differing"]) == (COUNT, COUNT, 0)
