@@ -241,9 +241,8 @@ def _worker_report() -> Callable[[object], str]:
 
 def _choose_interpreter(spark: SparkSession) -> bool:
     """Give workers on this machine our interpreter; whether they run with it now."""
-    context = getattr(
-        spark, "_sc", None
-    )  # absent in Apache Spark Connect, where the server has chosen
+    # It is absent in Apache Spark Connect, where the server has chosen.
+    context = getattr(spark, "_sc", None)
     if context is None or not str(context.master).startswith("local"):
         return False
     if not os.environ.get(_PYTHON_VARIABLE):

@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 
 _LINES_AT_A_TIME = 1000  # one write for so many
 _SHOWN = 20  # violations that are printed; the report has more
-_HEADER_COLUMNS = (
-    "topic,publisher_id,sequence,position,timestamp,command"  # for jobs without payloads
-)
+# For jobs without payloads.
+_HEADER_COLUMNS = "topic,publisher_id,sequence,position,timestamp,command"
 
 journal_argument = click.argument("journal", metavar="JOURNAL")
 limit_option = click.option(
