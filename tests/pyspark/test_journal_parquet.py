@@ -25,6 +25,7 @@ from haclient_fake_server.journal.format import (
     Record,
     RecordCommand,
     encode_record,
+    encode_removals,
     manifest_name,
     segment_name,
 )
@@ -76,7 +77,9 @@ def write_journal(directory: Path, *, segment_bytes: int = 2**20, rounds: int = 
             position += 1
             moved = record._replace(position=position)
             data = (definitions if position == 1 else b"") + encode_record(moved)
-            count = 3 if position == 1 else 1
+            # Removals from queues are not among the rows.
+            data += encode_removals(b"work", b"json", [(7, 10, 1)], now_us=record.timestamp_us)
+            count = 4 if position == 1 else 2
             journal.append(
                 Block(
                     data,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from haclient_fake_server.journal.format import (
     Record,
     RecordCommand,
     encode_record,
+    encode_removals,
     read_blocks,
     read_records,
     segment_name,
@@ -123,6 +124,12 @@ class JournalWriter:
                 tuple(definitions),
             )
         )
+
+    def remove_from_queue(self, entries: Sequence[tuple[int, int, int]]) -> None:
+        """Append a block of nothing but removals: publisher id, sequence and reason of each."""
+        position, now_us = self.files.next_position, self.now_us
+        data = encode_removals(b"work", b"json", entries, now_us=now_us)
+        self.files.append(Block(data, 1, position, position, now_us, now_us))
 
     def seal(self) -> None:
         """Seal all segments that are full."""

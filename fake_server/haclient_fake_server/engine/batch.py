@@ -5,6 +5,7 @@ Only two counters are kept between batches: the next position and the next topic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Block
@@ -12,12 +13,14 @@ from haclient_fake_server.engine.patterns import to_bytes
 from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.journal.format import (
+    MAX_QUEUE_ENTRIES,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     Record,
     RecordCommand,
     RecordFlag,
     encode_record,
+    encode_removals,
     read_records,
 )
 
@@ -110,6 +113,23 @@ class BatchBuilder:
         if not publisher.batch_low:
             self._touch(publisher, sequence)
         publisher.noted = sequence
+
+    def remove_from_queue(
+        self, name: str, message_type: str, entries: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Add removals from a queue; they follow all that was added before.
+
+        Args:
+            name: The queue.
+            message_type: Its message type.
+            entries: Publisher id, sequence and `RemovalReason` of each message.
+        """
+        for start in range(0, len(entries), MAX_QUEUE_ENTRIES):
+            some = entries[start : start + MAX_QUEUE_ENTRIES]
+            self._parts.append(
+                encode_removals(to_bytes(name), to_bytes(message_type), some, now_us=self.now_us)
+            )
+            self._records += 1
 
     @property
     def messages_end(self) -> int:

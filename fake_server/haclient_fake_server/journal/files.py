@@ -10,6 +10,9 @@ is appended, because after a failed sync the kernel treats the unwritten pages a
 `haclient_stores.disk.durable_file`). For the same reason nothing is appended, synced or sealed
 after such an error: the next start repairs it.
 
+A live segment of an older format version is sealed when the journal is opened, and the start goes
+into a new one. A crash in between leaves two segments that are not sealed, as after any other roll.
+
 `append` and all that reads belong to the event loop's thread. `sync` and `seal` may run in others;
 they touch only shared state: `_unsealed`, `_durable` and a lock.
 
@@ -34,13 +37,14 @@ from typing import Final
 
 from typing_extensions import override
 
-from haclient_fake_server.engine.journal import Block, BlockIndex, JournalReader
+from haclient_fake_server.engine.journal import Block, BlockIndex, Cursor, JournalReader
 from haclient_fake_server.engine.replication.durability import (
     DestinationProgress,
     ReplicationProgress,
 )
 from haclient_fake_server.journal.format import (
     BLOCK_HEADER_BYTES,
+    FORMAT_VERSION,
     NOT_DURABLE,
     Durable,
     LogStart,
@@ -123,6 +127,7 @@ class JournalFiles(JournalReader):
             self._segments, self._prologue = recover_segments(directory, disk)
             self._bring_to_disk()
             self._append_start(start_id)
+            self._last_block_start = Cursor(self._live.number, self._live.end)
         except BaseException:  # nobody can close a journal that was never opened
             self._close_files()
             raise
@@ -144,6 +149,7 @@ class JournalFiles(JournalReader):
         )
         live = self._live
         size = BLOCK_HEADER_BYTES + len(block.records)
+        self._last_block_start = Cursor(live.number, live.end + BLOCK_HEADER_BYTES)
         self._prologue.take(block)
         live.add(block, live.end, live.end + size)
         self._dirty = True
@@ -332,7 +338,12 @@ class JournalFiles(JournalReader):
                 file = DurableFile(self._file(segment), rewrite_before_fsync=True)
                 file.rewrite((0, segment.end))
         self._unsynced_names = True
-        if self._unsealed and self._unsealed[-1].number == max(self._segments):
+        last_number = max(self._segments, default=0)
+        if (
+            self._unsealed
+            and self._unsealed[-1].number == last_number
+            and self._unsealed[-1].version == FORMAT_VERSION  # else it is sealed below
+        ):
             self._live = self._unsealed.pop()
         else:
             numbers = [*self._segments]
@@ -395,6 +406,20 @@ class JournalFiles(JournalReader):
     @override
     def durable_position(self) -> int:
         return self._durable_position
+
+    @property
+    @override
+    def last_block_start(self) -> Cursor:
+        return self._last_block_start
+
+    @override
+    def has_segment(self, number: int) -> bool:
+        segment = self._segments.get(number)
+        if segment is None:
+            return False
+        # An operator may remove the oldest files beside a running broker; one that is open stays
+        # readable.
+        return segment.file is not None or self._disk.exists(self._directory / segment_name(number))
 
     @override
     def summary(self) -> bytes:

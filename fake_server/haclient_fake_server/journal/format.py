@@ -13,19 +13,22 @@ The rules that a reader may rely on:
 
 * Positions of messages, deletes and marks rise by one, from 1, through all segments; a record
   without a position of its own (a topic's definition, the start of a broker, a mark that a prologue
-  repeats) carries 0.
+  repeats, a removal from a queue) carries 0.
 * The first block of a segment, its prologue, repeats all topic definitions and publisher marks
   known so far and the most recent starts, so that each segment reads alone and the oldest ones can
   be removed.
 * Times never fall from one record to the next; sequences of one publisher never fall.
+* A removal from a queue comes after the message that it names, maybe in the same block.
 * A block carries its place, segment number and offset, and follows the block before it in the file
   and in positions. What is not whole, or not in its place, is not part of the log.
 * A block also says how far the log was known to be on the disk when the block was written. That
   tells damage from what a loss of power may take: see `Durable`.
 
 This module holds pure functions over bytes and imports nothing of the project. A new layout gets a
-new `FORMAT_VERSION`, and a segment is of one version from its first byte to its last. Where the
-header of a segment, or a manifest, has a newer one, `NewerVersionError` is raised.
+new `FORMAT_VERSION`, and a segment is of one version from its first byte to its last: a broker that
+finds a live segment of an older version seals it and begins another one. Version 2 added
+`RecordCommand.QUEUE_REMOVE`; all else is as in version 1. Readers read both. Where the header of a
+segment, or a manifest, has a newer version, `NewerVersionError` is raised.
 """
 
 from __future__ import annotations
@@ -35,16 +38,19 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple, cast
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""The version that is written; those from 1 on are read."""
 
 RECORD_HEADER: Final = struct.Struct("<IHBBQQQqIHH")
 """length, flags, command, expiration length, position, publisher id, sequence, time in
 microseconds, topic id, key length, correlation id length."""
 RECORD_HEADER_BYTES: Final = 48
+RECORD_LENGTH: Final = struct.Struct("<I")
+"""The length alone, at the beginning of a record."""
 
 BLOCK_MAGIC: Final = b"HAJB"
 BLOCK_HEADER: Final = struct.Struct("<4sHHIIIQQIIQI")
@@ -69,6 +75,13 @@ TIMESTAMP_AT: Final = 32
 """Where the time is in a record header."""
 
 EXPIRATION: Final = struct.Struct("<I")
+
+QUEUE_ENTRY: Final = struct.Struct("<QQB")
+"""One removal in the payload of a `QUEUE_REMOVE`: publisher id, sequence, reason."""
+
+MAX_QUEUE_ENTRIES: Final = 10_000
+"""Removals of one record: a reader handles some 170 kB at a time at most."""
+
 _CRC: Final = struct.Struct("<I")
 _CRC_AT: Final = BLOCK_HEADER_BYTES - _CRC.size
 _NAME: Final = re.compile(r"journal\.(\d{8,})")
@@ -87,6 +100,25 @@ class RecordCommand(enum.IntEnum):
     """The highest sequence seen of a publisher, where no message carries it."""
     START = 4
     """A broker has opened the log: see `LogStart`. No position."""
+    QUEUE_REMOVE = 5
+    """Messages have left a queue: see `Removals`. No position."""
+
+
+class RemovalReason(enum.IntEnum):
+    """Why a message has left a queue; a reader keeps numbers that it does not know."""
+
+    ACKNOWLEDGED = 1
+    """A consumer has acknowledged it."""
+    DELIVERED = 2
+    """It was sent, which is enough for at-most-once delivery and for barrier messages."""
+    TIME_LIMIT = 3
+    """Its expiration has passed."""
+    FORCED_EXPIRE = 4
+    """A consumer has expired it."""
+    MAX_CANCELS = 5
+    """It was cancelled too often."""
+    MAX_DELIVERIES = 6
+    """It was delivered too often."""
 
 
 class RecordFlag(enum.IntFlag):
@@ -153,8 +185,39 @@ class LogStart(NamedTuple):
     boot_id: bytes = bytes(16)
 
 
+class Removal(NamedTuple):
+    """A message that has left a queue.
+
+    Attributes:
+        publisher_id: The first half of its bookmark.
+        sequence: The second half.
+        reason: A `RemovalReason`, or the number of one that a later version has added.
+    """
+
+    publisher_id: int
+    sequence: int
+    reason: int
+
+
+class Removals(NamedTuple):
+    """The content of a record of command `QUEUE_REMOVE`.
+
+    Attributes:
+        queue: The name of the queue, as bytes of the log.
+        message_type: Its message type, as bytes of the log.
+        entries: What has left it.
+    """
+
+    queue: bytes
+    message_type: bytes
+    entries: list[Removal]
+
+
 class Record(NamedTuple):
-    """One record, taken apart. `position` is 0 for definitions, starts and repeated marks."""
+    """One record, taken apart.
+
+    `position` is 0 for definitions, starts, repeated marks and removals from queues.
+    """
 
     position: int
     publisher_id: int
@@ -209,16 +272,18 @@ class SegmentHeader:
         first_position: Position of the first data record, whether or not one was written yet.
         created_us: When the segment was begun.
         instance_id: The broker instance: the CRC-64 of its name.
+        version: The format version of the whole segment.
     """
 
     number: int
     first_position: int
     created_us: int
     instance_id: int
+    version: int = FORMAT_VERSION
 
     def encode(self) -> bytes:
         """The 64 bytes."""
-        start = (SEGMENT_MAGIC, FORMAT_VERSION, SEGMENT_HEADER_BYTES, 0)
+        start = (SEGMENT_MAGIC, self.version, SEGMENT_HEADER_BYTES, 0)
         fields = (self.number, self.first_position, self.created_us, self.instance_id)
         packed = _SEGMENT_HEADER.pack(*start, *fields, bytes(12), 0)
         return packed[: -_CRC.size] + _CRC.pack(zlib.crc32(packed[: -_CRC.size]))
@@ -241,7 +306,7 @@ class SegmentHeader:
             raise NewerVersionError(8, _newer("journal", fields[1]))
         if zlib.crc32(head[: -_CRC.size]) != fields[9]:
             raise JournalFormatError(0, "the checksum of the segment header is wrong")
-        return cls(fields[4], fields[5], fields[6], fields[7])
+        return cls(fields[4], fields[5], fields[6], fields[7], fields[1])
 
 
 def segment_name(number: int) -> str:
@@ -341,6 +406,47 @@ def read_start(record: Record) -> LogStart:
     return LogStart(record.publisher_id, record.sequence, record.payload)
 
 
+def encode_removals(
+    queue: bytes, message_type: bytes, entries: Sequence[tuple[int, int, int]], *, now_us: int
+) -> bytes:
+    """The record of some removals from a queue.
+
+    Args:
+        queue: The name of the queue.
+        message_type: Its message type.
+        entries: Publisher id, sequence and reason of each message, at most `MAX_QUEUE_ENTRIES`.
+        now_us: Time of the record, in microseconds since 1970.
+    """
+    pack = QUEUE_ENTRY.pack
+    return encode_record(
+        Record(
+            0,
+            0,
+            0,
+            now_us,
+            0,
+            RecordCommand.QUEUE_REMOVE,
+            key=queue,
+            correlation_id=message_type,
+            payload=b"".join([pack(*entry) for entry in entries]),
+        )
+    )
+
+
+def read_removals(record: Record) -> Removals:
+    """Decode a record of command `QUEUE_REMOVE`.
+
+    Raises:
+        JournalFormatError: The payload is no list of entries.
+    """
+    size, length = QUEUE_ENTRY.size, len(record.payload)
+    if length % size:
+        what = f"removals from a queue are entries of {size} bytes, found {length} bytes"
+        raise JournalFormatError(0, what)
+    entries = [Removal(*fields) for fields in QUEUE_ENTRY.iter_unpack(record.payload)]
+    return Removals(record.key, record.correlation_id, entries)
+
+
 def read_block_header(
     data: bytes | memoryview, offset: int, *, segment: int, base: int = 0
 ) -> BlockHeader | None:
@@ -362,7 +468,7 @@ def read_block_header(
         raise JournalFormatError(offset, "a block header is cut short")
     magic, version, _, *fields, own = BLOCK_HEADER.unpack(head)
     count, length, checksum, position, at, number, *durable = fields
-    if (magic, version) != (BLOCK_MAGIC, FORMAT_VERSION):
+    if magic != BLOCK_MAGIC or not 1 <= version <= FORMAT_VERSION:
         raise JournalFormatError(offset, "no block starts here")
     if zlib.crc32(head[:_CRC_AT]) != own:
         raise JournalFormatError(offset, "the checksum of a block header is wrong")

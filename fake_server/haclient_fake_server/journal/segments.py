@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Block, BlockIndex, Scan, Segment, scan
 from haclient_fake_server.journal.format import (
+    FORMAT_VERSION,
     SEGMENT_HEADER_BYTES,
     TIMESTAMP,
     TIMESTAMP_AT,
@@ -71,10 +72,12 @@ class FileSegment(Segment):
     Attributes:
         capacity_bytes: The size of the file.
         file: Open while it is written, or if it was read recently.
+        version: The format version of its header and of every block in it.
     """
 
     capacity_bytes: int
     file: File | None = None
+    version: int = FORMAT_VERSION
 
 
 @dataclass(slots=True)
@@ -257,11 +260,15 @@ class _Recovery:
                     raise StoreCorrupt(file.path, 0, what)
                 return _End(before, f"in the next segment: {what}")
             if manifest is not None:
-                segment = FileSegment(manifest, BlockIndex(manifest.index), file.size())
+                segment = FileSegment(
+                    manifest, BlockIndex(manifest.index), file.size(), version=header.version
+                )
                 self.segments[number] = segment
                 return None
             manifest = Manifest(number, header.first_position, header.first_position)
-            segment = FileSegment(manifest, BlockIndex(manifest.index), file.size(), file)
+            segment = FileSegment(
+                manifest, BlockIndex(manifest.index), file.size(), file, header.version
+            )
             end = self._scan(segment)
             if segment.end == SEGMENT_HEADER_BYTES and number > 1:
                 what = "does not begin with a whole block"

@@ -34,6 +34,7 @@ from haclient_fake_server.journal.format import (
 from support.journals import JournalWriter, message, model_rows
 
 SMALL = 64 * 1024
+VERSION_1 = Path(__file__).parents[2] / "unit/fake_server/journal/version_1"
 
 
 def write(
@@ -110,6 +111,40 @@ def test_walking_a_segment_gives_what_its_manifest_says(tmp_path: Path) -> None:
         assert [s.position for s in with_manifest.index][1:] == [s.position for s in without.index][
             1:
         ]
+    writer.close()
+
+
+@pytest.mark.parametrize("with_manifests", [True, False])
+def test_removals_from_queues_are_passed_over(tmp_path: Path, *, with_manifests: bool) -> None:
+    writer = JournalWriter(tmp_path, segment_bytes=SMALL)
+    for number in range(200):
+        writer.append([message(b"x" * (300 + number))] * 4)
+        writer.remove_from_queue([(9, 4 * number + each, 1) for each in range(number % 9)])
+    for _ in range(20):
+        writer.remove_from_queue([(9, 1, 1)] * 1000)  # whole segments without a message
+    writer.seal()
+    if not with_manifests:
+        for path in tmp_path.glob("*.manifest.json"):
+            path.unlink()
+    log = opened(tmp_path)
+    assert log.end_position == writer.files.next_position == 801
+    assert positions(log, all_splits(log, max_bytes=10_000)) == [*range(1, 801)]
+    assert log.position_of_message(9, 500) == 500
+    writer.append([message()])
+    log.refresh()
+    assert positions(log, all_splits(log)) == [*range(1, 802)]
+    writer.close()
+
+
+def test_a_journal_of_version_1_is_read(tmp_path: Path) -> None:
+    for path in VERSION_1.glob("journal.*"):
+        shutil.copy(path, tmp_path)
+    log = opened(tmp_path)
+    assert positions(log, all_splits(log)) == [*range(1, 19)]
+    writer = JournalWriter(tmp_path)  # a broker of this version goes on with it
+    log.refresh()
+    assert positions(log, all_splits(log)) == [*range(1, 19)]
+    assert [manifest.number for manifest in log.manifests] == [1, 2, 3]
     writer.close()
 
 
@@ -439,7 +474,9 @@ def test_a_newer_version_of_the_format_is_named(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[8:10] = (FORMAT_VERSION + 1).to_bytes(2, "little")
     path.write_bytes(data)
-    with pytest.raises(StoreError, match=rf"{tmp_path}: journal version 2, but this version"):
+    with pytest.raises(
+        StoreError, match=rf"{tmp_path}: journal version {FORMAT_VERSION + 1}, but this version"
+    ):
         opened(tmp_path)
 
 
@@ -447,7 +484,10 @@ def test_a_newer_version_of_a_manifest_is_named(tmp_path: Path) -> None:
     write(tmp_path).close()
     path = tmp_path / manifest_name(1)
     path.write_text(json.dumps({"format": FORMAT_VERSION + 1}), encoding="utf-8")
-    with pytest.raises(StoreError, match="manifest version 2, but this version of haclient reads"):
+    with pytest.raises(
+        StoreError,
+        match="manifest version {FORMAT_VERSION + 1}, but this version of haclient reads",
+    ):
         opened(tmp_path)
 
 

@@ -93,6 +93,7 @@ def rows(batch: pa.RecordBatch) -> list[dict[str, object]]:
     return found
 
 
+WITHOUT_POSITION = {RecordCommand.TOPIC, RecordCommand.START, RecordCommand.QUEUE_REMOVE}
 numbers = st.integers(0, 2**64 - 1)
 times = st.integers(-(2**62), 2**62)
 body = st.builds(
@@ -119,7 +120,7 @@ def journals(draw: st.DrawFn) -> list[list[Record]]:
     for drawn in draw(st.lists(st.lists(body, min_size=1, max_size=6), max_size=5)):
         block: list[Record] = []
         for record in drawn:
-            if record.command in {RecordCommand.TOPIC, RecordCommand.START}:
+            if record.command in WITHOUT_POSITION:
                 block.append(record)
             else:
                 block.append(record._replace(position=position))

@@ -21,6 +21,9 @@ that is not logged. The mark is noted like such a message here: otherwise the pu
 fails over, would find that this instance lacks what was acknowledged. A mark that is not above the
 highest sequence says nothing new, and no log lacks it.
 
+Removals from queues stay on their instance: senders leave out all records without a position, and
+one that came all the same is skipped.
+
 A topic that is not logged here, or an instance of this one's name, ends the connection with a
 reason: to acknowledge such records would be wrong.
 """
@@ -254,7 +257,7 @@ class Replicas:
             for record in found:
                 if record.command == RecordCommand.MARK:
                     self._mark(record)
-                elif record.command != RecordCommand.TOPIC:
+                elif record.command not in {RecordCommand.TOPIC, RecordCommand.QUEUE_REMOVE}:
                     self._record(source, source.topics[record.topic_id], record)
         except (JournalFormatError, KeyError) as error:  # KeyError: a topic that was never defined
             self._refuse(connection, f"malformed records: {error}")

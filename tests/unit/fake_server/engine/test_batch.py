@@ -7,7 +7,15 @@ import pytest
 from haclient_fake_server.engine.batch import ASSIGNED, NO_EXTRAS, BatchBuilder, Extras
 from haclient_fake_server.engine.publishers import Publisher
 from haclient_fake_server.engine.routes import Route
-from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag, read_records
+from haclient_fake_server.journal.format import (
+    MAX_QUEUE_ENTRIES,
+    Record,
+    RecordCommand,
+    RecordFlag,
+    RemovalReason,
+    read_records,
+    read_removals,
+)
 
 
 def builder() -> BatchBuilder:
@@ -110,3 +118,42 @@ def test_a_message_of_this_very_batch_can_be_found() -> None:
     batch.append(route(), Publisher(4), 9, body=b"", extras=NO_EXTRAS)
     assert batch.find(4, 9) == 5
     assert batch.find(4, 8) is None
+
+
+@pytest.mark.row("QB31")
+def test_removals_from_a_queue_follow_what_was_added_before_and_have_no_position() -> None:
+    batch, orders = builder(), route()
+    batch.append(orders, Publisher(1), 1, body=b"x", extras=NO_EXTRAS)
+    batch.remove_from_queue("größe", "json", [(1, 1, RemovalReason.DELIVERED)])
+    batch.append(orders, Publisher(1), 2, body=b"x", extras=NO_EXTRAS)
+    block = batch.build()
+    assert block is not None
+    assert (block.first_position, block.next_position, block.count) == (5, 7, 4)
+    records = [*read_records(block.records, 0, len(block.records))]
+    assert [record.position for record in records] == [0, 5, 0, 6]
+    removals = read_removals(records[2])
+    assert removals == ("größe".encode(), b"json", [(1, 1, RemovalReason.DELIVERED)])
+    assert records[2].timestamp_us == 77
+
+
+def test_removals_alone_make_a_block_that_does_not_move_the_end_of_the_log() -> None:
+    batch = builder()
+    batch.remove_from_queue("work", "json", [])
+    assert batch.build() is None
+    batch.remove_from_queue("work", "json", [(1, 1, 1)])
+    assert not batch.has_data
+    block = batch.build()
+    assert block is not None
+    assert (block.first_position, block.next_position, block.publishers) == (5, 5, {})
+
+
+def test_many_removals_are_several_records() -> None:
+    batch = builder()
+    entries = [(1, number, 1) for number in range(2 * MAX_QUEUE_ENTRIES + 1)]
+    batch.remove_from_queue("work", "json", entries)
+    block = batch.build()
+    assert block is not None
+    records = [*read_records(block.records, 0, len(block.records))]
+    assert [len(read_removals(record).entries) for record in records] == [10_000, 10_000, 1]
+    assert [entry for record in records for entry in read_removals(record).entries] == entries
+    assert block.count == 3

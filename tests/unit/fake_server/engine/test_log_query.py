@@ -23,7 +23,12 @@ from haclient_fake_server.engine.log_query import (
 )
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.routes import Route
-from haclient_fake_server.journal.format import Record, RecordCommand, encode_record
+from haclient_fake_server.journal.format import (
+    Record,
+    RecordCommand,
+    encode_record,
+    encode_removals,
+)
 
 T = TypeVar("T")
 TOPICS = {
@@ -32,6 +37,7 @@ TOPICS = {
     3: Route("orders", "binary", logged=True, sow=None),
 }
 PUBLISHERS = (7, 8, 9)
+REMOVAL = encode_removals(b"work", b"json", [(1, 1, 1), (2, 1, 1)], now_us=0)
 DEFINITION = Record(0, 0, 0, 0, 9, RecordCommand.TOPIC, key=b"json", payload=b"later")
 
 
@@ -93,9 +99,9 @@ def journal_of(blocks: list[list[Record]]) -> MemoryJournal:
                 sequences[record.publisher_id] = (low, record.sequence)
             journal.append(
                 Block(
-                    # One without a position, as the record of a start has none.
-                    b"".join(map(encode_record, [*records, DEFINITION])),
-                    len(records) + 1,
+                    # Two without a position, as the record of a start has none.
+                    b"".join(map(encode_record, [*records, DEFINITION])) + REMOVAL,
+                    len(records) + 2,
                     records[0].position,
                     records[-1].position + 1,
                     records[0].timestamp_us,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from haclient_fake_server.engine.journal import Block
 from haclient_fake_server.engine.settings import SowTopic
-from support.engine import World
+from haclient_fake_server.journal.format import encode_removals
+from support.engine import START_US, World
 from support.replicas import Group
 
 
@@ -109,3 +111,24 @@ def test_a_log_with_nothing_but_refusals_has_no_last_message() -> None:
     assert completed.bookmark == "0"
     world.client("pubber").publish(2, b"2")
     assert reader.bodies() == [b"2"]
+
+
+@pytest.mark.row("QB31")
+@pytest.mark.parametrize("sow_topics", [(), (SowTopic("orders", ("/id",)),)])
+def test_removals_from_queues_change_neither_positions_nor_records(
+    sow_topics: tuple[SowTopic, ...],
+) -> None:
+    world = World(sow_topics=sow_topics)
+    world.client("pubber").publish(1, b'{"id": 1}')
+    data = encode_removals(b"orders", b"json", [(7094790850998930143, 1, 1)], now_us=START_US)
+    world.journal.append(Block(data, 1, 2, 2, START_US, START_US))
+    world.restart()
+    assert world.engine.next_position == 2
+    reader = world.client("reader")
+    reader.subscribe(bm="0", a="completed")
+    *bodies, completed = reader.take()
+    assert [message.data for message in bodies] == [b'{"id": 1}']
+    assert completed.bookmark == "7094790850998930143|1|"
+    reader.send(c="sow", cid="3", query_id="3", t="orders", a="completed")
+    found = [message.data for message in reader.take() if message.kind == "sow"]
+    assert found == ([b'{"id": 1}'] if sow_topics else [])

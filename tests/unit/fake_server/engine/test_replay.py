@@ -22,12 +22,13 @@ from haclient_fake_server.engine.connections import (
     Selection,
     Subscription,
 )
-from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES, Replay, Span
 from haclient_fake_server.engine.settings import EngineSettings, LogTopic, ReplicateTo, SowTopic
 from haclient_fake_server.engine.state import State
+from haclient_fake_server.journal.format import encode_removals
 from haclient_stores.bookmark import Timestamp
 from support.engine import START_US, Peer, World, decode
 
@@ -812,3 +813,31 @@ def test_a_bookmark_of_the_very_same_batch_is_found(world: World) -> None:
 
 def test_an_empty_list_means_the_start(world: World) -> None:
     assert len(replayed(world, "0")) == 4
+
+
+def remove_from_queue(world: World, count: int = 1) -> None:
+    """Append a block with nothing but removals from a queue."""
+    position, now_us = world.engine.next_position, START_US
+    data = encode_removals(b"work", b"json", [(PUBBER, 1, 1)], now_us=now_us) * count
+    world.journal.append(Block(data, count, position, position, now_us, now_us))
+
+
+@pytest.mark.row("QB31")
+@pytest.mark.parametrize("options", [{}, {"filter": "/id > 0"}, {"opts": "fully_durable"}])
+def test_a_replay_passes_over_removals_from_queues(options: dict[str, str]) -> None:
+    world = World()
+    publisher = world.client("pubber")
+    for number in (1, 2, 3):
+        publisher.publish(number, b'{"id": %d}' % number)
+        remove_from_queue(world, number)
+    many = 2 * CHUNK_BYTES // 69  # more than is read at a time
+    remove_from_queue(world, many)
+    publisher.publish(4, b'{"id": 4}')
+    remove_from_queue(world, many)
+    reader = world.client("reader")
+    reader.subscribe(bm="0", **options)
+    found = reader.take()
+    assert [m.data for m in found if m.kind == "p"] == [b'{"id": %d}' % n for n in (1, 2, 3, 4)]
+    assert [m.bookmark for m in found if m.ack_type == "completed"] == [f"{PUBBER}|4|"]
+    publisher.publish(5, b'{"id": 5}')
+    assert reader.bodies() == [b'{"id": 5}']

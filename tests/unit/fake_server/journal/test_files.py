@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from haclient_fake_server.engine.journal import Block, Cursor, records_of
+from haclient_fake_server.engine.journal import Block, Cursor, located_records, records_of
 from haclient_fake_server.engine.publishers import Publishers
 from haclient_fake_server.engine.replication.durability import (
     DestinationProgress,
@@ -35,17 +36,21 @@ from haclient_fake_server.journal.format import (
     Record,
     RecordCommand,
     RecordFlag,
+    SegmentHeader,
     encode_block,
     encode_record,
+    encode_removals,
     manifest_name,
     read_blocks,
+    read_removals,
     segment_name,
     segment_number,
 )
-from haclient_stores.disk.files import RealDisk
+from haclient_stores.disk.files import Disk, RealDisk
 from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull, StoreLocked
 from haclient_stores.publish_stores.file import FilePublishStore
 from support.disks import WatchedDisk
+from support.recording import Crash, Event, Image, RecordingDisk, kills, power_cuts
 
 SEGMENT_BYTES = 4096
 
@@ -443,10 +448,218 @@ def test_a_journal_of_a_newer_version_is_refused_and_is_not_called_corrupt(tmp_p
     filled(tmp_path, 3).close()
     path = tmp_path / segment_name(1)
     whole = path.read_bytes()
-    path.write_bytes(whole[:8] + b"\x02\x00" + whole[10:])
-    with pytest.raises(StoreError, match=r"journal version 2, but .* reads up to 1") as caught:
+    path.write_bytes(whole[:8] + b"\x03\x00" + whole[10:])
+    with pytest.raises(StoreError, match=r"journal version 3, but .* reads up to 2") as caught:
         open_journal(tmp_path)
     assert not isinstance(caught.value, StoreCorrupt)
+
+
+def removals(position: int, *entries: tuple[int, int, int], queue: bytes = b"work") -> Block:
+    """A block with nothing but removals from a queue."""
+    data = encode_removals(queue, b"json", entries, now_us=1000 * position)
+    return Block(data, 1, position, position, 1000 * position, 1000 * position)
+
+
+def test_removals_from_a_queue_are_in_the_log_and_move_no_position(tmp_path: Path) -> None:
+    journal = filled(tmp_path, 3)
+    journal.append(removals(4, (7, 10, 1), (7, 20, 2)))
+    journal.append(block(4))
+    for _ in range(2):
+        assert positions(journal) == [1, 2, 3, 4]
+        (record,) = [r for r in everything(journal) if r.command == RecordCommand.QUEUE_REMOVE]
+        assert read_removals(record) == (b"work", b"json", [(7, 10, 1), (7, 20, 2)])
+        assert (journal.next_position, journal.find(7, 20)) == (5, 2)
+        last = journal.last_before(5)
+        assert last is not None
+        assert last.position == 4
+        journal.close()
+        journal = open_journal(tmp_path)
+    journal.close()
+
+
+def test_a_log_may_end_with_whole_segments_of_removals(tmp_path: Path) -> None:
+    journal = filled(tmp_path, 3)
+    for _ in range(40):
+        journal.append(removals(4, *[(7, 10, 1)] * 30))
+    assert len(journal.segments) > 3
+    journal.close()
+    journal = open_journal(tmp_path)
+    assert (journal.next_position, positions(journal)) == (4, [1, 2, 3])
+    journal.append(block(4))
+    assert positions(journal) == [1, 2, 3, 4]
+    assert everything(journal, journal.seek(4))[-1].position == 4
+    assert journal.highest_before(4) == {7: 30, 9: 99}
+    journal.close()
+
+
+def test_each_record_is_read_by_the_place_that_its_append_has_told(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    assert journal.last_block_start == Cursor(1, journal.live.end)
+    places: dict[int, Cursor] = {}
+    for position in range(1, 101, 2):
+        appended = block(position, count=2, size=100 * position)
+        journal.append(appended)
+        segment, offset = journal.last_block_start
+        places[position] = Cursor(segment, offset)
+        places[position + 1] = Cursor(segment, offset + len(appended.records) // 2)
+    assert len({place.segment for place in places.values()}) > 10
+    for _ in range(2):
+        for position, place in places.items():
+            record = journal.read_record(place)
+            assert record is not None
+            assert (record.position, record.sequence) == (position, 10 * position)
+            size = 100 * (position - 1 + position % 2)
+            assert record.payload == b"x" * size
+        journal.close()
+        journal = open_journal(tmp_path)
+    assert found_places(journal) == places
+    journal.close()
+
+
+def found_places(journal: JournalFiles) -> dict[int, Cursor]:
+    """By position, the places that reading the whole log tells."""
+    found: dict[int, Cursor] = {}
+    chunk, at = journal.read(journal.seek(1), 5000)
+    while chunk:
+        found |= {record.position: place for place, record in located_records(chunk, at)}
+        chunk, at = journal.read(at, 5000)
+    del found[0]  # definitions and starts
+    return found
+
+
+def test_a_record_of_a_segment_that_was_removed_is_none(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    journal = open_journal(tmp_path)
+    places = found_places(journal)
+    assert journal.read_record(Cursor(99, 64)) is None
+    journal.close()
+    journal = open_journal(tmp_path)  # none of its files is open
+    (tmp_path / segment_name(1)).unlink()
+    assert journal.read_record(places[1]) is None
+    assert journal.read_record(places[100]) is not None
+    journal.close()
+
+
+# -- a journal of version 1 ----------------------------------------------------------------------
+
+VERSION_1 = Path(__file__).parent / "version_1"
+LIVE_OF_VERSION_1 = 2
+
+
+def records_of_version_1() -> list[Record]:
+    """What its writer has written, without the starts of later brokers."""
+    texts = ("key", "correlation_id", "payload")
+    return [
+        Record(**{name: v.encode() if name in texts else v for name, v in fields.items()})
+        for fields in json.loads((VERSION_1 / "records.json").read_text(encoding="ascii"))
+    ]
+
+
+def image_of_version_1(*, with_manifests: bool) -> Image:
+    """The directory as a disk in memory."""
+    names = [segment_name(1), segment_name(2)]
+    if with_manifests:
+        names += [manifest_name(1), manifest_name(2)]
+    return {DISK / name: (VERSION_1 / name).read_bytes() for name in names}
+
+
+DISK = Path("/disk")
+
+
+def open_on(disk: Disk) -> JournalFiles:
+    return JournalFiles(DISK, disk, segment_bytes=2048, instance_id=1, start_id=5)
+
+
+def messages(journal: JournalFiles) -> list[Record]:
+    return [record for record in everything(journal) if record.position]
+
+
+@pytest.mark.parametrize("with_manifests", [False, True])
+def test_a_journal_of_version_1_is_read_and_continued_in_a_segment_of_version_2(
+    *, with_manifests: bool
+) -> None:
+    disk = RecordingDisk(image=image_of_version_1(with_manifests=with_manifests))
+    journal = open_on(disk)
+    wanted = [record for record in records_of_version_1() if record.position]
+    assert messages(journal) == wanted
+    next_position = wanted[-1].position + 1
+    journal.append(removals(next_position, (9, 8, 1)))
+    journal.append(block(next_position))
+    journal.close()
+    image = disk.image()
+    for number in (1, LIVE_OF_VERSION_1, 3):
+        data = image[DISK / segment_name(number)]
+        version = 2 if number > LIVE_OF_VERSION_1 else 1
+        assert SegmentHeader.decode(data).version == version
+        blocks = [*read_blocks(data, SEGMENT_HEADER_BYTES, segment=number)]
+        assert blocks
+        assert {int.from_bytes(data[b.offset + 4 : b.offset + 6], "little") for b in blocks} == {
+            version
+        }
+        manifest = Manifest.from_json(image[DISK / manifest_name(number)].decode())
+        assert manifest.sealed == (number <= LIVE_OF_VERSION_1)
+    for number in (1, LIVE_OF_VERSION_1):
+        name = segment_name(number)
+        assert image[DISK / name] == (VERSION_1 / name).read_bytes(), "not a byte was changed"
+    journal = open_on(RecordingDisk(image=image))
+    assert [record.position for record in messages(journal)] == [*range(1, next_position + 1)]
+    assert len(journal.segments) == 3
+    journal.close()
+
+
+def test_a_torn_tail_of_version_1_is_cut_before_the_segment_is_sealed() -> None:
+    image = image_of_version_1(with_manifests=False)
+    path = DISK / segment_name(LIVE_OF_VERSION_1)
+    manifest = Manifest.from_json((VERSION_1 / manifest_name(2)).read_text(encoding="ascii"))
+    end = manifest.data_bytes
+    image[path] = image[path][:end] + b"HAJB\x01\x00 torn" + image[path][end + 11 :]
+    disk = RecordingDisk(image=image)
+    journal = open_on(disk)
+    assert messages(journal) == [record for record in records_of_version_1() if record.position]
+    assert disk.image()[path] == (VERSION_1 / segment_name(2)).read_bytes()
+    journal.close()
+
+
+def test_an_empty_segment_of_version_1_is_sealed_too() -> None:
+    path = DISK / segment_name(1)
+    data = SegmentHeader(1, 1, 0, 1, version=1).encode().ljust(2048, b"\0")
+    disk = RecordingDisk(image={path: data})
+    for _ in range(2):
+        journal = open_on(disk)
+        assert (journal.next_position, journal.live.number) == (1, 2)
+        journal.close()
+        disk = disk.killed()
+    journal = open_on(disk)
+    journal.append(block(1))
+    assert positions(journal) == [1]
+    journal.close()
+
+
+@pytest.mark.parametrize("crash", [kills, power_cuts])
+def test_a_crash_at_any_point_of_the_change_of_versions_loses_nothing(
+    crash: Callable[..., Iterator[Crash]],
+) -> None:
+    image = image_of_version_1(with_manifests=True)
+    events: list[Event] = []
+    disk = RecordingDisk(events, image=image)
+    journal = open_on(disk)
+    wanted = messages(journal)
+    journal.append(removals(19, (9, 8, 1)))
+    journal.sync()
+    disk.note("removed")
+    journal.close()
+    count = 0
+    for each in crash(events, base=image):
+        count += 1
+        reopened = open_on(each.disk())
+        assert messages(reopened) == wanted
+        found = [r for r in everything(reopened) if r.command == RecordCommand.QUEUE_REMOVE]
+        assert bool(found) >= bool(each.notes)
+        reopened.append(block(19))
+        assert [record.position for record in messages(reopened)] == [*range(1, 20)]
+        assert reopened.live.version == 2
+        reopened.close()
+    assert count > 10
 
 
 def test_a_journal_of_many_segments_keeps_few_files_open(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
+    BlockHeader,
     Durable,
     JournalFormatError,
     LogStart,
@@ -25,15 +26,18 @@ from haclient_fake_server.journal.format import (
     Record,
     RecordCommand,
     RecordFlag,
+    RemovalReason,
     SegmentHeader,
     Stride,
     encode_block,
     encode_record,
+    encode_removals,
     encode_start,
     manifest_name,
     read_block_header,
     read_blocks,
     read_records,
+    read_removals,
     read_start,
     segment_name,
     segment_number,
@@ -109,7 +113,7 @@ def test_every_byte_of_a_record_is_where_the_readme_says() -> None:
 @pytest.mark.row("TL16")
 def test_every_byte_of_a_block_header_is_where_the_readme_says() -> None:
     body = encode_record(RECORD)
-    head = struct.pack("<4sHHIIIQ", b"HAJB", 1, 0, 1, len(body), zlib.crc32(body), 7)
+    head = struct.pack("<4sHHIIIQ", b"HAJB", 2, 0, 1, len(body), zlib.crc32(body), 7)
     head += struct.pack("<QIIQ", 640, 3, 2, 4096)  # offset and segment; segment and offset synced
     expected = head + struct.pack("<I", zlib.crc32(head)) + body
     place = Durable(2, 4096)
@@ -176,19 +180,67 @@ def test_a_changed_byte_never_goes_unnoticed(data: st.DataObject) -> None:
         list(read_blocks(bytes(damaged), segment=2))
 
 
-@pytest.mark.parametrize("version", [0, 2])
-def test_a_block_of_another_version_than_its_segment_is_no_block(version: int) -> None:
+def empty_block(version: int) -> bytes:
     head = struct.pack("<4sHHIIIQQIIQ", b"HAJB", version, 0, 0, 0, 0, 1, 0, 2, 0, 0)
+    return head + struct.pack("<I", zlib.crc32(head))
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_a_block_of_a_version_that_nobody_has_written_is_no_block(version: int) -> None:
     with pytest.raises(JournalFormatError, match="no block starts here"):
-        read_block_header(head + struct.pack("<I", zlib.crc32(head)), 0, segment=2)
+        read_block_header(empty_block(version), 0, segment=2)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_blocks_of_both_versions_are_read(version: int) -> None:
+    assert read_block_header(empty_block(version), 0, segment=2) == BlockHeader(0, 0, 0, 0, 1)
+
+
+@pytest.mark.row("QB31")
+def test_every_byte_of_a_removal_from_a_queue_is_where_the_readme_says() -> None:
+    entries = [(2**64 - 1, 3, RemovalReason.ACKNOWLEDGED), (7, 2**64 - 1, 6)]
+    data = encode_removals(b"WorkToDo", b"json", entries, now_us=5)
+    assert data == (
+        struct.pack("<IHBB", 48 + 8 + 4 + 34, 0, 5, 0)  # length, flags, command, expiration
+        + struct.pack("<QQQqIHH", 0, 0, 0, 5, 0, 8, 4)  # no position, publisher, sequence, topic
+        + b"WorkToDojson"
+        + struct.pack("<QQB", 2**64 - 1, 3, 1)
+        + struct.pack("<QQB", 7, 2**64 - 1, 6)
+    )
+    (record,) = read_records(data, 0, len(data))
+    assert not record.is_data
+    assert read_removals(record) == (b"WorkToDo", b"json", entries)
+
+
+def test_reasons_of_removals_have_the_numbers_of_the_readme() -> None:
+    assert {each.name.lower(): each.value for each in RemovalReason} == {
+        "acknowledged": 1,
+        "delivered": 2,
+        "time_limit": 3,
+        "forced_expire": 4,
+        "max_cancels": 5,
+        "max_deliveries": 6,
+    }
+
+
+def test_a_reason_that_a_later_version_has_added_is_kept() -> None:
+    data = encode_removals(b"q", b"json", [(1, 2, 200)], now_us=0)
+    (record,) = read_records(data, 0, len(data))
+    assert read_removals(record).entries == [(1, 2, 200)]
+
+
+def test_removals_that_are_cut_short_are_refused() -> None:
+    record = Record(0, 0, 0, 0, 0, RecordCommand.QUEUE_REMOVE, payload=bytes(18))
+    with pytest.raises(JournalFormatError, match="entries of 17 bytes, found 18 bytes"):
+        read_removals(record)
 
 
 def test_a_newer_version_is_told_from_damage() -> None:
     header = SegmentHeader(1, 1, 0, 0).encode()
-    with pytest.raises(NewerVersionError, match=r"journal version 2, but .* reads up to 1"):
-        SegmentHeader.decode(header[:8] + b"\x02\x00" + header[10:])
-    with pytest.raises(NewerVersionError, match=r"manifest version 2, but .* reads up to 1"):
-        Manifest.from_json('{"format": 2, "something": "else"}')
+    with pytest.raises(NewerVersionError, match=r"journal version 3, but .* reads up to 2"):
+        SegmentHeader.decode(header[:8] + b"\x03\x00" + header[10:])
+    with pytest.raises(NewerVersionError, match=r"manifest version 3, but .* reads up to 2"):
+        Manifest.from_json('{"format": 3, "something": "else"}')
 
 
 def test_a_whole_block_after_a_damaged_one_is_found() -> None:
@@ -216,6 +268,9 @@ def test_lengths_that_do_not_add_up_are_refused() -> None:
 def test_a_segment_header_is_read_back() -> None:
     header = SegmentHeader(number=3, first_position=1000, created_us=5, instance_id=2**63)
     assert SegmentHeader.decode(header.encode() + b"more") == header
+    assert header.encode()[8:10] == b"\x02\x00"
+    earlier = SegmentHeader(3, 1000, 5, 2**63, version=1)
+    assert SegmentHeader.decode(earlier.encode()) == earlier
 
 
 @pytest.mark.parametrize(
@@ -223,7 +278,7 @@ def test_a_segment_header_is_read_back() -> None:
     [
         (lambda data: data[:63], "64 bytes"),
         (lambda data: b"X" + data[1:], "magic"),
-        (lambda data: data[:8] + b"\x07\x00" + data[10:], "journal version 7, but .* up to 1"),
+        (lambda data: data[:8] + b"\x07\x00" + data[10:], "journal version 7, but .* up to 2"),
         (lambda data: data[:30] + b"\xff" + data[31:], "checksum"),
     ],
 )

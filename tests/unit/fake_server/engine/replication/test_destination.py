@@ -300,3 +300,19 @@ def test_an_asynchronous_destination_never_becomes_synchronous() -> None:
         "asynchronous",
         "synchronous",
     )
+
+
+@pytest.mark.row("RE3")
+def test_removals_from_queues_are_not_sent() -> None:
+    log = Log()
+    log.write((7, 1))
+    log.state.batch.remove_from_queue("work", "json", [(7, 1, 1)])
+    log.write((7, 2))
+    log.state.batch.remove_from_queue("work", "json", [(7, 2, 1)])
+    log.write()
+    log.link()
+    assert log.feed() == [[1, 2]]
+    assert (log.destination.position, log.end) == (3, 3)
+    log.destination.acknowledge(2)
+    assert log.destination.status(log.end).behind == 0
+    assert log.feed() == []

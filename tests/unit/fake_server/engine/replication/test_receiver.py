@@ -22,6 +22,7 @@ from haclient_fake_server.journal.format import (
     RecordCommand,
     RecordFlag,
     encode_record,
+    encode_removals,
 )
 from support.engine import Peer, World
 from support.replicas import Group
@@ -341,3 +342,12 @@ def test_duplicates_of_publishers_who_are_far_apart_in_the_log_are_found_without
             assert not holdings.lacks(publisher, sequence)
             assert sequence == 150 or holdings.lacks(publisher, sequence + 1)
     assert journal.reads < 6 * len(numbers), "two for each stride of a log of 7.5 MB"
+
+
+def test_removals_from_queues_that_come_all_the_same_are_skipped() -> None:
+    world = World()
+    peer = source(world)
+    removal = encode_removals(b"work", b"json", [(77, 1, 1)], now_us=5)
+    peer.send_all([wire.records([TOPIC, record(1), removal, record(2)], 2)])
+    assert [ack.sequence for ack in peer.take()] == [2]
+    assert [each.sequence for each in log(world)] == [1, 2]
