@@ -220,11 +220,11 @@ def test_a_segment_that_cannot_be_exported_holds_up_no_other(
     torn, newer, damaged, *whole = numbers
     (tmp_path / manifest_name(torn)).write_bytes(b'{"format":1,"\xff')
     path = tmp_path / manifest_name(newer)
-    path.write_text(json.dumps(json.loads(path.read_text("ascii")) | {"format": 2}))
+    path.write_text(json.dumps(json.loads(path.read_text("ascii")) | {"format": 3}))
     header = bytearray((tmp_path / segment_name(damaged)).read_bytes())
     header[20] ^= 1
     (tmp_path / segment_name(damaged)).write_bytes(header)
-    with pytest.raises(StoreError, match=r"manifest.json: .* version 2"):
+    with pytest.raises(StoreError, match=r"manifest.json: .* version 3"):
         export_segments(tmp_path)
     found = sorted(each.name for each in (tmp_path / FOLDER).glob("*.parquet"))
     assert found == [parquet_name(number) for number in whole]

@@ -486,7 +486,7 @@ def test_a_newer_version_of_a_manifest_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps({"format": FORMAT_VERSION + 1}), encoding="utf-8")
     with pytest.raises(
         StoreError,
-        match="manifest version {FORMAT_VERSION + 1}, but this version of haclient reads",
+        match=f"manifest version {FORMAT_VERSION + 1}, but this version of haclient reads",
     ):
         opened(tmp_path)
 

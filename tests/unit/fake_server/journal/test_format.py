@@ -317,7 +317,9 @@ def test_a_manifest_survives_json() -> None:
     assert Manifest.from_json(manifest.to_json()) == manifest
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": 3}', '{"format": 2}', '{"format": 1}']
+)
 def test_a_foreign_manifest_is_refused(text: str) -> None:
     with pytest.raises(JournalFormatError):
         Manifest.from_json(text)
