@@ -109,6 +109,7 @@ class Applier:
                 record.flags,
                 record.command,
             )
+            record = record._replace(position=state.batch.position)
             state.batch.append(
                 route, publisher, record.sequence, body=record.payload, extras=extras
             )
@@ -116,6 +117,8 @@ class Applier:
         elif not record.flags & RecordFlag.ASSIGNED:
             state.unnoted[publisher.id] = publisher
         changes = apply(route, record, document)
+        if route.queues and changes.document is not None:
+            state.queues.enter(route.queues, record, changes.document)
         self.deliver(route, record, changes)
         return changes
 

@@ -32,6 +32,9 @@ from haclient_fake_server.engine.journal import JournalReader
 from haclient_fake_server.engine.logon import heartbeat, log_on
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishing import Publishing
+from haclient_fake_server.engine.queues.commands import QueueCommands
+from haclient_fake_server.engine.queues.points import QueuePoint
+from haclient_fake_server.engine.queues.queues import Queues
 from haclient_fake_server.engine.recovery import recover
 from haclient_fake_server.engine.replay import Replay
 from haclient_fake_server.engine.replication.destination import DestinationStatus
@@ -62,9 +65,10 @@ class Engine:
         progress: The last progress in the `Effects` of the previous engine, `None` if there was
             none.
         guards: The last guards in the `Effects` of the previous engine.
+        queue_points: The last points of the queues in the `Effects` of the previous engine.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what an earlier engine has left, part by part
         self,
         settings: EngineSettings,
         journal: JournalReader,
@@ -73,17 +77,19 @@ class Engine:
         now_us: int,
         progress: ReplicationProgress | None = None,
         guards: Iterable[Guard] = (),
+        queue_points: Iterable[QueuePoint] = (),
     ) -> None:
         self._state = State(settings, journal, now=now, now_us=now_us, guards=guards)
-        recover(self._state, progress)
+        recover(self._state, progress, queue_points)
         self._report_lost()
         acks = self._acks = PersistedAcks(self._state)
         self._replay = Replay(self._state, acks)
         applier = Applier(self._state)
+        self._queues = Queues(self._state, applier)
         self._publishing = Publishing(self._state, applier, acks)
         self._replicas = Replicas(self._state, applier)
         self._replication = Replication(self._state)
-        self._subscribing = Subscribing(self._state, self._replay, acks)
+        self._subscribing = Subscribing(self._state, self._replay, acks, self._queues)
         queries = Queries(self._state, applier, self._publishing, self._subscribing, acks)
         self._commands: dict[str, Command] = {
             "subscribe": self._subscribing.subscribe,
@@ -100,7 +106,8 @@ class Engine:
             LOGON: self._replicas.log_on,
         }
         self._queries = queries
-        self._system_topics = SystemTopics(self._state)
+        self._queue_commands = QueueCommands(self._state, self._publishing)
+        self._system_topics = SystemTopics(self._state, self._queues.statistics)
         for name in _UNSUPPORTED:
             self._commands[name] = _refuse_unsupported
 
@@ -128,6 +135,11 @@ class Engine:
     def missing(self) -> int:
         """The number of replicated records dropped because this log has later ones."""
         return self._replicas.missing
+
+    @property
+    def queue_points(self) -> tuple[QueuePoint, ...]:
+        """Where recovery of the queues may begin, for the next engine on this journal."""
+        return self._queues.points
 
     def dialled(self, connection_id: int, address: str, now: float) -> Effects:
         """A connection to a destination was established; its number must be new."""
@@ -172,7 +184,7 @@ class Engine:
         state.begin(now)
         connection.last_received = now
         publish = self._publishing.publish
-        routes = state.tables[connection.message_type].routes
+        routes = state.tables[connection.message_type].targets
         for message in messages:
             if connection.closing:
                 break
@@ -181,7 +193,7 @@ class Engine:
             else:
                 self._command(connection, message)
                 # It may have been the logon, which names the message type.
-                routes = state.tables[connection.message_type].routes
+                routes = state.tables[connection.message_type].targets
         self._replicas.acknowledge()
         return self._finish()
 
@@ -233,7 +245,8 @@ class Engine:
             if connection.commands is not None:
                 self._replication.pump(connection)
             else:
-                self._system_topics.pump(connection)
+                connection.take_step()
+                self._queues.pump(connection)
                 self._replay.pump(connection)
         return self._finish()
 
@@ -242,9 +255,11 @@ class Engine:
         connection = self._state.connections.get(connection_id)
         if connection is not None:
             self._replay.fall_back(connection)
+            self._queues.choke(connection)
 
     def _finish(self) -> Effects:
         state = self._state
+        self._queues.end_batch()
         if state.batch.has_data:
             self._acks.log_moved()
         if state.timers.next_due <= state.now:
@@ -253,6 +268,12 @@ class Engine:
 
     def _end_batch(self) -> Effects:
         state = self._state
+        before = state.batch.position
+        self._queues.end_batch()  # what a deadline has changed
+        if state.batch.position != before:
+            self._acks.log_moved()
+        if state.logging:
+            state.new_queue_points = self._queues.take_points()
         confirmed = state.durability.limit
         for connection in state.close_batch():
             self._acks.resume(connection)
@@ -298,16 +319,24 @@ class Engine:
         heartbeat(self._state, connection, message)
 
     def _publish(self, connection: Connection, message: Message) -> None:
-        routes = self._state.tables[connection.message_type].routes
+        routes = self._state.tables[connection.message_type].targets
         self._publishing.publish(connection, message, routes)
 
     def _sow(self, connection: Connection, message: Message) -> None:
+        queue = self._queue_commands.queue_of(connection, message.topic)
+        if queue is not None:
+            self._queue_commands.browse(connection, message, queue)
+            return
         queries = self._system_topics if is_system_topic(message.topic) else self._queries
         queries.sow(connection, message)
 
     def _sow_delete(self, connection: Connection, message: Message) -> None:
+        queue = self._queue_commands.queue_of(connection, message.topic)
         try:
-            self._queries.sow_delete(connection, message)
+            if queue is None:
+                self._queries.sow_delete(connection, message)
+            else:
+                self._queue_commands.acknowledge(connection, message, queue)
         except Refused as error:
             self._publishing.refuse(connection, message, error.reason, error.detail)
 

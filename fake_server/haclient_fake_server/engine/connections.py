@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from typing_extensions import override
 
@@ -28,16 +28,8 @@ MAX_PASSED_AGAIN: Final = 1000
 """Records that a replay reads once more rather than to seek in the journal."""
 
 
-class PendingQuery(NamedTuple):
-    """A query of the log that is answered in several steps, so that other clients get their turn.
-
-    Attributes:
-        message: The command.
-        steps: Each step reads a limited part of the log; the last one returns the answer.
-    """
-
-    message: Message
-    steps: Generator[None, None, Mapping[str, object]]
+LongCommand: TypeAlias = Generator[None, None, None]
+"""A command that is carried out in several steps, so that other clients get their turn."""
 
 
 class Connection:
@@ -57,7 +49,7 @@ class Connection:
         subscriptions: By sub id.
         backlog: Subscriptions with records to replay, by number; the next one comes first.
         live_replays: Bookmark subscriptions that are live, by number.
-        queries: Queries of the log that are not answered yet, the oldest first.
+        queries: Commands that are not carried out to their end yet, the oldest first.
         ack_interval_s: How long persisted acks are collected.
         ack_is_scheduled: Whether a publish has requested an ack that was not sent yet.
         beat_interval_s: 0 while no heartbeat was started.
@@ -66,6 +58,8 @@ class Connection:
         early: Frames that this batch sends to it before the journal is written.
         held: How many of its acks wait for confirmation (see `durability`).
         commands: The commands that it may send, if they are not those of a client.
+        consumers: Its subscriptions to queues, by number.
+        choked: Those of them that wait until it has sent what it has.
     """
 
     __slots__ = (
@@ -74,8 +68,10 @@ class Connection:
         "backlog",
         "beat_due",
         "beat_interval_s",
+        "choked",
         "closing",
         "commands",
+        "consumers",
         "early",
         "held",
         "id",
@@ -108,7 +104,7 @@ class Connection:
         self.subscriptions: dict[str, Subscription] = {}
         self.backlog: dict[int, BookmarkSubscription] = {}
         self.live_replays: dict[int, BookmarkSubscription] = {}
-        self.queries: deque[PendingQuery] = deque()
+        self.queries: deque[LongCommand] = deque()
         self.ack_interval_s = 0.0
         self.ack_is_scheduled = False
         self.beat_interval_s = 0.0
@@ -117,11 +113,18 @@ class Connection:
         self.early: list[bytes] = []
         self.held = 0
         self.commands: Mapping[str, Callable[[Connection, Message], None]] | None = None
+        self.consumers: dict[int, QueueSubscription] = {}
+        self.choked: dict[int, QueueSubscription] = {}
+
+    def take_step(self) -> None:
+        """Take the next step of the oldest command that is not carried out to its end."""
+        if self.queries and next(self.queries[0], self) is self:  # it has no further step
+            self.queries.popleft()
 
     @property
     def has_backlog(self) -> bool:
-        """Whether a subscription has records to replay, or a query has more of the log to read."""
-        return bool(self.backlog or self.queries)
+        """Whether `Engine.pump` has something for it when there is room in its buffer."""
+        return bool(self.backlog or self.queries or self.choked)
 
     @property
     def silent_at(self) -> float:
@@ -204,6 +207,54 @@ class Subscription:
         """Whether it receives messages of a topic, which is `logged` or not."""
         del logged
         return self.matcher.matches(topic)
+
+
+class QueueSubscription(Subscription):
+    """A consumer of one or several queues.
+
+    Attributes:
+        backlog: How many messages it may have at one time.
+        leased: How many it has.
+        filter_text: Its content filter as it was written; empty for none.
+        is_choked: Whether its connection has enough to send for now.
+        queues: The queues that it consumes, by name.
+        heads: By queue, the constant beginning of the frames to it.
+    """
+
+    __slots__ = ("backlog", "filter_text", "heads", "is_choked", "leased", "queues")
+
+    def __init__(
+        self, connection: Connection, sub_id: str, *, number: int, selection: Selection
+    ) -> None:
+        super().__init__(connection, sub_id, number=number, selection=selection)
+        self.backlog = 1
+        self.leased = 0
+        self.filter_text = ""
+        self.is_choked = False
+        self.queues: dict[str, QueueLike] = {}
+        self.heads: dict[str, bytes] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it may be given another message now."""
+        return self.leased < self.backlog and not self.is_choked
+
+    @property
+    def used(self) -> float:
+        """The part of its backlog that is taken."""
+        return self.leased / self.backlog
+
+    def room_changed(self) -> None:
+        """Let its queues know that it has room, or more or less of it."""
+        for queue in self.queues.values():
+            queue.room_changed(self)
+
+
+class QueueLike(Protocol):
+    """What a consumer needs of a queue."""
+
+    def room_changed(self, consumer: QueueSubscription) -> None:
+        """A consumer has room, or more or less of it."""
 
 
 class LogEnd:

@@ -55,7 +55,7 @@ class Publishing:
     def publish(
         self, connection: Connection, message: Message, routes: Mapping[str, Route]
     ) -> None:
-        """Execute one publish; `routes` are the topics of the connection's message type."""
+        """Execute one publish; `routes` says where those of its message type go by topic."""
         state = self._state
         route = routes.get(message.topic)
         correlation_id = message.correlation_id
@@ -81,8 +81,11 @@ class Publishing:
         publisher.seen = sequence
         body = message.data
         if route.logged:
+            position = state.batch.position
             state.batch.append(route, publisher, sequence, body=body, extras=extras)
             state.last = (publisher.id, sequence)
+            if route.queues:
+                self._enter_queues(route, position, publisher, sequence, body, extras)
         elif message.sequence:
             state.unnoted[publisher.id] = publisher
         plan = route.plan or state.tables[connection.message_type].plan(route)
@@ -98,6 +101,27 @@ class Publishing:
         if message.ack_type:
             self._acknowledge(connection, message, route, publisher)
 
+    def _enter_queues(  # the parts of one record
+        self,
+        route: Route,
+        position: int,
+        publisher: Publisher,
+        sequence: int,
+        body: bytes,
+        extras: Extras,
+    ) -> None:
+        state = self._state
+        record = Record(
+            position,
+            publisher.id,
+            sequence,
+            state.now_us,
+            route.topic_id,
+            correlation_id=extras.correlation_id,
+            payload=body,
+        )
+        state.queues.enter(route.queues, record, Document(body, route.message_type))
+
     def _publish_with_care(self, connection: Connection, message: Message) -> None:
         """Execute a publish: the first of its topic, with rare headers, or to a SOW topic."""
         state = self._state
@@ -106,12 +130,17 @@ class Publishing:
             detail = SYSTEM_TOPIC_REFUSAL if is_system_topic(message.topic) else ""
             self.refuse(connection, message, problem, detail)
             return
-        known = message.topic in state.tables[connection.message_type].routes
+        table = state.tables[connection.message_type]
+        known = message.topic in table.targets
+        if not known and state.queues.get(message.topic, connection.message_type) is not None:
+            detail = "this queue has no topic that a publish to its name goes to"
+            self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
+            return
         if not known and state.topic_characters + len(message.topic) > MAX_TOPIC_CHARACTERS:
             detail = f"a new topic, and the names of all come to {MAX_TOPIC_CHARACTERS} characters"
             self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
             return
-        route = state.tables[connection.message_type].route(message.topic)
+        route = table.targets.get(message.topic) or table.route(message.topic)
         document = Document(message.data, route.message_type)
         key = message.sow_key
         if route.sow is not None:

@@ -6,32 +6,46 @@ is read only if there are SOW topics.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from haclient_fake_server.engine.apply import apply
-from haclient_fake_server.engine.journal import Scan, blocks_of, records_of, scan
+from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.journal import Cursor, Scan, blocks_of, records_of, scan
 from haclient_fake_server.engine.patterns import to_text
+from haclient_fake_server.engine.queues.points import QueuePoint
+from haclient_fake_server.engine.queues.queue import Queue
+from haclient_fake_server.engine.replay import span_of
 from haclient_fake_server.engine.replication.durability import (
     ReplicationProgress,
     UnconfirmedRange,
 )
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.format import (
+    RECORD_LENGTH,
     Record,
     RecordCommand,
     RecordFlag,
+    Removals,
+    read_records,
+    read_removals,
 )
 
 _CHUNK_BYTES: Final = 4 * 2**20
 
 
-def recover(state: State, progress: ReplicationProgress | None = None) -> None:
+def recover(
+    state: State,
+    progress: ReplicationProgress | None = None,
+    queue_points: Iterable[QueuePoint] = (),
+) -> None:
     """Restore the engine's state at the end of the journal.
 
     Args:
         state: The state of a newly created engine.
         progress: The last one of an earlier engine on this journal; `None` when there is none,
             because nothing was replicated.
+        queue_points: The last ones of an earlier engine on this journal.
     """
     confirmed = progress.confirmed if progress is not None else None
     summary = state.journal.summary()
@@ -39,6 +53,8 @@ def recover(state: State, progress: ReplicationProgress | None = None) -> None:
         _take(state, scan(summary, start, end))
     if state.settings.sow_topics:
         _rebuild(state)
+    if len(state.queues):
+        _rebuild_queues(state, _queue_starts(state, queue_points))
     end = state.journal.next_position
     last = state.journal.last_before(end)
     state.last = _message(last)
@@ -77,6 +93,73 @@ def _rebuild(state: State) -> None:
             route = state.topics.get(record.topic_id) if record.position else None
             if route is not None and route.sow is not None:
                 apply(route, record)
+
+
+def _queue_starts(state: State, points: Iterable[QueuePoint]) -> dict[Queue, int]:
+    """For each queue the position from which on it is rebuilt."""
+    known = {(point.message_type, point.name): point for point in points}
+    starts: dict[Queue, int] = {}
+    for queue in state.queues:
+        settings = queue.settings
+        point = known.get((settings.message_type, settings.name))
+        if point is not None and (point.recovery_point, point.topics) == (
+            settings.recovery_point,
+            settings.underlying,
+        ):
+            starts[queue] = point.position
+        else:
+            starts[queue] = _configured_start(state, settings.recovery_point)
+    return starts
+
+
+def _configured_start(state: State, recovery_point: str) -> int:
+    """Where a new queue begins."""
+    match recovery_point:
+        case "epoch":
+            return state.journal.first_position
+        case "now":
+            return state.journal.next_position
+        case bookmark:
+            return span_of(state, bookmark, not_found="epoch").start
+
+
+def _rebuild_queues(state: State, starts: dict[Queue, int]) -> None:
+    """Rebuild the queues in one pass over the log, from the oldest start on."""
+    journal = state.journal
+    first = max(min(starts.values()), journal.first_position)
+    if first >= journal.next_position:
+        return
+    cursor = journal.seek(first)
+    while True:
+        chunk, after = journal.read(cursor, _CHUNK_BYTES)
+        if not chunk:
+            return
+        base = after.offset - len(chunk)
+        for start, end in blocks_of(chunk):
+            offset = start
+            for record in read_records(chunk, start, end):
+                if record.command == RecordCommand.PUBLISH and record.position >= first:
+                    place = Cursor(after.segment, base + offset)
+                    _restore_message(state, record, place, starts)
+                elif record.command == RecordCommand.QUEUE_REMOVE:
+                    _restore_removals(state, read_removals(record))
+                offset += RECORD_LENGTH.unpack_from(chunk, offset)[0]
+        cursor = after
+
+
+def _restore_removals(state: State, removals: Removals) -> None:
+    queue = state.queues.get(to_text(removals.queue), to_text(removals.message_type))
+    if queue is not None:
+        for publisher_id, sequence, _ in removals.entries:
+            queue.restore_removal(publisher_id, sequence)
+
+
+def _restore_message(state: State, record: Record, place: Cursor, starts: dict[Queue, int]) -> None:
+    route = state.topics[record.topic_id]
+    document = Document(record.payload, route.message_type)
+    for queue in route.queues:
+        if record.position >= starts[queue]:
+            state.queues.restore(queue, record, document, place)
 
 
 def _define(state: State, record: Record) -> None:

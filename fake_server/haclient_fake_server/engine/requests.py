@@ -24,19 +24,24 @@ _COMMON: Final = frozenset({"no_sowkey", "non_regex_topic", "send_empties", "tim
 _CARRIED_OUT: Final[dict[str, frozenset[str]]] = {
     "subscribe": _COMMON
     | {"bookmark", "bookmark_not_found", "fully_durable", "live", "oof"}
-    | {"pause", "replace", "resume"},
+    | {"max_backlog", "pause", "replace", "resume"},
     # Every record has all its fields, the keys among them: that is all that `send_keys` asks for.
     "sow": _COMMON | {"send_keys", "skip_n"},
     "sow_and_subscribe": _COMMON | {"bookmark", "oof", "send_keys"},
-    "sow_delete": frozenset({"non_regex_topic"}),
+    "sow_delete": frozenset({"cancel", "expire", "lease_extension", "non_regex_topic"}),
     # There is no message type here for which `pretty` would make a difference.
     "logon": frozenset({"ack_conflation", "pretty"}),
 }
 """The options that each command may have; `live` and `fully_durable` have no effect on a
-subscription without a bookmark."""
+subscription without a bookmark. `max_backlog` and the options of an acknowledgement are for queues;
+who executes the command refuses them for other topics."""
 _ONLY_WITH_BOOKMARK: Final = ("bookmark_not_found",)
 _NOT_WITH_BOOKMARK: Final = ("oof",)
 
+
+MAX_PENDING_COMMANDS: Final = 16
+"""Commands of one connection that are carried out in steps and have not ended: a client that does
+not wait for answers is refused more."""
 
 SYSTEM_PREFIX: Final = "/HACLIENT/"
 """What the topics of the broker's own begin with: see `system_topics`."""

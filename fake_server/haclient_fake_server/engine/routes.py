@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from haclient.protocol.codec import encode_string
 from haclient_fake_server.engine.connections import BookmarkSubscription, Connection, Subscription
 from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.sow.table import SowTopic
 
 MAX_REMEMBERED_MASKS: Final = 256
@@ -134,14 +135,18 @@ class Route:
         in_batch: Whether the batch being built has a record of it.
         logged: Whether the journal records it.
         sow: Its state of the world, if it has one.
+        queues: The queues that its messages enter.
+        is_queue: Whether one of them has its name: then subscriptions to it are that queue's.
         plan: Its subscribers; `None` when the plan has to be rebuilt.
     """
 
     __slots__ = (
         "in_batch",
+        "is_queue",
         "logged",
         "message_type",
         "plan",
+        "queues",
         "sow",
         "topic",
         "topic_id",
@@ -149,7 +154,13 @@ class Route:
     )
 
     def __init__(
-        self, topic: str, message_type: str, *, logged: bool, sow: SowTopic | None
+        self,
+        topic: str,
+        message_type: str,
+        *,
+        logged: bool,
+        sow: SowTopic | None = None,
+        queues: tuple[Queue, ...] = (),
     ) -> None:
         self.topic = topic
         self.message_type = message_type
@@ -158,6 +169,8 @@ class Route:
         self.in_batch = False
         self.logged = logged
         self.sow = sow
+        self.queues = queues
+        self.is_queue = any(queue.settings.name == topic for queue in queues)
         self.plan: Plan | None = None
 
 
@@ -170,11 +183,17 @@ class RouteTable:
 
     Subscriptions are found by their literal topic, so that planning a topic looks at those that
     name it and at the patterns, not at all there are.
+
+    Attributes:
+        message_type: The message type.
+        routes: By topic.
+        targets: Where a publish to a topic, or to a queue, goes.
     """
 
     def __init__(self, message_type: str, make: Callable[[str, str], Route]) -> None:
         self.message_type = message_type
         self.routes: dict[str, Route] = {}
+        self.targets: dict[str, Route] = {}
         self._make = make
         self._literal: dict[str, dict[int, Subscription]] = {}
         self._patterns: dict[int, Subscription] = {}
@@ -185,12 +204,19 @@ class RouteTable:
         route = self.routes.get(topic)
         if route is None:
             route = self.routes[topic] = self._make(topic, self.message_type)
+            self.targets.setdefault(topic, route)
         return route
+
+    def redirect(self, name: str, topic: str) -> None:
+        """Publishes to a name, that of a queue, go to a topic."""
+        self.targets[name] = self.route(topic)
 
     def plan(self, route: Route) -> Plan:
         """Make the plan of a topic and keep it."""
         found = (*self._literal.get(route.topic, {}).values(), *self._patterns.values())
         members = [item for item in found if item.accepts(route.topic, logged=route.logged)]
+        if route.is_queue:  # what is not replay is the queue's
+            members = [item for item in members if isinstance(item, BookmarkSubscription)]
         members.sort(key=_number)
         live: list[Subscription] = []
         waiting: list[BookmarkSubscription] = []

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
+from haclient_fake_server.engine.filters import FilterError, compile_expression, compile_filter
+from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError, is_regex_topic
+from haclient_stores.bookmark import BookmarkRange, MostRecent, parse_bookmark
+
+MAX_QUEUE_TIME_S: Final = 10 * 365 * 86_400
+"""The longest lease or expiration of a queue, ten years: longer ones mean `None`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,179 @@ class SowTopic:
     name: str
     keys: tuple[str, ...] = ()
     message_type: str = "json"
+
+
+_QUEUE_WORDS: Final[dict[str, tuple[str, ...]]] = {
+    "semantics": ("at-least-once", "at-most-once"),
+    "delivery": ("", "fast", "round-robin", "proportional"),
+    "leasing": ("sublet", "strict"),
+    "max_cancels_rule": ("above", "at"),
+    "expiration_model": ("default", "queue", "latest", "earliest"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueTopic:
+    """A message queue: a view over topics that the journal records.
+
+    Attributes:
+        name: Its name, literally. Consumers subscribe to it.
+        topics: The underlying topics, literal or regular expressions; empty for the topic with the
+            queue's own name, whose plain subscriptions then are subscriptions to the queue.
+        message_type: The message type of its messages.
+        default_publish_target: Where a publish to the queue's name goes if the underlying topics
+            are not one literal topic; empty to refuse it.
+        semantics: Whether a delivery leases the message, or removes it.
+        lease_s: How long a consumer may have a message, in seconds; `None` for ever.
+        max_backlog: How many messages all consumers may have; `None` for no limit.
+        max_per_subscription_backlog: How many messages one consumer may have.
+        delivery: Which consumer gets the next message (see `engine.queues.roster`); empty for
+            `proportional`, or `round-robin` with at-most-once, which has no other.
+        leasing: Who may acknowledge a message that is leased: with `sublet` everyone, with
+            `strict` only the connection that has it.
+        max_deliveries: After so many deliveries a message that returns has expired; 0 for no limit.
+        max_cancels: How often a message may be cancelled; 0 for no limit.
+        max_cancels_rule: Whether it expires when the count is `above` that number or `at` it.
+        expiration_s: How long a message may wait, in seconds; `None` for ever.
+        expiration_model: What counts: with `default` the message's own expiration if it has one,
+            else the queue's; with `queue` the queue's; with `latest` the later of the two, with
+            `earliest` the earlier.
+        priority: An expression; the message with the highest value is delivered first.
+        barrier: A filter; a message that matches waits for all before it, and all after it wait.
+        recovery_point: Where a new queue begins in the log: `epoch`, `now`, or a bookmark or
+            timestamp as on the wire.
+        dead_letter: A topic that gets a copy of every message that expires; empty for none.
+
+    Raises:
+        UsageError: A value is wrong, or two of them contradict each other.
+    """
+
+    name: str
+    topics: tuple[str, ...] = ()
+    message_type: str = "json"
+    default_publish_target: str = ""
+    semantics: Literal["at-least-once", "at-most-once"] = "at-least-once"
+    lease_s: float | None = None
+    max_backlog: int | None = None
+    max_per_subscription_backlog: int = 1
+    delivery: Literal["", "fast", "round-robin", "proportional"] = ""
+    leasing: Literal["sublet", "strict"] = "sublet"
+    max_deliveries: int = 0
+    max_cancels: int = 0
+    max_cancels_rule: Literal["above", "at"] = "above"
+    expiration_s: float | None = None
+    expiration_model: Literal["default", "queue", "latest", "earliest"] = "default"
+    priority: str = ""
+    barrier: str = ""
+    recovery_point: str = "epoch"
+    dead_letter: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        checks = (
+            self._check_topics,
+            self._check_words,
+            self._check_numbers,
+            self._check_expressions,
+            self._check_recovery_point,
+        )
+        for check in checks:
+            problem = check()
+            if problem:
+                raise UsageError(f"queue {self.name!r}: {problem}")
+
+    @property
+    def underlying(self) -> tuple[str, ...]:
+        """The underlying topics."""
+        return self.topics or (self.name,)
+
+    @property
+    def publish_target(self) -> str:
+        """The topic that a publish to the queue's name goes to; empty to refuse it."""
+        if self.default_publish_target or self.takes_over_topic:
+            return self.default_publish_target or self.name
+        literal = len(self.topics) == 1 and not is_regex_topic(self.topics[0])
+        return self.topics[0] if literal else ""
+
+    @property
+    def takes_over_topic(self) -> bool:
+        """Whether it has the name of an underlying topic: all subscriptions to it are its own."""
+        return any(TopicMatcher(topic).matches(self.name) for topic in self.underlying)
+
+    @property
+    def chosen_delivery(self) -> str:
+        """Which consumer gets the next message."""
+        if self.semantics == "at-most-once":
+            return "round-robin"
+        return self.delivery or "proportional"
+
+    def _check_topics(self) -> str:
+        if not self.name or is_regex_topic(self.name) or self.name.startswith("/HACLIENT/"):
+            return "wanted a name that is not empty, no regular expression, not under /HACLIENT/"
+        try:
+            matchers = [TopicMatcher(topic) for topic in self.underlying]
+        except TopicPatternError as error:
+            return f"topics: {error}"
+        if not all(self.underlying):
+            return "topics has an empty one"
+        target = self.default_publish_target
+        if target and not any(matcher.matches(target) for matcher in matchers):
+            return f"default_publish_target {target!r} is none of its topics"
+        if self.dead_letter and any(matcher.matches(self.dead_letter) for matcher in matchers):
+            return f"dead_letter {self.dead_letter!r} is one of its own topics"
+        return ""
+
+    def _check_words(self) -> str:
+        for name, words in _QUEUE_WORDS.items():
+            found: object = getattr(self, name)
+            if found not in words:
+                known = ", ".join(word for word in words if word)
+                return f"{name}={found!r}: wanted one of {known}"
+        if self.semantics == "at-most-once" and self.delivery not in {"", "round-robin"}:
+            return f"delivery={self.delivery!r}: at-most-once has round-robin alone"
+        return ""
+
+    def _check_numbers(self) -> str:
+        for name, lowest in (
+            ("max_backlog", 1),
+            ("max_per_subscription_backlog", 1),
+            ("max_deliveries", 0),
+            ("max_cancels", 0),
+        ):
+            count: object = getattr(self, name)
+            optional = name == "max_backlog" and count is None
+            if not optional and (type(count) is not int or count < lowest):
+                return f"{name}={count!r}: wanted {lowest} or more"
+        for name in ("lease_s", "expiration_s"):
+            value: object = getattr(self, name)
+            if value is not None and not (
+                isinstance(value, int | float) and 0 < value <= MAX_QUEUE_TIME_S
+            ):
+                return f"{name}={value!r}: wanted more than 0 seconds, {MAX_QUEUE_TIME_S} at most"
+        return ""
+
+    def _check_expressions(self) -> str:
+        if self.priority and self.barrier:
+            return "priority and barrier exclude each other"
+        try:
+            if self.priority:
+                compile_expression(self.priority)
+            if self.barrier:
+                compile_filter(self.barrier)
+        except FilterError as error:
+            return f"{'priority' if self.priority else 'barrier'}: {error}"
+        return ""
+
+    def _check_recovery_point(self) -> str:
+        if self.recovery_point in {"epoch", "now"}:
+            return ""
+        try:
+            point = parse_bookmark(self.recovery_point)
+        except UsageError as error:
+            return f"recovery_point: {error}"
+        if isinstance(point, MostRecent | BookmarkRange):
+            return f"recovery_point={self.recovery_point!r}: wanted a place in the log"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +276,7 @@ class EngineSettings:
         ack_interval_s: How long persisted acks are collected unless the logon says otherwise.
         version: The server version of the logon ack.
         replicate_to: Where it sends its log.
+        queues: The message queues.
     """
 
     name: str = "broker"
@@ -106,9 +286,11 @@ class EngineSettings:
     ack_interval_s: float = 1.0
     version: str = "5.3.5.0.reference"
     replicate_to: tuple[ReplicateTo, ...] = ()
+    queues: tuple[QueueTopic, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the values."""
+        check_queues(self.queues, self.sow_topics, self.log_topics)
         for topic in self.sow_topics:
             if topic.name.startswith("/HACLIENT/"):
                 raise UsageError(
@@ -120,3 +302,29 @@ class EngineSettings:
             raise UsageError(f"an instance is named twice to replicate to: {addresses}")
         if addresses and not self.log_topics:
             raise UsageError("replication sends the log, and no topic is logged")
+
+
+def check_queues(
+    queues: Iterable[QueueTopic], sow_topics: Iterable[SowTopic], log_topics: Iterable[LogTopic]
+) -> None:
+    """Check queues against each other and against the other topics.
+
+    Raises:
+        UsageError: A name is taken, or a topic that has to be logged is not.
+    """
+    taken = {(topic.message_type, topic.name): "a topic with a state" for topic in sow_topics}
+    log = [(TopicMatcher(topic.pattern), topic.message_type) for topic in log_topics]
+    for queue in queues:
+        name = (queue.message_type, queue.name)
+        if name in taken:
+            raise UsageError(f"queue {queue.name!r}: {taken[name]} has that name")
+        taken[name] = "another queue"
+        literal = [topic for topic in queue.underlying if not is_regex_topic(topic)]
+        for topic in (*literal, *filter(None, (queue.dead_letter, queue.default_publish_target))):
+            if not any(
+                (not kind or kind == queue.message_type) and matcher.matches(topic)
+                for matcher, kind in log
+            ):
+                raise UsageError(f"queue {queue.name!r}: {topic!r} is not in the transaction log")
+        if not log:
+            raise UsageError(f"queue {queue.name!r}: a queue needs a log, and no topic is logged")

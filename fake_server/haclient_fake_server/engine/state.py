@@ -20,6 +20,8 @@ from haclient_fake_server.engine.guards import Guard, Guards
 from haclient_fake_server.engine.journal import Block, JournalReader
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.publishers import Publisher, Publishers
+from haclient_fake_server.engine.queues.points import QueuePoint
+from haclient_fake_server.engine.queues.registry import QueueRegistry
 from haclient_fake_server.engine.replication.destination import Destination
 from haclient_fake_server.engine.replication.durability import Durability, ReplicationProgress
 from haclient_fake_server.engine.routes import Route, RouteTables
@@ -98,6 +100,7 @@ class State:
         events: The events of this batch for the broker's log.
         with_backlog: Numbers of connections that this batch may have given a backlog.
         tables: The topics and live subscriptions of each message type.
+        queues: The message queues.
     """
 
     def __init__(
@@ -134,6 +137,7 @@ class State:
         self.progress = ReplicationProgress(None)
         self._epoch_us = now_us - int(now * 1e6)
         self.topic_characters = 0  # of all names
+        self.queues = QueueRegistry(settings.queues, journal)
         self.tables = RouteTables(self._make_route)
         self._sow = {
             (topic.message_type, topic.name): SowTopic(
@@ -144,10 +148,14 @@ class State:
         self._log = [
             (TopicMatcher(topic.pattern), topic.message_type) for topic in settings.log_topics
         ]
+        for queue in settings.queues:
+            if queue.publish_target != queue.name and queue.publish_target:
+                self.tables[queue.message_type].redirect(queue.name, queue.publish_target)
         self._dirty: list[Connection] = []
         self._early: list[Connection] = []
         self._closes: list[tuple[int, str]] = []
         self.with_backlog: dict[int, None] = {}
+        self.new_queue_points: tuple[QueuePoint, ...] | None = None
         self._block: Block | None = None
         self._new_progress: ReplicationProgress | None = None
         self._subscriptions = 0
@@ -156,6 +164,7 @@ class State:
         """Open a batch at this time; the journal's time never falls."""
         self.now = now
         self.source = ""
+        self.queues.begin_batch()
         self.batch.now_us = max(self.batch.now_us, self._epoch_us + int(now * 1e6))
 
     def close_batch(self) -> list[Connection]:
@@ -167,6 +176,7 @@ class State:
         if self.unnoted:
             self._add_marks()
         block = self._block = self.batch.build()
+        self.queues.close_batch(block)
         for topic_id, message_type, topic in block.definitions if block else ():
             self.topics[topic_id] = self.tables[message_type].route(topic)
         if not self.destinations:
@@ -416,11 +426,13 @@ class State:
 
     def _make_route(self, topic: str, message_type: str) -> Route:
         self.topic_characters += len(topic)
+        logged = self.is_logged(topic, message_type)
         return Route(
             topic,
             message_type,
-            logged=self.is_logged(topic, message_type),
+            logged=logged,
             sow=self._sow.get((message_type, topic)),
+            queues=self.queues.fed_by(topic, message_type) if logged else (),
         )
 
 

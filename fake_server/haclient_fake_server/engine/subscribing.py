@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient_fake_server.engine.acks import Reason, Refused, requested
-from haclient_fake_server.engine.connections import BookmarkSubscription, Connection, Subscription
+from haclient_fake_server.engine.connections import (
+    BookmarkSubscription,
+    Connection,
+    QueueSubscription,
+    Subscription,
+)
+from haclient_fake_server.engine.patterns import TopicMatcher, is_regex_topic
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
+from haclient_fake_server.engine.queues.queue import Queue
+from haclient_fake_server.engine.queues.queues import Queues
 from haclient_fake_server.engine.replay import Replay, Span, span_of
 from haclient_fake_server.engine.requests import Request, read_options, read_request
 from haclient_fake_server.engine.state import State
@@ -19,10 +30,11 @@ MAX_SUBSCRIPTIONS = 100_000
 class Subscribing:
     """Executes the commands that concern subscriptions."""
 
-    def __init__(self, state: State, replay: Replay, acks: PersistedAcks) -> None:
+    def __init__(self, state: State, replay: Replay, acks: PersistedAcks, queues: Queues) -> None:
         self._state = state
         self._replay = replay
         self._acks = acks
+        self._queues = queues
 
     def subscribe(self, connection: Connection, message: Message) -> None:
         """Add, replace, pause or resume a subscription.
@@ -36,7 +48,15 @@ class Subscribing:
             self._pause_or_resume(connection, message, paused=options.pause)
             return
         request = read_request(message, options)
+        queues = self._queues.matching(connection, request)
         replaced = self.check_id(connection, request, sub_id)
+        if queues and not message.bookmark:
+            self._consume(connection, request, sub_id, queues)
+            return
+        if options.max_backlog is not None:
+            raise Refused(Reason.INVALID_OPTIONS, f"max_backlog: {message.topic!r} is no queue")
+        if queues:
+            request = replace(request, matcher=_underlying(request.matcher, queues))
         keeps_place = isinstance(replaced, BookmarkSubscription) and not message.bookmark
         if options.pause and not message.bookmark and not keeps_place:
             raise Refused(Reason.INVALID_OPTIONS, "pause needs a bookmark")
@@ -80,6 +100,32 @@ class Subscribing:
         item = Subscription(connection, sub_id, number=number, selection=request.selection)
         self._replace(item)
         self._state.tables[connection.message_type].enter(item)
+
+    def _consume(
+        self, connection: Connection, request: Request, sub_id: str, queues: list[Queue]
+    ) -> None:
+        """Subscribe to queues; a consumer that is replaced keeps the messages that it has."""
+        message, options = request.message, request.options
+        for name in ("pause", "top_n", "oof"):
+            if getattr(request if name == "top_n" else options, name):
+                raise Refused(Reason.INVALID_OPTIONS, f"{name} is not for a queue")
+        more = {"sub_id": sub_id, **self._queues.terms(queues, options.max_backlog)}
+        self._state.acknowledge(connection, message, "received", "processed", more=more)
+        known = connection.subscriptions.get(sub_id)
+        table = self._state.tables[connection.message_type]
+        if isinstance(known, QueueSubscription):
+            table.leave(known)
+            known.select(request.selection)
+            consumer = known
+        else:
+            number = self._number(connection, sub_id)
+            consumer = QueueSubscription(
+                connection, sub_id, number=number, selection=request.selection
+            )
+            self._replace(consumer)
+        self._queues.enter(consumer, request, queues)
+        if request.matcher.is_regex:  # it may also match topics that are no queues
+            table.enter(consumer)
 
     def _subscribe_to_log(
         self, connection: Connection, request: Request, sub_id: str, span: Span
@@ -135,11 +181,14 @@ class Subscribing:
             if isinstance(item, BookmarkSubscription):
                 self._replay.end(item)
                 self._acks.leave(item)
+            elif isinstance(item, QueueSubscription):
+                self._queues.leave(item)
 
     def _span(self, connection: Connection, request: Request) -> Span:
         state, message = self._state, request.message
         if not state.logging or not (
-            request.matcher.is_regex or state.is_logged(message.topic, connection.message_type)
+            request.matcher.is_regex
+            or state.is_logged(request.matcher.text, connection.message_type)
         ):
             raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} is not in the transaction log")
         span = span_of(
@@ -180,3 +229,18 @@ class Subscribing:
         for item in items:
             self._replay.set_paused(item, paused=paused)
         self._confirm(connection, message, message.sub_id)
+
+
+def _underlying(matcher: TopicMatcher, queues: list[Queue]) -> TopicMatcher:
+    """The topics to replay for a bookmark subscription to queues: those that feed them.
+
+    A pattern selects topics of its own, too.
+    """
+    topics = [topic for queue in queues for topic in queue.settings.underlying]
+    if not matcher.is_regex and len(topics) == 1:
+        return TopicMatcher(topics[0])
+    patterns = [
+        topic if is_regex_topic(topic) else f"^{re.escape(topic)}$"
+        for topic in ([matcher.text] if matcher.is_regex else []) + topics
+    ]
+    return TopicMatcher("|".join(f"(?:{pattern})" for pattern in patterns))

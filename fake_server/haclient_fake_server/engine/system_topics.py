@@ -8,6 +8,7 @@ body, and its result is one JSON record that is computed for it.
 `/HACLIENT/position`      where a reader is after a number of messages or bytes
 `/HACLIENT/guards`        sets, renews and drops guards against removal, and lists them
 `/HACLIENT/publisher`     the last sequence and the last message of a publisher
+`/HACLIENT/queues`        the message queues, or one of them
 ========================  ========================================================================
 
 No pattern matches these topics, and every other command on them is refused. What the broker does
@@ -31,7 +32,7 @@ from haclient.protocol.codec import encode_frame, sow_batch
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
-from haclient_fake_server.engine.connections import Connection, PendingQuery
+from haclient_fake_server.engine.connections import Connection, LongCommand
 from haclient_fake_server.engine.filters import FilterError, compile_filter
 from haclient_fake_server.engine.guards import DEFAULT_TTL_S, MAX_TTL_S
 from haclient_fake_server.engine.log_query import (
@@ -44,8 +45,9 @@ from haclient_fake_server.engine.log_query import (
     find_last_message,
 )
 from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError, to_text
+from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.replay import Span, span_of
-from haclient_fake_server.engine.requests import SYSTEM_PREFIX
+from haclient_fake_server.engine.requests import MAX_PENDING_COMMANDS, SYSTEM_PREFIX
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.engine.timers import timestamp_text
 from haclient_fake_server.journal.format import Record, RecordCommand
@@ -55,9 +57,7 @@ STATUS: Final = SYSTEM_PREFIX + "status"
 POSITION: Final = SYSTEM_PREFIX + "position"
 GUARDS: Final = SYSTEM_PREFIX + "guards"
 PUBLISHER: Final = SYSTEM_PREFIX + "publisher"
-
-MAX_PENDING_QUERIES: Final = 16
-"""Unanswered queries of one connection: a client that does not wait for answers is refused more."""
+QUEUES: Final = SYSTEM_PREFIX + "queues"
 
 _STEP_TOPICS: Final = 1000
 """Topics that one step looks up, each against every pattern of the log's configuration."""
@@ -105,19 +105,31 @@ class _GuardsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drop: bool = False
 
 
-_Parameters = TypeVar("_Parameters", _StatusQuery, _PublisherQuery, _PositionQuery, _GuardsQuery)
+class _QueuesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which queue; without a name, all of the connection's message type."""
+
+    name: str | None = None
+
+
+_Parameters = TypeVar(
+    "_Parameters", _StatusQuery, _PublisherQuery, _PositionQuery, _GuardsQuery, _QueuesQuery
+)
 
 
 class SystemTopics:
     """Executes queries of the broker's own topics."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(
+        self, state: State, describe_queue: Callable[[Queue], Mapping[str, object]]
+    ) -> None:
         self._state = state
+        self._describe_queue = describe_queue
         self._answers: dict[str, Callable[[Connection, Message], Steps[_Answer]]] = {
             STATUS: self._status,
             POSITION: self._position,
             PUBLISHER: self._publisher,
             GUARDS: self._guards,
+            QUEUES: self._queues,
         }
 
     def sow(self, connection: Connection, message: Message) -> None:
@@ -135,25 +147,21 @@ class SystemTopics:
             if getattr(message, name):
                 detail = f"{name}: {message.topic} has its parameters in the body alone"
                 raise Refused(Reason.INVALID_OPTIONS, detail)
-        if len(connection.queries) >= MAX_PENDING_QUERIES:
+        if len(connection.queries) >= MAX_PENDING_COMMANDS:
             detail = f"{len(connection.queries)} are not answered yet"
             raise Refused(Reason.TOO_MANY_QUERIES, detail)
         steps = answer(connection, message)
         ids = {"query_id": _query_id(message)}
         self._state.acknowledge(connection, message, "received", "processed", more=ids)
-        connection.queries.append(PendingQuery(message, steps))
+        connection.queries.append(self._answer(connection, message, steps))
         self._state.with_backlog[connection.id] = None
 
-    def pump(self, connection: Connection) -> None:
-        """Take the next step of the oldest query of a connection, and answer if it was the last."""
-        if not connection.queries:
-            return
-        message, steps = connection.queries[0]
-        try:
-            next(steps)
-        except StopIteration as finished:
-            connection.queries.popleft()
-            self._send(connection, message, finished.value)
+    def _answer(
+        self, connection: Connection, message: Message, steps: Steps[_Answer]
+    ) -> LongCommand:
+        """Take the steps of a query, and send the answer."""
+        answer = yield from steps
+        self._send(connection, message, answer)
 
     def _send(self, connection: Connection, message: Message, answer: _Answer) -> None:
         state, query_id = self._state, _query_id(message)
@@ -356,6 +364,24 @@ class SystemTopics:
             for guard in state.guards.current(state.now_us)
         ]
         return self._with_oldest_needed({**self._log(), "guards": guards})
+
+    # --- queues ----------------------------------------------------------------------------------
+
+    def _queues(self, connection: Connection, message: Message) -> Steps[_Answer]:
+        name, kind = _read(message, _QueuesQuery).name, connection.message_type
+        queues = [each for each in self._state.queues if each.settings.message_type == kind]
+        if name is not None:
+            queues = [each for each in queues if each.settings.name == name]
+            if not queues:
+                raise Refused(Reason.INVALID_TOPIC, f"{name!r} is no queue")
+        return self._list_queues(queues)
+
+    def _list_queues(self, queues: list[Queue]) -> Steps[_Answer]:
+        yield from ()
+        return {
+            "instance": self._state.settings.name,
+            "queues": [self._describe_queue(queue) for queue in queues],
+        }
 
 
 def _read(message: Message, kind: type[_Parameters]) -> _Parameters:

@@ -119,6 +119,8 @@ class RemovalReason(enum.IntEnum):
     """It was cancelled too often."""
     MAX_DELIVERIES = 6
     """It was delivered too often."""
+    LOST = 7
+    """Its record was no longer in the journal when it was to be delivered."""
 
 
 class RecordFlag(enum.IntFlag):

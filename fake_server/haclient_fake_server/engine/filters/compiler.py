@@ -70,6 +70,15 @@ def compile_filter(text: str) -> Filter:
     return lambda document: truth(result(document)) is True
 
 
+def compile_expression(text: str) -> Scalar:
+    """The value that the expression `text` describes, such as `/priority` or `/a + 2 * /b`.
+
+    Raises:
+        FilterError: The text is no expression, or too long, too deep, or holds a bad pattern.
+    """
+    return _scalar(parse_filter(text))
+
+
 def _scalar(node: Node) -> Scalar:
     match node:
         case Literal(value):

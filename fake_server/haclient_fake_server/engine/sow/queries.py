@@ -87,6 +87,9 @@ class Queries:
         request = read_request(message, read_options(message))
         if message.bookmark and message.bookmark.rstrip("|") != str(NOW).rstrip("|"):
             raise Refused(Reason.INVALID_BOOKMARK, "sow_and_subscribe takes none but now")
+        if self._state.queues.matching(request.matcher, connection.message_type):
+            detail = f"{message.topic!r} is a queue: subscribe to it, or browse it with sow"
+            raise Refused(Reason.INVALID_TOPIC, detail)
         ids = _ids(message)
         sub_id = str(ids["sub_id"])
         self._subscribing.check_id(connection, request, sub_id)
@@ -102,9 +105,13 @@ class Queries:
         Raises:
             Refused: Why.
         """
-        request = read_request(message, read_options(message))
+        options = read_options(message)
+        request = read_request(message, options)
         if message.bookmark:
             raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} is no queue")
+        for name in ("cancel", "expire", "lease_extension"):
+            if getattr(options, name):
+                raise Refused(Reason.INVALID_OPTIONS, f"{name}: {message.topic!r} is no queue")
         topics = self._topics(connection, request)
         if not topics:
             raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} has no state of the world")

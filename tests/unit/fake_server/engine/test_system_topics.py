@@ -11,6 +11,7 @@ from haclient.errors import UsageError
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.identity import publisher_id
 from haclient_fake_server.engine import log_query, system_topics
+from haclient_fake_server.engine.requests import MAX_PENDING_COMMANDS
 from haclient_fake_server.engine.settings import LogTopic, ReplicateTo, SowTopic
 from support.engine import START_US, Peer, World
 
@@ -199,13 +200,13 @@ class TestRefusals:
         world = World()
         peer = world.client()
         peer.stalled = True
-        for _ in range(system_topics.MAX_PENDING_QUERIES):
+        for _ in range(MAX_PENDING_COMMANDS):
             peer.send(c="sow", cid="q", t="/HACLIENT/status", a="processed")
             assert peer.acks()[0].status == "success"
         assert refusal(world, peer, "/HACLIENT/status", b"") == "too many queries"
         peer.stalled = False
         world.feed(peer)
-        assert len([m for m in peer.take() if m.kind == "sow"]) == system_topics.MAX_PENDING_QUERIES
+        assert len([m for m in peer.take() if m.kind == "sow"]) == MAX_PENDING_COMMANDS
 
     def test_a_client_that_leaves_with_an_open_query_leaves_nothing_behind(self) -> None:
         world, peer = two_publishers()

@@ -1,0 +1,249 @@
+"""The commands about queues: acknowledgements, which are deletes, and browsing.
+
+An acknowledgement by bookmarks is carried out at once. One by filter, and a query, look at every
+message of the queue, so they are carried out in steps between the batches of the broker. Each step
+sees the queue as it is then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final, TypeAlias
+
+from haclient.errors import UsageError
+from haclient.protocol.codec import encode_frame, sow_batch
+from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
+from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
+from haclient_fake_server.engine.connections import Connection, LongCommand, Style
+from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.patterns import to_text
+from haclient_fake_server.engine.publishing import Publishing
+from haclient_fake_server.engine.queues.queue import MICROSECONDS, Queue
+from haclient_fake_server.engine.requests import (
+    MAX_PENDING_COMMANDS,
+    Request,
+    read_options,
+    read_request,
+)
+from haclient_fake_server.engine.state import State
+from haclient_fake_server.engine.timers import timestamp_text
+from haclient_fake_server.journal.format import Record
+from haclient_stores.bookmark import Bookmark
+
+STEP_MESSAGES: Final = 500
+"""Messages that one step reads."""
+MAX_BATCH_SIZE: Final = 10_000
+"""Messages in one frame of a query."""
+
+_NO_OPTIONS: Final = Options()
+
+Action: TypeAlias = Callable[[int], None]
+
+
+class QueueCommands:
+    """Executes acknowledgements and queries of queues."""
+
+    def __init__(self, state: State, publishing: Publishing) -> None:
+        self._state = state
+        self._publishing = publishing
+
+    def queue_of(self, connection: Connection, topic: str) -> Queue | None:
+        """The queue of this name, if there is one."""
+        return self._state.queues.get(topic, connection.message_type)
+
+    # --- acknowledgements ------------------------------------------------------------------------
+
+    def acknowledge(self, connection: Connection, message: Message, queue: Queue) -> None:
+        """Acknowledge, cancel or expire messages, or extend their leases.
+
+        Raises:
+            Refused: Nothing has changed.
+        """
+        options = read_options(message) if message.options else _NO_OPTIONS
+        action = self._action(connection, queue, options)
+        if bool(message.bookmark) == bool(message.filter):
+            raise Refused(Reason.INVALID_BOOKMARK, "wanted either bookmarks or a filter")
+        request = read_request(message, options) if message.filter else None
+        positions = _positions(queue, message.bookmark) if request is None else []
+        sequence = message.sequence
+        if sequence:
+            if sequence <= connection.publisher.seen:
+                self._publishing.acknowledge_duplicate(connection, message)
+                return
+            connection.publisher.seen = sequence
+            self._state.unnoted[connection.publisher.id] = connection.publisher
+        if request is not None:
+            self._begin(connection, self._end_matching(connection, request, queue, action))
+            return
+        before = len(queue.removals)
+        for position in positions:
+            action(position)
+        removed = len(queue.removals) - before
+        if message.ack_type:
+            self._confirm(connection, message, queue, matches=len(positions), removed=removed)
+
+    def _action(self, connection: Connection, queue: Queue, options: Options) -> Action:
+        """What an acknowledgement does with the message of a position."""
+        if options.lease_extension_s is not None:
+            return partial(self._extend, connection, queue, options.lease_extension_s)
+        end = queue.acknowledge
+        if options.cancel:
+            end = queue.cancel
+        elif options.expire:
+            end = queue.expire
+        return lambda position: end(position) if queue.may_end(position, connection) else None
+
+    def _extend(
+        self, connection: Connection, queue: Queue, extension_s: float, position: int
+    ) -> None:
+        """Who has a message may have it for longer."""
+        lease = queue.lease_at(position)
+        if lease is not None and lease.consumer.connection is connection:
+            queue.extend(lease, self._state.now_us + round(extension_s * MICROSECONDS))
+
+    def _end_matching(
+        self, connection: Connection, request: Request, queue: Queue, action: Action
+    ) -> LongCommand:
+        """Acknowledge by filter, whoever has the messages."""
+        matches = removed = 0
+        for number, position in enumerate(queue.table.positions(), 1):
+            if number % STEP_MESSAGES == 0:
+                yield
+            record = queue.record(position)
+            if record is None or not _matches(request, queue, record):
+                continue
+            before = len(queue.removals)
+            action(position)
+            matches += 1
+            removed += len(queue.removals) - before
+        message = request.message
+        self._confirm(connection, message, queue, matches=matches, removed=removed)
+
+    def _confirm(
+        self,
+        connection: Connection,
+        message: Message,
+        queue: Queue,
+        *,
+        matches: int,
+        removed: int,
+    ) -> None:
+        state, wanted = self._state, requested(message.ack_type)
+        more = {"s": message.sequence} if message.sequence else None
+        state.acknowledge(connection, message, "received", "processed", "completed", more=more)
+        if "persisted" in wanted:
+            state.confirm(connection, ack("persisted", message.command_id, more=more))
+        if "stats" in wanted:
+            counts: dict[str, str | int] = {
+                "records_deleted": removed,
+                "topic_matches": len(queue.table),
+                "matches": matches,
+            }
+            if message.query_id:
+                counts["query_id"] = message.query_id
+            state.send(connection, ack("stats", message.command_id, more=counts))
+
+    # --- browsing --------------------------------------------------------------------------------
+
+    def browse(self, connection: Connection, message: Message, queue: Queue) -> None:
+        """Answer a query with the available messages, which stay available.
+
+        Raises:
+            Refused: Why.
+        """
+        request = read_request(message, read_options(message))
+        if message.bookmark or message.order_by or message.sow_keys:
+            detail = "a query of a queue has the order of the log, and no bookmark or keys"
+            raise Refused(Reason.INVALID_OPTIONS, detail)
+        if (message.batch_size or 1) > MAX_BATCH_SIZE:
+            detail = f"{message.batch_size}, at most {MAX_BATCH_SIZE}"
+            raise Refused(Reason.INVALID_BATCH_SIZE, detail)
+        query_id = message.query_id or message.sub_id or message.command_id
+        more = {"query_id": query_id}
+        self._state.acknowledge(connection, message, "received", "processed", more=more)
+        self._begin(connection, self._answer(connection, request, queue, query_id))
+
+    def _answer(
+        self, connection: Connection, request: Request, queue: Queue, query_id: str
+    ) -> LongCommand:
+        state, message = self._state, request.message
+        outer: dict[str, str | int] = {"c": "sow", "query_id": query_id, "t": message.topic}
+        state.send(connection, encode_frame({"c": "group_begin", "query_id": query_id}))
+        batch: list[tuple[dict[str, str | int], bytes]] = []
+        matches = examined = returned = 0
+        skipped = request.options.skip_n or 0
+        for position in queue.available():
+            if returned == request.top_n:
+                break
+            examined += 1
+            record = queue.record(position)
+            if record is not None and _matches(request, queue, record):
+                matches += 1
+                if matches > skipped:
+                    returned += 1
+                    batch.append((_fields(request, record), record.payload))
+            if len(batch) >= (message.batch_size or 1):
+                state.send(connection, sow_batch(outer, batch))
+                batch = []
+            if examined % STEP_MESSAGES == 0:
+                yield
+        if batch:
+            state.send(connection, sow_batch(outer, batch))
+        state.send(connection, encode_frame({"c": "group_end", "query_id": query_id}))
+        more: dict[str, str | int] = {"query_id": query_id}
+        if "completed" in requested(message.ack_type):
+            state.send(connection, ack("completed", message.command_id, more=more))
+        if "stats" in requested(message.ack_type):
+            counts = {"records_returned": returned, "topic_matches": examined, "matches": matches}
+            state.send(connection, ack("stats", message.command_id, more={**more, **counts}))
+
+    def _begin(self, connection: Connection, command: LongCommand) -> None:
+        if len(connection.queries) >= MAX_PENDING_COMMANDS:
+            detail = f"{len(connection.queries)} are not answered yet"
+            raise Refused(Reason.TOO_MANY_QUERIES, detail)
+        connection.queries.append(command)
+        self._state.with_backlog[connection.id] = None
+
+
+def _positions(queue: Queue, bookmarks: str) -> Collection[int]:
+    """The positions of the messages in a list of bookmarks that the queue knows, each once.
+
+    Raises:
+        Refused: One is malformed.
+    """
+    return dict.fromkeys(
+        position
+        for text in bookmarks.split(",")
+        if (position := _position(queue, text.strip())) is not None
+    )
+
+
+def _position(queue: Queue, text: str) -> int | None:
+    lease = queue.lease_of(text)
+    if lease is not None:
+        return lease.position
+    try:
+        bookmark = Bookmark.parse(text)
+    except UsageError as error:
+        raise Refused(Reason.INVALID_BOOKMARK, str(error)) from error
+    lease = queue.lease_of(str(bookmark))
+    if lease is not None:
+        return lease.position
+    return queue.table.find(bookmark.publisher_id, bookmark.sequence)
+
+
+def _matches(request: Request, queue: Queue, record: Record) -> bool:
+    return request.filter is None or request.filter(
+        Document(record.payload, queue.settings.message_type)
+    )
+
+
+def _fields(request: Request, record: Record) -> dict[str, str | int]:
+    fields: dict[str, str | int] = {"bm": record.bookmark}
+    if request.style & Style.TIMESTAMP:
+        fields["ts"] = timestamp_text(record.timestamp_us).decode("ascii")
+    if record.correlation_id:
+        fields["x"] = to_text(record.correlation_id)
+    return fields

@@ -1,0 +1,289 @@
+"""The messages of a queue: about 35 bytes for each, whatever its size.
+
+A queue has a row for each message that it holds, in the order of the log: its position, the place
+of its record in the journal, publisher and sequence, and a byte for its state. The body stays in
+the journal. Rows lie in arrays of at most `CHUNK_ROWS` rows. A chunk of which more than half is
+gone is packed, and an empty one is dropped, so that one message that is never acknowledged does
+not keep the memory of all that follow it.
+
+A message is known by its position; `find` gives the position of a bookmark.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+from array import array
+from collections.abc import Iterator
+from itertools import compress
+from typing import Final, NamedTuple
+
+from haclient_fake_server.engine.journal import Cursor
+
+CHUNK_ROWS: Final = 65_536
+"""Rows of one chunk: an index of a row within it has 16 bits."""
+
+_PACK_ABOVE: Final = 1024
+"""Rows that a chunk has before it is packed: fewer are not worth it."""
+
+_OFFSET_BITS: Final = 40
+"""A record's place is one integer: 24 bits for the segment's number, 40 for the offset in it."""
+
+_NO_PRIORITY: Final = float("-inf")
+
+
+class RowState(enum.IntEnum):
+    """The state of a message in the table."""
+
+    AVAILABLE = 0
+    LEASED = 1
+    REMOVED = 2
+    """Its row is still in a chunk, which will be packed or dropped."""
+
+
+class Row(NamedTuple):
+    """One message of the table."""
+
+    position: int
+    publisher_id: int
+    sequence: int
+    place: Cursor | None
+
+
+class _Chunk:
+    """A run of rows in the order of the log."""
+
+    __slots__ = (
+        "available",
+        "by_publisher",
+        "live",
+        "places",
+        "positions",
+        "priorities",
+        "publishers",
+        "sequences",
+        "states",
+    )
+
+    def __init__(self) -> None:
+        self.positions = array("Q")
+        self.places = array("Q")
+        self.publishers = array("Q")
+        self.sequences = array("Q")
+        self.priorities = array("d")
+        self.states = bytearray()
+        self.by_publisher: dict[int, array[int]] = {}
+        self.live = 0
+        self.available = 0
+
+    def add(self, position: int, publisher_id: int, sequence: int) -> None:
+        rows = self.by_publisher.get(publisher_id)
+        if rows is None:
+            rows = self.by_publisher[publisher_id] = array("H")
+        rows.append(len(self.states))
+        self.positions.append(position)
+        self.places.append(0)
+        self.publishers.append(publisher_id)
+        self.sequences.append(sequence)
+        self.states.append(RowState.AVAILABLE)
+        self.live += 1
+        self.available += 1
+
+    def row(self, position: int) -> int | None:
+        """The row of a position, `None` where there is none or it was removed."""
+        at = bisect.bisect_left(self.positions, position)
+        if at == len(self.states) or self.positions[at] != position:
+            return None
+        return at if self.states[at] != RowState.REMOVED else None
+
+    def find(self, publisher_id: int, sequence: int) -> int | None:
+        """The row of a bookmark, `None` where there is none or it was removed."""
+        rows = self.by_publisher.get(publisher_id)
+        if rows is None:
+            return None
+        # The sequences of one publisher rise in the log.
+        at = bisect.bisect_left(rows, sequence, key=self.sequences.__getitem__)
+        if at == len(rows) or self.sequences[rows[at]] != sequence:
+            return None
+        return rows[at] if self.states[rows[at]] != RowState.REMOVED else None
+
+    @property
+    def is_worth_packing(self) -> bool:
+        return len(self.states) > _PACK_ABOVE and self.live < len(self.states) // 2
+
+    def pack(self) -> None:
+        """Drop the rows that were removed."""
+        kept = [state != RowState.REMOVED for state in self.states]
+        self.positions = array("Q", compress(self.positions, kept))
+        self.places = array("Q", compress(self.places, kept))
+        self.publishers = array("Q", compress(self.publishers, kept))
+        self.sequences = array("Q", compress(self.sequences, kept))
+        self.priorities = array("d", compress(self.priorities, kept))
+        self.states = bytearray(compress(self.states, kept))
+        self.by_publisher = {}
+        for row, publisher_id in enumerate(self.publishers):
+            self.by_publisher.setdefault(publisher_id, array("H")).append(row)
+
+
+class MessageTable:
+    """The messages that a queue holds, in the order of the log.
+
+    Args:
+        has_priorities: Whether each message has a priority.
+    """
+
+    def __init__(self, *, has_priorities: bool = False) -> None:
+        self._chunks: list[_Chunk] = []
+        self._firsts: list[int] = []  # of each chunk: the lowest position that it may hold
+        self._has_priorities = has_priorities
+        self.available = 0
+        self.leased = 0
+
+    def __len__(self) -> int:
+        """How many messages it holds, available or leased."""
+        return self.available + self.leased
+
+    @property
+    def first(self) -> int | None:
+        """The lowest position that it holds, `None` when it is empty."""
+        while self._chunks and not self._chunks[0].live:
+            del self._chunks[0], self._firsts[0]
+        if not self._chunks:
+            return None
+        chunk = self._chunks[0]
+        states = chunk.states
+        if states[0] == RowState.REMOVED:
+            # All rows before the first one that is left are of one state: skip them at once.
+            at = len(states) - len(states.lstrip(bytes([RowState.REMOVED])))
+            return chunk.positions[at]
+        return chunk.positions[0]
+
+    def add(
+        self, position: int, publisher_id: int, sequence: int, priority: float = _NO_PRIORITY
+    ) -> None:
+        """Add a message behind all others, available.
+
+        Args:
+            position: Its position, above all that were added before.
+            publisher_id: The id of its publisher.
+            sequence: Its sequence, above those that the publisher's messages have here.
+            priority: The higher, the sooner; only where the table has priorities.
+        """
+        if not self._chunks or len(self._chunks[-1].states) == CHUNK_ROWS:
+            self._chunks.append(_Chunk())
+            self._firsts.append(position)
+        chunk = self._chunks[-1]
+        chunk.add(position, publisher_id, sequence)
+        if self._has_priorities:
+            chunk.priorities.append(priority)
+        self.available += 1
+
+    def set_place(self, position: int, place: Cursor) -> None:
+        """Note where the record of a message is in the journal; nothing if it was removed."""
+        chunk = self._chunk(position)
+        row = None if chunk is None else chunk.row(position)
+        if chunk is not None and row is not None:
+            chunk.places[row] = place.segment << _OFFSET_BITS | place.offset
+
+    def find(self, publisher_id: int, sequence: int) -> int | None:
+        """The position of a message by its bookmark, `None` if the queue does not hold it."""
+        for chunk in self._chunks:
+            row = chunk.find(publisher_id, sequence)
+            if row is not None:
+                return chunk.positions[row]
+        return None
+
+    def state(self, position: int) -> RowState:
+        """The state of a message, `REMOVED` if the table does not hold it."""
+        chunk = self._chunk(position)
+        row = None if chunk is None else chunk.row(position)
+        return RowState.REMOVED if chunk is None or row is None else RowState(chunk.states[row])
+
+    def row(self, position: int) -> Row | None:
+        """What is known of a message, `None` if the table does not hold it."""
+        chunk = self._chunk(position)
+        row = None if chunk is None else chunk.row(position)
+        if chunk is None or row is None:
+            return None
+        place = chunk.places[row]
+        return Row(
+            position,
+            chunk.publishers[row],
+            chunk.sequences[row],
+            Cursor(place >> _OFFSET_BITS, place & (1 << _OFFSET_BITS) - 1) if place else None,
+        )
+
+    def priority(self, position: int) -> float:
+        """The priority of a message that the table holds."""
+        chunk = self._chunk(position)
+        row = None if chunk is None else chunk.row(position)
+        return _NO_PRIORITY if chunk is None or row is None else chunk.priorities[row]
+
+    def lease(self, position: int) -> None:
+        """Mark an available message as leased."""
+        chunk, row = self._held(position)
+        chunk.states[row] = RowState.LEASED
+        chunk.available -= 1
+        self.available -= 1
+        self.leased += 1
+
+    def release(self, position: int) -> None:
+        """Mark a leased message as available."""
+        chunk, row = self._held(position)
+        chunk.states[row] = RowState.AVAILABLE
+        chunk.available += 1
+        self.available += 1
+        self.leased -= 1
+
+    def remove(self, position: int) -> None:
+        """Remove a message that the table holds."""
+        chunk, row = self._held(position)
+        if chunk.states[row] == RowState.AVAILABLE:
+            chunk.available -= 1
+            self.available -= 1
+        else:
+            self.leased -= 1
+        chunk.states[row] = RowState.REMOVED
+        chunk.live -= 1
+        if not chunk.live:
+            # The last chunk is still filled, unless it is full.
+            if chunk is not self._chunks[-1] or len(chunk.states) == CHUNK_ROWS:
+                at = self._chunks.index(chunk)
+                del self._chunks[at], self._firsts[at]
+        elif chunk.is_worth_packing:
+            chunk.pack()
+
+    def next_available(self, position: int) -> int | None:
+        """The first available message at or after a position, `None` when there is none."""
+        if not self.available:
+            return None
+        start = max(bisect.bisect_right(self._firsts, position) - 1, 0)
+        for number in range(start, len(self._chunks)):
+            chunk = self._chunks[number]
+            if not chunk.available:
+                continue
+            from_row = bisect.bisect_left(chunk.positions, position)
+            at = chunk.states.find(RowState.AVAILABLE, from_row)
+            if at >= 0:
+                return chunk.positions[at]
+        return None
+
+    def positions(self) -> Iterator[int]:
+        """The positions of all messages at the time of the call of each chunk, in order."""
+        for chunk in list(self._chunks):
+            yield from [
+                position
+                for position, state in zip(chunk.positions, chunk.states, strict=True)
+                if state != RowState.REMOVED
+            ]
+
+    def _chunk(self, position: int) -> _Chunk | None:
+        at = bisect.bisect_right(self._firsts, position) - 1
+        return self._chunks[at] if at >= 0 else None
+
+    def _held(self, position: int) -> tuple[_Chunk, int]:
+        chunk = self._chunk(position)
+        row = None if chunk is None else chunk.row(position)
+        if chunk is None or row is None:
+            raise KeyError(position)
+        return chunk, row

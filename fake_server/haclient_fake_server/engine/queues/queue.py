@@ -1,0 +1,523 @@
+"""One message queue: which messages it holds, who has them, and what becomes of them.
+
+A queue is a view over the log: it knows where each message is, and not what it says. A message is
+*available*, or *leased* to one consumer, or gone for a reason (`RemovalReason`).
+
+=================  =========================================================================
+at-least-once      a delivery is a lease; a lease that ends without an acknowledgement returns
+                   the message to its place
+at-most-once       a delivery removes the message; until it is acknowledged it only counts
+                   against the backlog of its consumer
+=================  =========================================================================
+
+What is removed is collected in `removals` and has to be recorded in the journal before anything
+that depends on it is sent. Leases and the counts of deliveries and cancels live in memory only:
+after a restart all that was not removed is available again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from haclient_fake_server.engine.connections import Connection, QueueSubscription
+from haclient_fake_server.engine.filters import Document, compile_expression, compile_filter
+from haclient_fake_server.engine.queues.deadlines import NEVER_US, Deadlines
+from haclient_fake_server.engine.queues.message_reader import MessageReader
+from haclient_fake_server.engine.queues.message_table import MessageTable, RowState
+from haclient_fake_server.engine.queues.roster import ROSTERS
+from haclient_fake_server.engine.queues.selector import Key, ScanBudget, Selector
+from haclient_fake_server.engine.settings import QueueTopic
+from haclient_fake_server.journal.format import Record, Removal, RemovalReason
+
+MICROSECONDS: Final = 1_000_000
+
+_LOWEST_PRIORITY: Final = float("-inf")
+"""That of a message without a number where the priority should be."""
+
+
+class Lease:
+    """A message that a consumer has.
+
+    Attributes:
+        position: Its position in the log.
+        bookmark: Its bookmark.
+        consumer: Who has it.
+        due_us: When the lease ends; `None` for never.
+        deliveries: How often the message was delivered, with this time.
+        cancels: How often it was returned with `cancel`.
+    """
+
+    __slots__ = ("bookmark", "cancels", "consumer", "deliveries", "due_us", "position")
+
+    def __init__(
+        self, position: int, bookmark: str, consumer: QueueSubscription, due_us: int | None
+    ) -> None:
+        self.position = position
+        self.bookmark = bookmark
+        self.consumer = consumer
+        self.due_us = due_us
+        self.deliveries = 1
+        self.cancels = 0
+
+
+class Delivery(NamedTuple):
+    """A message and who gets it: one consumer, or all that want it if it is a barrier."""
+
+    position: int
+    consumers: tuple[QueueSubscription, ...]
+    is_barrier: bool = False
+
+
+class Expired(NamedTuple):
+    """A message that is about to be removed unprocessed."""
+
+    position: int
+    bookmark: str
+    reason: RemovalReason
+    deliveries: int
+    cancels: int
+
+
+class Queue:
+    """One queue.
+
+    Args:
+        settings: Its configuration.
+        reader: Reads the messages that filters examine.
+        mark: Called when there may be something to deliver, to remove or to record.
+        expiring: Called with each message that is removed unprocessed, while it is still there.
+
+    Attributes:
+        settings: Its configuration.
+        table: The messages that it holds.
+        consumers: Its consumers by number.
+        removals: What was removed and is not in the journal yet.
+        counts: How many messages were delivered, redelivered, cancelled, and removed for which
+            reason, since the broker was started.
+
+    Raises:
+        FilterError: The barrier or the priority is malformed.
+    """
+
+    def __init__(
+        self,
+        settings: QueueTopic,
+        reader: MessageReader,
+        *,
+        mark: Callable[[Queue], None],
+        expiring: Callable[[Queue, Expired], None],
+    ) -> None:
+        self.settings = settings
+        self._reader = reader
+        self._mark = mark
+        self._expiring = expiring
+        self._priority = compile_expression(settings.priority) if settings.priority else None
+        self._barrier = compile_filter(settings.barrier) if settings.barrier else None
+        self.table = MessageTable(has_priorities=self._priority is not None)
+        self.consumers: dict[int, QueueSubscription] = {}
+        self._selectors: dict[str, Selector] = {}  # by the text of the filter
+        self._filter_texts: dict[int, str] = {}  # by consumer
+        self._open: dict[str, Selector] = {}  # those of which a consumer has room
+        self._served = 0
+        self._by_bookmark: dict[str, Lease] = {}
+        self._by_position: dict[int, Lease] = {}
+        self._held: dict[int, dict[int, Lease]] = {}  # by consumer, then by position
+        self._attempts: dict[int, tuple[int, int]] = {}  # of returned messages
+        self._lease_ends = Deadlines()
+        self._expirations = Deadlines()
+        self._expired_meanwhile: set[int] = set()  # leased messages
+        self._barriers: deque[int] = deque()
+        self.removals: list[Removal] = []
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def is_at_most_once(self) -> bool:
+        """Whether a delivery removes the message."""
+        return self.settings.semantics == "at-most-once"
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many messages consumers have."""
+        return len(self._by_position)
+
+    @property
+    def next_due_us(self) -> int | None:
+        """When `tick` has something to do, in microseconds since 1970; `None` for never."""
+        due_us = min(self._lease_ends.next_us, self._expirations.next_us)
+        return None if due_us == NEVER_US else due_us
+
+    def touch(self) -> None:
+        """Have the queue looked at in this batch."""
+        self._mark(self)
+
+    # --- messages --------------------------------------------------------------------------------
+
+    def enter(self, record: Record, document: Document) -> None:
+        """Add a message of an underlying topic, behind all others.
+
+        Args:
+            record: Its record, whose time is when this instance received it.
+            document: Its body.
+        """
+        position = record.position
+        if self._priority is None:
+            self.table.add(position, record.publisher_id, record.sequence)
+        else:
+            priority = _number(self._priority(document))
+            self.table.add(position, record.publisher_id, record.sequence, priority)
+        lifetime_s = self._lifetime_s(record.expiration_s)
+        if lifetime_s is not None:
+            due_us = record.timestamp_us + round(lifetime_s * MICROSECONDS)
+            self._expirations.add(due_us, position)
+        if self._barrier is not None and self._barrier(document):
+            self._barriers.append(position)
+        self._mark(self)
+
+    def _lifetime_s(self, own_s: int | None) -> float | None:
+        """How long a message may wait, `None` for ever; what is not set does not count."""
+        queue_s, model = self.settings.expiration_s, self.settings.expiration_model
+        message_s = math.inf if own_s == 0 else own_s  # 0 is for ever
+        both = [each for each in (queue_s, message_s) if each is not None]
+        if model == "queue" or not both:
+            chosen = queue_s
+        elif model == "latest":
+            chosen = max(both)
+        elif model == "earliest":
+            chosen = min(both)
+        else:
+            chosen = both[-1]
+        return None if chosen == math.inf else chosen
+
+    def restore_removal(self, publisher_id: int, sequence: int) -> None:
+        """Remove a message as the journal says; nothing for one that the queue does not hold."""
+        position = self.table.find(publisher_id, sequence)
+        if position is not None:
+            self.table.remove(position)
+
+    def lost(self, position: int) -> None:
+        """Remove a message whose record is no longer in the journal."""
+        self._remove(position, RemovalReason.LOST)
+
+    # --- consumers -------------------------------------------------------------------------------
+
+    def subscribe(self, consumer: QueueSubscription) -> None:
+        """Add a consumer; one that is known has another filter or backlog and keeps its leases."""
+        number, text = consumer.number, consumer.filter_text
+        self._leave_selector(number)
+        self._filter_texts[number] = text
+        selector = self._selectors.get(text)
+        if selector is None:
+            selector = self._selectors[text] = Selector(
+                self.table,
+                consumer.filter,
+                by_priority=self._priority is not None,
+                roster=ROSTERS[self.settings.chosen_delivery](),
+            )
+        selector.consumers[number] = consumer
+        self.consumers[number] = consumer
+        self._held.setdefault(number, {})
+        consumer.queues[self.settings.name] = self
+        self.room_changed(consumer)
+        self._mark(self)
+
+    def unsubscribe(self, consumer: QueueSubscription) -> None:
+        """Remove a consumer; its messages return to the queue."""
+        del consumer.queues[self.settings.name]  # it is not told of its room any more
+        self._leave_selector(consumer.number)
+        for lease in list(self._held[consumer.number].values()):
+            self._end_lease(lease)
+        del self._held[consumer.number], self.consumers[consumer.number]
+        self._mark(self)
+
+    def _leave_selector(self, number: int) -> None:
+        text = self._filter_texts.pop(number, None)
+        if text is None:
+            return
+        selector = self._selectors[text]
+        del selector.consumers[number]
+        selector.roster.discard(number)
+        if not selector.roster:
+            self._open.pop(text, None)
+        if not selector.consumers:
+            del self._selectors[text]
+
+    def room_changed(self, consumer: QueueSubscription) -> None:
+        """A consumer has room, or more or less of it."""
+        text = self._filter_texts[consumer.number]
+        selector = self._selectors[text]
+        if consumer.has_room:
+            selector.roster.put(consumer.number, consumer.used)
+            self._open[text] = selector
+            if self.table.available:
+                self._mark(self)
+        else:
+            selector.roster.discard(consumer.number)
+            if not selector.roster:
+                self._open.pop(text, None)
+
+    # --- delivery --------------------------------------------------------------------------------
+
+    def next_delivery(self, budget: ScanBudget) -> Delivery | None:
+        """Who gets which message next; `hand_out` has to follow.
+
+        Args:
+            budget: How many messages may be read for filters; when it is spent, there may be more
+                to deliver although the answer is `None`.
+        """
+        if not self.table.available:
+            return None
+        before = self._next_barrier()
+        if before is not None and before == self.table.first and not self._by_position:
+            return self._delivery_of_barrier(before)
+        limit = self.settings.max_backlog
+        if limit is not None and self.unacknowledged >= limit:
+            return None
+        found: Key | None = None
+        candidates: list[Selector] = []
+        for selector in self._open.values():
+            key = selector.next(before, self, budget)
+            if key is None or (found is not None and key > found):
+                continue
+            if key != found:
+                found, candidates = key, []
+            candidates.append(selector)
+        ranked = [best for each in candidates if (best := each.roster.best(self._served))]
+        if found is None or not ranked:
+            return None
+        return Delivery(found[1], (self.consumers[min(ranked).number],))
+
+    def _next_barrier(self) -> int | None:
+        barriers = self._barriers
+        while barriers and self.table.state(barriers[0]) is RowState.REMOVED:
+            barriers.popleft()
+        return barriers[0] if barriers else None
+
+    def _delivery_of_barrier(self, position: int) -> Delivery | None:
+        """A barrier goes to every consumer that wants it, and waits for the first one."""
+        selectors = self._selectors.values()
+        filtered = any(not each.wants_all for each in selectors)
+        document = self.document(position) if filtered else None
+        consumers = [
+            consumer
+            for selector in selectors
+            if selector.accepts(document)
+            for consumer in selector.consumers.values()
+        ]
+        consumers.sort(key=lambda consumer: consumer.number)
+        return Delivery(position, tuple(consumers), is_barrier=True) if consumers else None
+
+    def hand_out(self, delivery: Delivery, bookmark: str, now_us: int) -> Lease | None:
+        """Carry out a delivery: it counts as sent from now on.
+
+        Args:
+            delivery: What `next_delivery` has returned.
+            bookmark: The bookmark of the message.
+            now_us: The wall clock in microseconds.
+
+        Returns:
+            The lease; `None` for a barrier, which needs no acknowledgement.
+        """
+        self.counts["delivered"] += 1
+        position = delivery.position
+        if delivery.is_barrier:
+            self._remove(position, RemovalReason.DELIVERED)
+            return None
+        consumer = delivery.consumers[0]
+        lease_s = None if self.is_at_most_once else self.settings.lease_s
+        due_us = None if lease_s is None else now_us + round(lease_s * MICROSECONDS)
+        lease = Lease(position, bookmark, consumer, due_us)
+        attempts = self._attempts.pop(position, None)
+        if attempts is not None:
+            lease.deliveries, lease.cancels = attempts[0] + 1, attempts[1]
+            self.counts["redelivered"] += 1
+        if self.is_at_most_once:
+            self._remove(position, RemovalReason.DELIVERED)
+        else:
+            self.table.lease(position)
+        if due_us is not None:
+            self._lease_ends.add(due_us, position)
+        self._by_bookmark[bookmark] = self._by_position[position] = lease
+        self._held[consumer.number][position] = lease
+        self._served = consumer.number
+        consumer.leased += 1
+        consumer.room_changed()
+        return lease
+
+    # --- acknowledgement -------------------------------------------------------------------------
+
+    def lease_of(self, bookmark: str) -> Lease | None:
+        """The lease of a message, `None` if nobody has it."""
+        return self._by_bookmark.get(bookmark)
+
+    def lease_at(self, position: int) -> Lease | None:
+        """The lease of the message at a position, `None` if nobody has it."""
+        return self._by_position.get(position)
+
+    def may_end(self, position: int, connection: Connection) -> bool:
+        """Whether a connection may acknowledge, cancel or expire a message."""
+        lease = self._by_position.get(position)
+        return (
+            lease is None
+            or self.settings.leasing == "sublet"
+            or lease.consumer.connection is connection
+        )
+
+    def acknowledge(self, position: int) -> None:
+        """A message was processed: it leaves the queue, or the backlog of its consumer."""
+        lease = self._by_position.get(position)
+        if self.is_at_most_once and lease is not None:
+            self.counts["acknowledged"] += 1
+            self._forget(lease)
+            self._mark(self)  # a barrier may wait for it
+        else:
+            self._remove(position, RemovalReason.ACKNOWLEDGED)
+
+    def cancel(self, position: int) -> None:
+        """A consumer returns a message, to be delivered again."""
+        if self.is_at_most_once:
+            self.acknowledge(position)
+            return
+        lease = self._by_position.get(position)
+        if lease is not None:
+            lease.cancels += 1
+            self.counts["cancelled"] += 1
+            self._end_lease(lease)
+
+    def expire(self, position: int) -> None:
+        """A consumer has found that a message cannot be processed: it is removed as expired."""
+        if self.is_at_most_once:
+            self.acknowledge(position)
+        else:
+            self._expire(position, RemovalReason.FORCED_EXPIRE)
+
+    def extend(self, lease: Lease, until_us: int) -> None:
+        """A lease ends later, never earlier."""
+        if lease.due_us is not None and until_us > lease.due_us:
+            lease.due_us = until_us
+            self._lease_ends.add(until_us, lease.position)
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def tick(self, now_us: int, limit: int) -> None:
+        """End the leases and the messages whose time is over, at most `limit` of each."""
+        for due_us, position in self._lease_ends.take_due(now_us, limit):
+            lease = self._by_position.get(position)
+            if lease is not None and lease.due_us == due_us:
+                self._end_lease(lease)
+        for _, position in self._expirations.take_due(now_us, limit):
+            match self.table.state(position):
+                case RowState.AVAILABLE:
+                    self._expire(position, RemovalReason.TIME_LIMIT)
+                case RowState.LEASED:
+                    self._expired_meanwhile.add(position)
+                case RowState.REMOVED:
+                    pass
+
+    # --- internals -------------------------------------------------------------------------------
+
+    def _end_lease(self, lease: Lease) -> None:
+        """A consumer has a message no more: it returns to the queue, or expires."""
+        if self.is_at_most_once:
+            self._forget(lease)
+            return
+        position, settings = lease.position, self.settings
+        self._attempts[position] = (lease.deliveries, lease.cancels)
+        reason = None
+        limit = settings.max_cancels + (settings.max_cancels_rule == "above")
+        if position in self._expired_meanwhile:
+            reason = RemovalReason.TIME_LIMIT
+        elif settings.max_cancels and lease.cancels >= limit:
+            reason = RemovalReason.MAX_CANCELS
+        elif settings.max_deliveries and lease.deliveries >= settings.max_deliveries:
+            reason = RemovalReason.MAX_DELIVERIES
+        if reason is not None:
+            self._expire(position, reason)
+            return
+        self._forget(lease)
+        self.table.release(position)
+        for selector in self._selectors.values():
+            selector.returned(position, self)
+        self._mark(self)
+
+    def _expire(self, position: int, reason: RemovalReason) -> None:
+        row = self.table.row(position)
+        if row is None:
+            return
+        lease = self._by_position.get(position)
+        deliveries, cancels = self._attempts.get(position, (0, 0))
+        if lease is not None:
+            deliveries, cancels = lease.deliveries, lease.cancels
+        bookmark = f"{row.publisher_id}|{row.sequence}|"
+        self._expiring(self, Expired(position, bookmark, reason, deliveries, cancels))
+        self._remove(position, reason)
+
+    def _remove(self, position: int, reason: RemovalReason) -> None:
+        """Remove a message that the queue holds, for the journal too."""
+        row = self.table.row(position)
+        if row is None:
+            return
+        lease = self._by_position.get(position)
+        if lease is not None:
+            self._forget(lease)
+        self.table.remove(position)
+        self._attempts.pop(position, None)
+        self._expired_meanwhile.discard(position)
+        self.counts[reason.name.lower()] += 1
+        self.removals.append(Removal(row.publisher_id, row.sequence, reason))
+        self._drop_stale_deadlines()
+        self._mark(self)
+
+    def _forget(self, lease: Lease) -> None:
+        """A consumer has a message no more; its backlog has room again."""
+        consumer = lease.consumer
+        del self._by_position[lease.position], self._by_bookmark[lease.bookmark]
+        del self._held[consumer.number][lease.position]
+        consumer.leased -= 1
+        consumer.room_changed()
+
+    def _drop_stale_deadlines(self) -> None:
+        leases, table = self._by_position, self.table
+        if self._lease_ends.is_mostly_stale(len(leases)):
+            self._lease_ends.keep(
+                lambda due_us, position: position in leases and leases[position].due_us == due_us
+            )
+        if self._expirations.is_mostly_stale(len(table)):
+            self._expirations.keep(
+                lambda _, position: table.state(position) is not RowState.REMOVED
+            )
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def record(self, position: int) -> Record | None:
+        """The record of a message that the queue holds, `None` if the journal has it no more."""
+        record = self._reader.fresh.get(position)
+        if record is not None:
+            return record
+        row = self.table.row(position)
+        return None if row is None or row.place is None else self._reader.read(row.place)
+
+    def document(self, position: int) -> Document | None:
+        """The body of a message that the queue holds, `None` if the journal has it no more."""
+        record = self.record(position)
+        return None if record is None else Document(record.payload, self.settings.message_type)
+
+    def available(self) -> Iterator[int]:
+        """The positions of the available messages, in the order of the log, lazily."""
+        position = self.table.next_available(0)
+        while position is not None:
+            yield position
+            position = self.table.next_available(position + 1)
+
+
+def _number(value: object) -> float:
+    """A priority as a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return _LOWEST_PRIORITY
+    try:
+        number = float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else _LOWEST_PRIORITY
+    return number if number == number else _LOWEST_PRIORITY  # noqa: PLR0124  # NaN has no order

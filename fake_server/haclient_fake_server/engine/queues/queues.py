@@ -1,0 +1,322 @@
+"""Carries out what queues decide: subscriptions, deliveries, acknowledgements, removals, time.
+
+Everything that a batch has changed is delivered and recorded at its end, in this order: messages
+are matched with consumers, and what was removed goes into the batch's block. So the journal has a
+removal before the consumer of an at-most-once queue has the message, and a message and the copy
+that replaces it are written together.
+
+Only queues that something has happened to are looked at, and only the consumers that have room. A
+connection that has enough to send gets no more messages until it has sent them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from haclient.protocol.codec import encode_string
+from haclient.protocol.framing import LENGTH
+from haclient.protocol.identity import instance_publisher_id
+from haclient_fake_server.engine.apply import Applier
+from haclient_fake_server.engine.connections import Connection, QueueSubscription, Style
+from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.patterns import to_bytes, to_text
+from haclient_fake_server.engine.queues.points import QueuePoint
+from haclient_fake_server.engine.queues.queue import Delivery, Expired, Queue
+from haclient_fake_server.engine.queues.selector import ScanBudget
+from haclient_fake_server.engine.requests import Request
+from haclient_fake_server.engine.routes import frame_head
+from haclient_fake_server.engine.state import Severity, State
+from haclient_fake_server.engine.timers import NEVER, timestamp_text
+from haclient_fake_server.journal.format import Record, RecordFlag
+
+MAX_DELIVERED: Final = 5_000
+"""Messages of one queue that one batch delivers; the next batch goes on."""
+MAX_SCANNED: Final = 2_000
+"""Messages of one queue that one batch reads for filters."""
+MAX_ENDED: Final = 1_000
+"""Leases and expirations of one queue that one batch ends."""
+MAX_GIVEN_BYTES: Final = 2**20
+"""What one batch sends to a connection before it has to be sent: a large backlog of large messages
+must not fill the memory."""
+
+POINTS_INTERVAL_S: Final = 1.0
+"""How often the places at which recovery may begin are written."""
+
+_MAX_CORRELATION_ID: Final = 65_535
+
+
+class Queues:
+    """The queues of a broker, as the rest of the engine uses them."""
+
+    def __init__(self, state: State, applier: Applier) -> None:
+        self._state = state
+        self._applier = applier
+        self._registry = state.queues
+        self._given: dict[int, int] = {}  # bytes of this batch by connection
+        self._origin = state.publishers.of_id(instance_publisher_id("", state.settings.name))
+        self._written: tuple[QueuePoint, ...] | None = None
+        self._registry.expiring = self._copy_expired
+        self.points_due = bool(len(self._registry))
+        self._points_planned = False
+
+    # --- consumers -------------------------------------------------------------------------------
+
+    def matching(self, connection: Connection, request: Request) -> list[Queue]:
+        """The queues that a request of a connection is about."""
+        if not len(self._registry):
+            return []
+        return self._registry.matching(request.matcher, connection.message_type)
+
+    def enter(self, consumer: QueueSubscription, request: Request, queues: list[Queue]) -> None:
+        """Make a subscription a consumer of exactly these queues.
+
+        One that is a consumer already keeps its leases of the queues that it goes on to consume.
+        """
+        for name in [*consumer.queues]:
+            queue = self._queue(name, consumer.connection)
+            if queue is not None and queue not in queues:
+                queue.unsubscribe(consumer)
+        limits = [queue.settings.max_per_subscription_backlog for queue in queues]
+        consumer.backlog = min(request.options.max_backlog or 1, *limits)
+        consumer.filter_text = request.message.filter
+        consumer.connection.consumers[consumer.number] = consumer
+        for queue in queues:
+            consumer.heads[queue.settings.name] = _head(queue, consumer)
+            queue.subscribe(consumer)
+        consumer.room_changed()
+
+    def terms(self, queues: list[Queue], wanted: int | None) -> dict[str, str]:
+        """What the ack of a subscribe says of its backlog and its lease."""
+        limits = [queue.settings.max_per_subscription_backlog for queue in queues]
+        text = f"max_backlog={min(wanted or 1, *limits)}"
+        leases = [queue.settings.lease_s for queue in queues if not queue.is_at_most_once]
+        known = [lease_s for lease_s in leases if lease_s is not None]
+        return {"opts": f"{text},lease={min(known)!r}" if known else text}
+
+    def leave(self, consumer: QueueSubscription) -> None:
+        """A consumer has ended: what it has returns to the queues."""
+        consumer.connection.consumers.pop(consumer.number, None)
+        consumer.connection.choked.pop(consumer.number, None)
+        for name in [*consumer.queues]:
+            queue = self._queue(name, consumer.connection)
+            if queue is not None:
+                queue.unsubscribe(consumer)
+
+    def choke(self, connection: Connection) -> None:
+        """A connection has enough to send: its consumers get nothing until `pump`."""
+        for consumer in connection.consumers.values():
+            self._choke(consumer)
+
+    def pump(self, connection: Connection) -> None:
+        """A connection has room again."""
+        choked, connection.choked = connection.choked, {}
+        for consumer in choked.values():
+            consumer.is_choked = False
+            consumer.room_changed()
+
+    def _choke(self, consumer: QueueSubscription) -> None:
+        if not consumer.is_choked:
+            consumer.is_choked = True
+            consumer.connection.choked[consumer.number] = consumer
+            self._state.with_backlog[consumer.connection.id] = None
+            consumer.room_changed()
+
+    def _queue(self, name: str, connection: Connection) -> Queue | None:
+        return self._registry.get(name, connection.message_type)
+
+    # --- batches ---------------------------------------------------------------------------------
+
+    def end_batch(self) -> None:
+        """Deliver and record what this batch has changed."""
+        dirty = self._registry.dirty
+        if not dirty:
+            return
+        while dirty:
+            queue = next(iter(dirty))
+            del dirty[queue]
+            self._deliver(queue)
+            self._record_removals(queue)
+            self._set_timer(queue)
+        self._given.clear()
+
+    def _deliver(self, queue: Queue) -> None:
+        budget = ScanBudget(MAX_SCANNED)
+        for _ in range(MAX_DELIVERED):
+            delivery = queue.next_delivery(budget)
+            if delivery is None:
+                break
+            record = queue.record(delivery.position)
+            if record is None:
+                self._state.report(
+                    Severity.ERROR,
+                    f"queue {queue.settings.name!r}: the message at position {delivery.position} "
+                    "was removed from the journal before it was delivered",
+                )
+                queue.lost(delivery.position)
+            else:
+                self._send(queue, delivery, record)
+        else:
+            budget.left = 0
+        if budget.is_spent:
+            self._state.timers.set(("queue more", queue), self._state.now, queue.touch)
+
+    def _send(self, queue: Queue, delivery: Delivery, record: Record) -> None:
+        state = self._state
+        bookmark = record.bookmark
+        lease = queue.hand_out(delivery, bookmark, state.now_us)
+        more = b""
+        if lease is not None and lease.due_us is not None:
+            more = b',"lp":"%b"' % timestamp_text(lease.due_us)
+        if record.correlation_id:
+            more += b',"x":' + encode_string(to_text(record.correlation_id))
+        for consumer in delivery.consumers:
+            connection = consumer.connection
+            head = consumer.heads[queue.settings.name]
+            if consumer.style & Style.TIMESTAMP:
+                head_more = b',"ts":"%b"' % timestamp_text(record.timestamp_us) + more
+            else:
+                head_more = more
+            size = len(head) + len(bookmark) + 2 + len(head_more) + len(record.payload)
+            frame = b'%b%b%b"%b}%b' % (
+                LENGTH.pack(size),
+                head,
+                bookmark.encode("ascii"),
+                head_more,
+                record.payload,
+            )
+            state.send(connection, frame)
+            given = self._given.get(connection.id, 0) + size
+            self._given[connection.id] = given
+            if given > MAX_GIVEN_BYTES or connection.closing:
+                self._choke(consumer)
+
+    def _record_removals(self, queue: Queue) -> None:
+        if queue.removals:
+            settings = queue.settings
+            removals, queue.removals = queue.removals, []
+            self._state.batch.remove_from_queue(settings.name, settings.message_type, removals)
+            if not (self.points_due or self._points_planned):
+                self._points_planned = True
+                due = self._state.now + POINTS_INTERVAL_S
+                self._state.timers.set("queue points", due, self._on_points_due)
+
+    def _set_timer(self, queue: Queue) -> None:
+        due_us = queue.next_due_us
+        due = NEVER if due_us is None else self._state.due_at_us(due_us)
+        self._state.timers.set(("queue", queue), due, lambda: self._tick(queue))
+
+    def _tick(self, queue: Queue) -> None:
+        queue.tick(self._state.now_us, MAX_ENDED)
+        queue.touch()  # so that the batch sets the next timer
+
+    # --- recovery points -------------------------------------------------------------------------
+
+    def _on_points_due(self) -> None:
+        self.points_due, self._points_planned = True, False
+
+    @property
+    def points(self) -> tuple[QueuePoint, ...]:
+        """For each queue: all messages before this position have left it."""
+        end = self._state.batch.position
+        return tuple(
+            QueuePoint(
+                queue.settings.name,
+                queue.settings.message_type,
+                queue.settings.underlying,
+                queue.settings.recovery_point,
+                end if (first := queue.table.first) is None else first,
+            )
+            for queue in self._registry
+        )
+
+    def take_points(self) -> tuple[QueuePoint, ...] | None:
+        """The points if they are to be written with this batch and have changed."""
+        if not self.points_due:
+            return None
+        self.points_due = False
+        points = self.points
+        if points == self._written:
+            return None
+        self._written = points
+        return points
+
+    # --- dead letters ----------------------------------------------------------------------------
+
+    def _copy_expired(self, queue: Queue, expired: Expired) -> None:
+        """Publish a copy of a message that expires to the dead-letter topic of its queue."""
+        settings, state = queue.settings, self._state
+        if not settings.dead_letter:
+            return
+        original = queue.record(expired.position)
+        if original is None:
+            text = f"queue {settings.name!r}: an expired message was removed from the journal"
+            state.report(Severity.ERROR, f"{text}: {expired.bookmark} has no dead letter")
+            return
+        route = state.tables[settings.message_type].route(settings.dead_letter)
+        document = Document(original.payload, settings.message_type)
+        record = Record(
+            position=0,
+            publisher_id=self._origin.id,
+            sequence=state.publishers.assign(),
+            timestamp_us=state.now_us,
+            topic_id=0,
+            flags=RecordFlag.ASSIGNED,
+            correlation_id=_context(queue, expired, to_text(original.correlation_id)),
+            payload=original.payload,
+        )
+        self._applier.apply(route, self._origin, record, document)
+
+    # --- statistics ------------------------------------------------------------------------------
+
+    def statistics(self, queue: Queue) -> Mapping[str, object]:
+        """What is known of a queue, for people and programs that watch it."""
+        settings, counts = queue.settings, queue.counts
+        first = queue.table.first
+        oldest = None if first is None else queue.record(first)
+        return {
+            "name": settings.name,
+            "topics": list(settings.underlying),
+            "message_type": settings.message_type,
+            "semantics": settings.semantics,
+            "delivery": settings.chosen_delivery,
+            "lease_s": settings.lease_s,
+            "max_backlog": settings.max_backlog,
+            "max_per_subscription_backlog": settings.max_per_subscription_backlog,
+            "depth": len(queue.table),
+            "available": queue.table.available,
+            "leased": queue.unacknowledged,
+            "consumers": len(queue.consumers),
+            "oldest_bookmark": "" if oldest is None else oldest.bookmark,
+            "oldest_us": 0 if oldest is None else oldest.timestamp_us,
+            "delivered": counts["delivered"],
+            "redelivered": counts["redelivered"],
+            "acknowledged": counts["acknowledged"],
+            "cancelled": counts["cancelled"],
+            "expired": {
+                reason: counts[reason]
+                for reason in ("time_limit", "forced_expire", "max_cancels", "max_deliveries")
+            },
+            "lost": counts["lost"],
+        }
+
+
+def _head(queue: Queue, consumer: QueueSubscription) -> bytes:
+    """The constant beginning of the frames to a consumer."""
+    head = frame_head(b"p", encode_string(queue.settings.name), consumer.id)
+    return head + b',"bm":"'
+
+
+def _context(queue: Queue, expired: Expired, correlation_id: str) -> bytes:
+    """The correlation id of a dead letter: why it is one, as JSON."""
+    context: dict[str, object] = {
+        "queue": queue.settings.name,
+        "reason": expired.reason.name.lower(),
+        "bookmark": expired.bookmark,
+        "deliveries": expired.deliveries,
+        "cancels": expired.cancels,
+    }
+    whole = to_bytes(json.dumps({**context, "correlation_id": correlation_id}))
+    # One that was as long as may be does not fit any more.
+    return whole if len(whole) <= _MAX_CORRELATION_ID else to_bytes(json.dumps(context))

@@ -1,0 +1,108 @@
+"""All queues of a broker, and which of them something has happened to in the current batch.
+
+The registry knows which queues a topic feeds, and passes each record on to them. What follows from
+that is carried out by `queues.Queues`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.journal import Block, Cursor, JournalReader
+from haclient_fake_server.engine.patterns import TopicMatcher
+from haclient_fake_server.engine.queues.message_reader import MessageReader
+from haclient_fake_server.engine.queues.queue import Expired, Queue
+from haclient_fake_server.engine.settings import QueueTopic
+from haclient_fake_server.journal.format import Record
+
+
+class QueueRegistry:
+    """The queues of a broker.
+
+    Args:
+        settings: Their configurations.
+        journal: Where their messages are.
+
+    Attributes:
+        reader: Reads their messages.
+        dirty: Those that have something to deliver or to record, in the order of marking.
+        expiring: Called with each message that is about to expire, if anything is to be done then.
+    """
+
+    def __init__(self, settings: Iterable[QueueTopic], journal: JournalReader) -> None:
+        self.reader = MessageReader(journal)
+        self.dirty: dict[Queue, None] = {}
+        self.expiring: Callable[[Queue, Expired], None] | None = None
+        self._queues: dict[tuple[str, str], Queue] = {}
+        self._matchers: list[tuple[Queue, tuple[TopicMatcher, ...]]] = []
+        self._fed: dict[int, tuple[Queue, ...]] = {}  # by position of a fresh message
+        for each in settings:
+            queue = Queue(each, self.reader, mark=self._mark, expiring=self._expiring)
+            self._queues[each.message_type, each.name] = queue
+            matchers = tuple(TopicMatcher(topic) for topic in each.underlying)
+            self._matchers.append((queue, matchers))
+
+    def __iter__(self) -> Iterator[Queue]:
+        """All queues, as configured."""
+        return iter(self._queues.values())
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._queues)
+
+    def get(self, name: str, message_type: str) -> Queue | None:
+        """The queue of a name, if there is one."""
+        return self._queues.get((message_type, name))
+
+    def matching(self, matcher: TopicMatcher, message_type: str) -> list[Queue]:
+        """The queues of a message type whose names match."""
+        if not matcher.is_regex:
+            queue = self.get(matcher.text, message_type)
+            return [] if queue is None else [queue]
+        return [
+            queue
+            for (kind, name), queue in self._queues.items()
+            if kind == message_type and matcher.matches(name)
+        ]
+
+    def fed_by(self, topic: str, message_type: str) -> tuple[Queue, ...]:
+        """The queues that get the messages of a topic."""
+        return tuple(
+            queue
+            for queue, matchers in self._matchers
+            if queue.settings.message_type == message_type
+            and any(matcher.matches(topic) for matcher in matchers)
+        )
+
+    def enter(self, queues: tuple[Queue, ...], record: Record, document: Document) -> None:
+        """Add a message of this batch to the queues that its topic feeds."""
+        self.reader.fresh[record.position] = record
+        self._fed[record.position] = queues
+        for queue in queues:
+            queue.enter(record, document)
+
+    def restore(self, queue: Queue, record: Record, document: Document, place: Cursor) -> None:
+        """Add a message of the journal to a queue, when the broker starts."""
+        queue.enter(record, document)
+        queue.table.set_place(record.position, place)
+
+    def begin_batch(self) -> None:
+        """The last block was written: note the places of its messages."""
+        if self._fed:
+            for position, place in self.reader.take_places():
+                for queue in self._fed[position]:
+                    queue.table.set_place(position, place)
+            self._fed.clear()
+
+    def close_batch(self, block: Block | None) -> None:
+        """The batch ends with this block."""
+        if self._fed:
+            self.reader.close_batch(block)
+
+    def _mark(self, queue: Queue) -> None:
+        self.dirty[queue] = None
+
+    def _expiring(self, queue: Queue, expired: Expired) -> None:
+        if self.expiring is not None:
+            self.expiring(queue, expired)
