@@ -21,6 +21,7 @@ from haclient_fake_server.config import (
     BrokerConfig,
     FsyncPolicy,
     parse_log_topic,
+    parse_queue,
     parse_replicate_to,
     parse_sow_topic,
 )
@@ -78,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="TOPIC:/key[,/key]; TOPIC: where publishers name the keys",
     )
+    parser.add_argument("--queue", action="append", default=[], help="NAME[:TOPIC][,option=value]")
     parser.add_argument("--replicate-to", action="append", default=[], help="URI[,sync|async]")
     parser.add_argument("--fsync", choices=[*FsyncPolicy], default=FsyncPolicy.NONE)
     parser.add_argument(
@@ -98,6 +100,7 @@ def _config(chosen: argparse.Namespace) -> BrokerConfig:
         log_topics=tuple(map(parse_log_topic, chosen.log_topic or (".*",))),
         sow_topics=tuple(parse_sow_topic(text, allow_user_keys=True) for text in chosen.sow),
         replicate_to=tuple(map(parse_replicate_to, chosen.replicate_to)),
+        queues=tuple(map(parse_queue, chosen.queue)),
         fsync=FsyncPolicy(chosen.fsync),
         parquet=chosen.parquet,
         segment_bytes=chosen.segment_bytes or BrokerConfig().segment_bytes,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from haclient.errors import UsageError
 from haclient.protocol.framing import MAX_FRAME_BYTES
@@ -15,8 +15,10 @@ from haclient_fake_server.engine.patterns import PatternError, compile_search
 from haclient_fake_server.engine.settings import (
     EngineSettings,
     LogTopic,
+    QueueTopic,
     ReplicateTo,
     SowTopic,
+    check_queues,
 )
 from haclient_fake_server.journal.parquet import check_pyarrow
 
@@ -24,9 +26,11 @@ __all__ = [
     "BrokerConfig",
     "FsyncPolicy",
     "LogTopic",
+    "QueueTopic",
     "ReplicateTo",
     "SowTopic",
     "parse_log_topic",
+    "parse_queue",
     "parse_replicate_to",
     "parse_sow_topic",
 ]
@@ -37,6 +41,7 @@ _LISTS: Final[dict[str, type]] = {
     "log_topics": LogTopic,
     "sow_topics": SowTopic,
     "replicate_to": ReplicateTo,
+    "queues": QueueTopic,
 }
 _BYTES: Final = {
     "segment_bytes": 1024,
@@ -95,6 +100,7 @@ class BrokerConfig:
         dial_timeout_s: How long connecting to a destination may take.
         redial_s: Wait after the first failure to connect; each further failure doubles it.
         redial_max_s: The longest such wait.
+        queues: The message queues.
 
     Raises:
         UsageError: A value is of the wrong kind, or out of range.
@@ -120,6 +126,7 @@ class BrokerConfig:
     dial_timeout_s: float = 5.0
     redial_s: float = 0.05
     redial_max_s: float = 2.0
+    queues: tuple[QueueTopic, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the values, before anything is opened.
@@ -134,6 +141,7 @@ class BrokerConfig:
             _check_names,
             _check_users,
             _check_parquet,
+            _check_queues,
         )
         for check in checks:
             wrong = check(self)
@@ -152,6 +160,7 @@ class BrokerConfig:
             ack_interval_s=self.ack_interval_s,
             version=self.version,
             replicate_to=self.replicate_to,
+            queues=self.queues,
         )
 
 
@@ -220,6 +229,14 @@ def _check_parquet(config: BrokerConfig) -> str:
     return ""
 
 
+def _check_queues(config: BrokerConfig) -> str:
+    try:
+        check_queues(config.queues, config.sow_topics, config.log_topics)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
 def parse_log_topic(text: str) -> LogTopic:
     """A topic or pattern, as on a command line.
 
@@ -266,3 +283,48 @@ def parse_replicate_to(text: str) -> ReplicateTo:
             return ReplicateTo(uri, "async")
         case _:
             raise UsageError(f"--replicate-to: {mode!r} after the address is not sync or async")
+
+
+_QUEUE_OPTIONS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
+    "max_backlog": ("max_per_subscription_backlog", int),
+    "queue_backlog": ("max_backlog", int),
+    "lease": ("lease_s", float),
+    "semantics": ("semantics", str),
+    "delivery": ("delivery", str),
+    "leasing": ("leasing", str),
+    "max_deliveries": ("max_deliveries", int),
+    "max_cancels": ("max_cancels", int),
+    "expiration": ("expiration_s", float),
+    "priority": ("priority", str),
+    "barrier": ("barrier", str),
+    "dead_letter": ("dead_letter", str),
+    "recovery_point": ("recovery_point", str),
+}
+"""The options of `--queue`: the attribute of `QueueTopic` that each sets, and its type."""
+
+
+def parse_queue(text: str) -> QueueTopic:
+    """`NAME[:TOPIC][,option=value]...`, as on a command line.
+
+    Raises:
+        UsageError: It is not of that form, or a value is wrong.
+    """
+    names, *parts = text.split(",")
+    name, _, topic = names.partition(":")
+    values: dict[str, object] = {"topics": (topic,)} if topic else {}
+    for part in parts:
+        option, equals, value = part.partition("=")
+        if option not in _QUEUE_OPTIONS or not equals:
+            known = ", ".join(_QUEUE_OPTIONS)
+            raise UsageError(f"--queue {text}: {part!r} is no option=value; the options: {known}")
+        attribute, kind = _QUEUE_OPTIONS[option]
+        if attribute in values:
+            raise UsageError(f"--queue {text}: {option} is given twice")
+        try:
+            values[attribute] = kind(value)
+        except ValueError as error:
+            raise UsageError(f"--queue {text}: {option}={value}: wanted a number") from error
+    try:
+        return QueueTopic(name=name, **cast("dict[str, Any]", values))
+    except UsageError as error:
+        raise UsageError(f"--queue {text}: {error}") from error

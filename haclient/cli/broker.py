@@ -28,6 +28,7 @@ class _Request:
     name: str
     log_topics: tuple[str, ...]
     sow_topics: tuple[str, ...]
+    queues: tuple[str, ...]
     replicate_to: tuple[str, ...]
     user_file: Path | None
     parquet: bool
@@ -84,6 +85,7 @@ def _config(request: _Request) -> BrokerConfig:
     # First what can be refused: a mistake must leave no temporary directory.
     log_topics = tuple(map(config.parse_log_topic, request.log_topics))
     sow_topics = tuple(map(config.parse_sow_topic, request.sow_topics))
+    queues = tuple(map(config.parse_queue, request.queues))
     replicate_to = tuple(map(config.parse_replicate_to, request.replicate_to))
     return config.BrokerConfig(
         name=request.name,
@@ -92,6 +94,7 @@ def _config(request: _Request) -> BrokerConfig:
         users=users,
         log_topics=log_topics,
         sow_topics=sow_topics,
+        queues=queues,
         replicate_to=replicate_to,
         parquet=request.parquet,
     )
@@ -148,6 +151,16 @@ def broker() -> None:
     multiple=True,
     metavar="TOPIC:/key[,/key]",
     help="A topic with a state of the world, and its keys. May be given several times.",
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME[:TOPIC][,OPTION=VALUE]...",
+    help="A message queue over a topic, by default the one with its name. Options: max_backlog "
+    "(messages of one consumer), queue_backlog (of all), lease (seconds), semantics, delivery, "
+    "leasing, max_deliveries, max_cancels, expiration (seconds), priority, barrier, dead_letter, "
+    "recovery_point. May be given several times.",
 )
 @click.option(
     "--replicate-to",

@@ -220,6 +220,7 @@ def test_reasons_of_removals_have_the_numbers_of_the_readme() -> None:
         "forced_expire": 4,
         "max_cancels": 5,
         "max_deliveries": 6,
+        "lost": 7,
     }
 
 
