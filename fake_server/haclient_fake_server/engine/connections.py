@@ -219,9 +219,18 @@ class QueueSubscription(Subscription):
         is_choked: Whether its connection has enough to send for now.
         queues: The queues that it consumes, by name.
         heads: By queue, the constant beginning of the frames to it.
+        wants_timestamp: Whether its messages say when they were published.
     """
 
-    __slots__ = ("backlog", "filter_text", "heads", "is_choked", "leased", "queues")
+    __slots__ = (
+        "backlog",
+        "filter_text",
+        "heads",
+        "is_choked",
+        "leased",
+        "queues",
+        "wants_timestamp",
+    )
 
     def __init__(
         self, connection: Connection, sub_id: str, *, number: int, selection: Selection
@@ -233,6 +242,11 @@ class QueueSubscription(Subscription):
         self.is_choked = False
         self.queues: dict[str, QueueLike] = {}
         self.heads: dict[str, bytes] = {}
+
+    @override
+    def select(self, selection: Selection) -> None:
+        super().select(selection)
+        self.wants_timestamp = bool(selection.style & Style.TIMESTAMP)
 
     @property
     def has_room(self) -> bool:

@@ -22,12 +22,12 @@ from haclient_fake_server.engine.replication.durability import (
 )
 from haclient_fake_server.engine.state import State
 from haclient_fake_server.journal.format import (
-    RECORD_LENGTH,
+    RECORD_HEADER,
     Record,
     RecordCommand,
     RecordFlag,
     Removals,
-    read_records,
+    read_record,
     read_removals,
 )
 
@@ -130,6 +130,7 @@ def _rebuild_queues(state: State, starts: dict[Queue, int]) -> None:
     if first >= journal.next_position:
         return
     cursor = journal.seek(first)
+    unpack, publish = RECORD_HEADER.unpack_from, int(RecordCommand.PUBLISH)
     while True:
         chunk, after = journal.read(cursor, _CHUNK_BYTES)
         if not chunk:
@@ -137,13 +138,15 @@ def _rebuild_queues(state: State, starts: dict[Queue, int]) -> None:
         base = after.offset - len(chunk)
         for start, end in blocks_of(chunk):
             offset = start
-            for record in read_records(chunk, start, end):
-                if record.command == RecordCommand.PUBLISH and record.position >= first:
-                    place = Cursor(after.segment, base + offset)
-                    _restore_message(state, record, place, starts)
-                elif record.command == RecordCommand.QUEUE_REMOVE:
+            while offset < end:
+                size, _, command, _, position, *_, topic_id, _, _ = unpack(chunk, offset)
+                if command == publish and position >= first and state.topics[topic_id].queues:
+                    record, _ = read_record(chunk, offset, offset + size)
+                    _restore_message(state, record, Cursor(after.segment, base + offset), starts)
+                elif command == RecordCommand.QUEUE_REMOVE:
+                    record, _ = read_record(chunk, offset, offset + size)
                     _restore_removals(state, read_removals(record))
-                offset += RECORD_LENGTH.unpack_from(chunk, offset)[0]
+                offset += size
         cursor = after
 
 

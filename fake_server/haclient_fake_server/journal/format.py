@@ -539,11 +539,16 @@ def read_records(data: bytes, start: int, end: int) -> Iterator[Record]:
     while offset < end:
         if end - offset < RECORD_HEADER_BYTES:
             raise JournalFormatError(offset, "a record header is cut short")
-        record, offset = _read_record(data, offset, end)
+        record, offset = read_record(data, offset, end)
         yield record
 
 
-def _read_record(data: bytes, offset: int, end: int) -> tuple[Record, int]:
+def read_record(data: bytes, offset: int, end: int) -> tuple[Record, int]:
+    """The record at an offset, and the offset after it.
+
+    Raises:
+        JournalFormatError: A length does not fit, which checksummed blocks never show.
+    """
     fields = RECORD_HEADER.unpack_from(data, offset)
     length, flags, command, expiration_bytes, position, publisher_id, sequence = fields[:7]
     timestamp_us, topic_id, key_bytes, correlation_bytes = fields[7:]

@@ -11,12 +11,12 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from haclient_fake_server.engine.journal import Block, Cursor, JournalReader
+from haclient_fake_server.engine.journal import Block, Cursor, JournalReader, Segment
 from haclient_fake_server.journal.format import (
     RECORD_HEADER_BYTES,
     RECORD_LENGTH,
     Record,
-    read_records,
+    read_record,
 )
 
 READ_AHEAD_BYTES: Final = 64 * 1024
@@ -38,7 +38,7 @@ class MessageReader:
         self.fresh: dict[int, Record] = {}
         self._offsets: list[tuple[int, int]] = []  # positions, and offsets in the last block
         self._block_bytes = 0
-        self._window = Cursor(0, 0)
+        self._segment = self._start = 0  # where the bytes are that were read last
         self._data = b""
 
     def close_batch(self, block: Block | None) -> None:
@@ -63,26 +63,31 @@ class MessageReader:
         for position, offset in offsets:
             yield position, Cursor(live.number, start + offset)
 
-    def read(self, place: Cursor) -> Record | None:
-        """The record at a place, `None` if its segment was removed."""
+    def record(self, position: int, place: Cursor | None) -> Record | None:
+        """The record of a message, `None` if its segment was removed.
+
+        Args:
+            position: Its position.
+            place: Where it is; `None` for a message of this batch.
+        """
+        return self.fresh.get(position) if place is None else self._read(place)
+
+    def _read(self, place: Cursor) -> Record | None:
         segment = self._journal.segments.get(place.segment)
         if segment is None:
             return None
-        at = place.offset - self._window.offset
-        if self._window.segment != place.segment or not self._holds(at):
-            wanted = min(READ_AHEAD_BYTES, segment.end - place.offset)
-            self._data = self._journal.read_bytes(place.segment, wanted, place.offset)
-            (length,) = RECORD_LENGTH.unpack_from(self._data)
-            if length > len(self._data):
-                self._data = self._journal.read_bytes(place.segment, length, place.offset)
-            self._window, at = place, 0
+        at = place.offset - self._start
+        if self._segment != place.segment or not 0 <= at <= len(self._data) - RECORD_HEADER_BYTES:
+            self._fill(segment, place.offset)
+            at = 0
         (length,) = RECORD_LENGTH.unpack_from(self._data, at)
-        return next(read_records(self._data, at, at + length))
+        if at + length > len(self._data):
+            self._fill(segment, place.offset, at_least=length)
+            at = 0
+        return read_record(self._data, at, at + length)[0]
 
-    def _holds(self, at: int) -> bool:
-        """Whether the whole record that begins there was read."""
-        size = len(self._data)
-        if not 0 <= at <= size - RECORD_HEADER_BYTES:
-            return False
-        (length,) = RECORD_LENGTH.unpack_from(self._data, at)
-        return bool(at + length <= size)
+    def _fill(self, segment: Segment, offset: int, *, at_least: int = 0) -> None:
+        """Read what begins at an offset of a segment."""
+        wanted = min(max(READ_AHEAD_BYTES, at_least), segment.end - offset)
+        self._data = self._journal.read_bytes(segment.number, wanted, offset)
+        self._segment, self._start = segment.number, offset

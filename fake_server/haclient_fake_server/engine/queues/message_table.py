@@ -12,7 +12,6 @@ A message is known by its position; `find` gives the position of a bookmark.
 from __future__ import annotations
 
 import bisect
-import enum
 from array import array
 from collections.abc import Iterator
 from itertools import compress
@@ -32,13 +31,12 @@ _OFFSET_BITS: Final = 40
 _NO_PRIORITY: Final = float("-inf")
 
 
-class RowState(enum.IntEnum):
-    """The state of a message in the table."""
-
-    AVAILABLE = 0
-    LEASED = 1
-    REMOVED = 2
-    """Its row is still in a chunk, which will be packed or dropped."""
+# The states of a row: plain numbers, since a member of an enumeration costs more to make than all
+# the rest of a look-up.
+AVAILABLE: Final = 0
+LEASED: Final = 1
+REMOVED: Final = 2
+"""Its row is still in a chunk, which will be packed or dropped."""
 
 
 class Row(NamedTuple):
@@ -76,16 +74,16 @@ class _Chunk:
         self.live = 0
         self.available = 0
 
-    def add(self, position: int, publisher_id: int, sequence: int) -> None:
+    def add(self, position: int, publisher_id: int, sequence: int, place: int) -> None:
         rows = self.by_publisher.get(publisher_id)
         if rows is None:
             rows = self.by_publisher[publisher_id] = array("H")
         rows.append(len(self.states))
         self.positions.append(position)
-        self.places.append(0)
+        self.places.append(place)
         self.publishers.append(publisher_id)
         self.sequences.append(sequence)
-        self.states.append(RowState.AVAILABLE)
+        self.states.append(AVAILABLE)
         self.live += 1
         self.available += 1
 
@@ -94,7 +92,7 @@ class _Chunk:
         at = bisect.bisect_left(self.positions, position)
         if at == len(self.states) or self.positions[at] != position:
             return None
-        return at if self.states[at] != RowState.REMOVED else None
+        return at if self.states[at] != REMOVED else None
 
     def find(self, publisher_id: int, sequence: int) -> int | None:
         """The row of a bookmark, `None` where there is none or it was removed."""
@@ -105,7 +103,7 @@ class _Chunk:
         at = bisect.bisect_left(rows, sequence, key=self.sequences.__getitem__)
         if at == len(rows) or self.sequences[rows[at]] != sequence:
             return None
-        return rows[at] if self.states[rows[at]] != RowState.REMOVED else None
+        return rows[at] if self.states[rows[at]] != REMOVED else None
 
     @property
     def is_worth_packing(self) -> bool:
@@ -113,7 +111,7 @@ class _Chunk:
 
     def pack(self) -> None:
         """Drop the rows that were removed."""
-        kept = [state != RowState.REMOVED for state in self.states]
+        kept = [state != REMOVED for state in self.states]
         self.positions = array("Q", compress(self.positions, kept))
         self.places = array("Q", compress(self.places, kept))
         self.publishers = array("Q", compress(self.publishers, kept))
@@ -152,14 +150,20 @@ class MessageTable:
             return None
         chunk = self._chunks[0]
         states = chunk.states
-        if states[0] == RowState.REMOVED:
+        if states[0] == REMOVED:
             # All rows before the first one that is left are of one state: skip them at once.
-            at = len(states) - len(states.lstrip(bytes([RowState.REMOVED])))
+            at = len(states) - len(states.lstrip(bytes([REMOVED])))
             return chunk.positions[at]
         return chunk.positions[0]
 
     def add(
-        self, position: int, publisher_id: int, sequence: int, priority: float = _NO_PRIORITY
+        self,
+        position: int,
+        publisher_id: int,
+        sequence: int,
+        *,
+        priority: float = _NO_PRIORITY,
+        place: Cursor | None = None,
     ) -> None:
         """Add a message behind all others, available.
 
@@ -168,12 +172,13 @@ class MessageTable:
             publisher_id: The id of its publisher.
             sequence: Its sequence, above those that the publisher's messages have here.
             priority: The higher, the sooner; only where the table has priorities.
+            place: Where its record is in the journal, if that is known yet.
         """
         if not self._chunks or len(self._chunks[-1].states) == CHUNK_ROWS:
             self._chunks.append(_Chunk())
             self._firsts.append(position)
         chunk = self._chunks[-1]
-        chunk.add(position, publisher_id, sequence)
+        chunk.add(position, publisher_id, sequence, 0 if place is None else _packed(place))
         if self._has_priorities:
             chunk.priorities.append(priority)
         self.available += 1
@@ -183,7 +188,7 @@ class MessageTable:
         chunk = self._chunk(position)
         row = None if chunk is None else chunk.row(position)
         if chunk is not None and row is not None:
-            chunk.places[row] = place.segment << _OFFSET_BITS | place.offset
+            chunk.places[row] = _packed(place)
 
     def find(self, publisher_id: int, sequence: int) -> int | None:
         """The position of a message by its bookmark, `None` if the queue does not hold it."""
@@ -193,25 +198,17 @@ class MessageTable:
                 return chunk.positions[row]
         return None
 
-    def state(self, position: int) -> RowState:
+    def state(self, position: int) -> int:
         """The state of a message, `REMOVED` if the table does not hold it."""
         chunk = self._chunk(position)
         row = None if chunk is None else chunk.row(position)
-        return RowState.REMOVED if chunk is None or row is None else RowState(chunk.states[row])
+        return REMOVED if chunk is None or row is None else chunk.states[row]
 
     def row(self, position: int) -> Row | None:
         """What is known of a message, `None` if the table does not hold it."""
         chunk = self._chunk(position)
         row = None if chunk is None else chunk.row(position)
-        if chunk is None or row is None:
-            return None
-        place = chunk.places[row]
-        return Row(
-            position,
-            chunk.publishers[row],
-            chunk.sequences[row],
-            Cursor(place >> _OFFSET_BITS, place & (1 << _OFFSET_BITS) - 1) if place else None,
-        )
+        return None if chunk is None or row is None else _row(chunk, row, position)
 
     def priority(self, position: int) -> float:
         """The priority of a message that the table holds."""
@@ -219,18 +216,19 @@ class MessageTable:
         row = None if chunk is None else chunk.row(position)
         return _NO_PRIORITY if chunk is None or row is None else chunk.priorities[row]
 
-    def lease(self, position: int) -> None:
-        """Mark an available message as leased."""
+    def lease(self, position: int) -> Row:
+        """Mark an available message as leased, and return what is known of it."""
         chunk, row = self._held(position)
-        chunk.states[row] = RowState.LEASED
+        chunk.states[row] = LEASED
         chunk.available -= 1
         self.available -= 1
         self.leased += 1
+        return _row(chunk, row, position)
 
     def release(self, position: int) -> None:
         """Mark a leased message as available."""
         chunk, row = self._held(position)
-        chunk.states[row] = RowState.AVAILABLE
+        chunk.states[row] = AVAILABLE
         chunk.available += 1
         self.available += 1
         self.leased -= 1
@@ -238,12 +236,12 @@ class MessageTable:
     def remove(self, position: int) -> None:
         """Remove a message that the table holds."""
         chunk, row = self._held(position)
-        if chunk.states[row] == RowState.AVAILABLE:
+        if chunk.states[row] == AVAILABLE:
             chunk.available -= 1
             self.available -= 1
         else:
             self.leased -= 1
-        chunk.states[row] = RowState.REMOVED
+        chunk.states[row] = REMOVED
         chunk.live -= 1
         if not chunk.live:
             # The last chunk is still filled, unless it is full.
@@ -263,7 +261,7 @@ class MessageTable:
             if not chunk.available:
                 continue
             from_row = bisect.bisect_left(chunk.positions, position)
-            at = chunk.states.find(RowState.AVAILABLE, from_row)
+            at = chunk.states.find(AVAILABLE, from_row)
             if at >= 0:
                 return chunk.positions[at]
         return None
@@ -274,7 +272,7 @@ class MessageTable:
             yield from [
                 position
                 for position, state in zip(chunk.positions, chunk.states, strict=True)
-                if state != RowState.REMOVED
+                if state != REMOVED
             ]
 
     def _chunk(self, position: int) -> _Chunk | None:
@@ -287,3 +285,17 @@ class MessageTable:
         if chunk is None or row is None:
             raise KeyError(position)
         return chunk, row
+
+
+def _row(chunk: _Chunk, row: int, position: int) -> Row:
+    place = chunk.places[row]
+    return Row(
+        position,
+        chunk.publishers[row],
+        chunk.sequences[row],
+        Cursor(place >> _OFFSET_BITS, place & (1 << _OFFSET_BITS) - 1) if place else None,
+    )
+
+
+def _packed(place: Cursor) -> int:
+    return place.segment << _OFFSET_BITS | place.offset

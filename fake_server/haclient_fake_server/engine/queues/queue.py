@@ -24,15 +24,24 @@ from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.connections import Connection, QueueSubscription
 from haclient_fake_server.engine.filters import Document, compile_expression, compile_filter
+from haclient_fake_server.engine.journal import Cursor
 from haclient_fake_server.engine.queues.deadlines import NEVER_US, Deadlines
 from haclient_fake_server.engine.queues.message_reader import MessageReader
-from haclient_fake_server.engine.queues.message_table import MessageTable, RowState
+from haclient_fake_server.engine.queues.message_table import (
+    AVAILABLE,
+    LEASED,
+    REMOVED,
+    MessageTable,
+    Row,
+)
 from haclient_fake_server.engine.queues.roster import ROSTERS
 from haclient_fake_server.engine.queues.selector import Key, ScanBudget, Selector
 from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.journal.format import Record, Removal, RemovalReason
 
 MICROSECONDS: Final = 1_000_000
+
+_NAMES: Final = {reason: reason.name.lower() for reason in RemovalReason}
 
 _LOWEST_PRIORITY: Final = float("-inf")
 """That of a message without a number where the priority should be."""
@@ -45,18 +54,29 @@ class Lease:
         position: Its position in the log.
         bookmark: Its bookmark.
         consumer: Who has it.
+        publisher_id: The id of its publisher.
+        sequence: Its sequence.
+        place: Where its record is; `None` for a message of this batch.
         due_us: When the lease ends; `None` for never.
         deliveries: How often the message was delivered, with this time.
         cancels: How often it was returned with `cancel`.
     """
 
-    __slots__ = ("bookmark", "cancels", "consumer", "deliveries", "due_us", "position")
+    __slots__ = (
+        "bookmark",
+        "cancels",
+        "consumer",
+        "deliveries",
+        "due_us",
+        "place",
+        "position",
+        "publisher_id",
+        "sequence",
+    )
 
-    def __init__(
-        self, position: int, bookmark: str, consumer: QueueSubscription, due_us: int | None
-    ) -> None:
-        self.position = position
-        self.bookmark = bookmark
+    def __init__(self, row: Row, consumer: QueueSubscription, due_us: int | None) -> None:
+        self.position, self.publisher_id, self.sequence, self.place = row
+        self.bookmark = f"{self.publisher_id}|{self.sequence}|"
         self.consumer = consumer
         self.due_us = due_us
         self.deliveries = 1
@@ -122,6 +142,7 @@ class Queue:
         self._filter_texts: dict[int, str] = {}  # by consumer
         self._open: dict[str, Selector] = {}  # those of which a consumer has room
         self._served = 0
+        self._changed: dict[int, QueueSubscription] = {}  # those whose room has changed
         self._by_bookmark: dict[str, Lease] = {}
         self._by_position: dict[int, Lease] = {}
         self._held: dict[int, dict[int, Lease]] = {}  # by consumer, then by position
@@ -155,19 +176,20 @@ class Queue:
 
     # --- messages --------------------------------------------------------------------------------
 
-    def enter(self, record: Record, document: Document) -> None:
+    def enter(self, record: Record, document: Document, place: Cursor | None = None) -> None:
         """Add a message of an underlying topic, behind all others.
 
         Args:
             record: Its record, whose time is when this instance received it.
             document: Its body.
+            place: Where the record is in the journal; `None` for a message of this batch.
         """
-        position = record.position
+        position, publisher_id, sequence = record[:3]
         if self._priority is None:
-            self.table.add(position, record.publisher_id, record.sequence)
+            self.table.add(position, publisher_id, sequence, place=place)
         else:
             priority = _number(self._priority(document))
-            self.table.add(position, record.publisher_id, record.sequence, priority)
+            self.table.add(position, publisher_id, sequence, priority=priority, place=place)
         lifetime_s = self._lifetime_s(record.expiration_s)
         if lifetime_s is not None:
             due_us = record.timestamp_us + round(lifetime_s * MICROSECONDS)
@@ -198,8 +220,12 @@ class Queue:
             self.table.remove(position)
 
     def lost(self, position: int) -> None:
-        """Remove a message whose record is no longer in the journal."""
-        self._remove(position, RemovalReason.LOST)
+        """Remove a message that was handed out, whose record is no longer in the journal."""
+        lease = self._by_position.get(position)
+        if self.is_at_most_once and lease is not None:
+            self._forget(lease)  # it was removed when it was handed out
+        else:
+            self._remove(position, RemovalReason.LOST)
 
     # --- consumers -------------------------------------------------------------------------------
 
@@ -245,18 +271,24 @@ class Queue:
             del self._selectors[text]
 
     def room_changed(self, consumer: QueueSubscription) -> None:
-        """A consumer has room, or more or less of it."""
-        text = self._filter_texts[consumer.number]
-        selector = self._selectors[text]
-        if consumer.has_room:
-            selector.roster.put(consumer.number, consumer.used)
-            self._open[text] = selector
-            if self.table.available:
-                self._mark(self)
-        else:
-            selector.roster.discard(consumer.number)
-            if not selector.roster:
-                self._open.pop(text, None)
+        """A consumer has room, or more or less of it; its roster learns it when it is asked."""
+        self._changed[consumer.number] = consumer
+        self._mark(self)
+
+    def _update_rosters(self) -> None:
+        for number, consumer in self._changed.items():
+            text = self._filter_texts.get(number)
+            if text is None:
+                continue  # it has left
+            selector = self._selectors[text]
+            if consumer.has_room:
+                selector.roster.put(number, consumer.used)
+                self._open[text] = selector
+            else:
+                selector.roster.discard(number)
+                if not selector.roster:
+                    self._open.pop(text, None)
+        self._changed.clear()
 
     # --- delivery --------------------------------------------------------------------------------
 
@@ -275,6 +307,8 @@ class Queue:
         limit = self.settings.max_backlog
         if limit is not None and self.unacknowledged >= limit:
             return None
+        if self._changed:
+            self._update_rosters()
         found: Key | None = None
         candidates: list[Selector] = []
         for selector in self._open.values():
@@ -291,7 +325,7 @@ class Queue:
 
     def _next_barrier(self) -> int | None:
         barriers = self._barriers
-        while barriers and self.table.state(barriers[0]) is RowState.REMOVED:
+        while barriers and self.table.state(barriers[0]) == REMOVED:
             barriers.popleft()
         return barriers[0] if barriers else None
 
@@ -309,37 +343,34 @@ class Queue:
         consumers.sort(key=lambda consumer: consumer.number)
         return Delivery(position, tuple(consumers), is_barrier=True) if consumers else None
 
-    def hand_out(self, delivery: Delivery, bookmark: str, now_us: int) -> Lease | None:
+    def hand_out(self, delivery: Delivery, now_us: int) -> Lease:
         """Carry out a delivery: it counts as sent from now on.
 
         Args:
             delivery: What `next_delivery` has returned.
-            bookmark: The bookmark of the message.
             now_us: The wall clock in microseconds.
 
         Returns:
-            The lease; `None` for a barrier, which needs no acknowledgement.
+            The lease; that of a barrier, which needs no acknowledgement, has ended already.
         """
         self.counts["delivered"] += 1
-        position = delivery.position
+        position, consumer = delivery.position, delivery.consumers[0]
+        row = self.table.lease(position)
         if delivery.is_barrier:
             self._remove(position, RemovalReason.DELIVERED)
-            return None
-        consumer = delivery.consumers[0]
+            return Lease(row, consumer, None)
         lease_s = None if self.is_at_most_once else self.settings.lease_s
         due_us = None if lease_s is None else now_us + round(lease_s * MICROSECONDS)
-        lease = Lease(position, bookmark, consumer, due_us)
+        lease = Lease(row, consumer, due_us)
         attempts = self._attempts.pop(position, None)
         if attempts is not None:
             lease.deliveries, lease.cancels = attempts[0] + 1, attempts[1]
             self.counts["redelivered"] += 1
         if self.is_at_most_once:
             self._remove(position, RemovalReason.DELIVERED)
-        else:
-            self.table.lease(position)
         if due_us is not None:
             self._lease_ends.add(due_us, position)
-        self._by_bookmark[bookmark] = self._by_position[position] = lease
+        self._by_bookmark[lease.bookmark] = self._by_position[position] = lease
         self._held[consumer.number][position] = lease
         self._served = consumer.number
         consumer.leased += 1
@@ -408,13 +439,11 @@ class Queue:
             if lease is not None and lease.due_us == due_us:
                 self._end_lease(lease)
         for _, position in self._expirations.take_due(now_us, limit):
-            match self.table.state(position):
-                case RowState.AVAILABLE:
-                    self._expire(position, RemovalReason.TIME_LIMIT)
-                case RowState.LEASED:
-                    self._expired_meanwhile.add(position)
-                case RowState.REMOVED:
-                    pass
+            state = self.table.state(position)
+            if state == AVAILABLE:
+                self._expire(position, RemovalReason.TIME_LIMIT)
+            elif state == LEASED:
+                self._expired_meanwhile.add(position)
 
     # --- internals -------------------------------------------------------------------------------
 
@@ -456,18 +485,20 @@ class Queue:
 
     def _remove(self, position: int, reason: RemovalReason) -> None:
         """Remove a message that the queue holds, for the journal too."""
-        row = self.table.row(position)
-        if row is None:
-            return
         lease = self._by_position.get(position)
         if lease is not None:
             self._forget(lease)
+            publisher_id, sequence = lease.publisher_id, lease.sequence
+        else:
+            row = self.table.row(position)
+            if row is None:
+                return
+            _, publisher_id, sequence, _ = row
         self.table.remove(position)
         self._attempts.pop(position, None)
         self._expired_meanwhile.discard(position)
-        self.counts[reason.name.lower()] += 1
-        self.removals.append(Removal(row.publisher_id, row.sequence, reason))
-        self._drop_stale_deadlines()
+        self.counts[_NAMES[reason]] += 1
+        self.removals.append(Removal(publisher_id, sequence, reason))
         self._mark(self)
 
     def _forget(self, lease: Lease) -> None:
@@ -478,26 +509,26 @@ class Queue:
         consumer.leased -= 1
         consumer.room_changed()
 
-    def _drop_stale_deadlines(self) -> None:
+    def drop_stale_deadlines(self) -> None:
+        """Free the memory of deadlines that no longer count."""
         leases, table = self._by_position, self.table
         if self._lease_ends.is_mostly_stale(len(leases)):
             self._lease_ends.keep(
                 lambda due_us, position: position in leases and leases[position].due_us == due_us
             )
         if self._expirations.is_mostly_stale(len(table)):
-            self._expirations.keep(
-                lambda _, position: table.state(position) is not RowState.REMOVED
-            )
+            self._expirations.keep(lambda _, position: table.state(position) != REMOVED)
 
     # --- reading ---------------------------------------------------------------------------------
 
     def record(self, position: int) -> Record | None:
         """The record of a message that the queue holds, `None` if the journal has it no more."""
-        record = self._reader.fresh.get(position)
-        if record is not None:
-            return record
         row = self.table.row(position)
-        return None if row is None or row.place is None else self._reader.read(row.place)
+        return None if row is None else self._reader.record(position, row.place)
+
+    def leased_record(self, lease: Lease) -> Record | None:
+        """The record of a message that was handed out, `None` if the journal has it no more."""
+        return self._reader.record(lease.position, lease.place)
 
     def document(self, position: int) -> Document | None:
         """The body of a message that the queue holds, `None` if the journal has it no more."""

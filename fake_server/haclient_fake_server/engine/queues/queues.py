@@ -19,11 +19,11 @@ from haclient.protocol.codec import encode_string
 from haclient.protocol.framing import LENGTH
 from haclient.protocol.identity import instance_publisher_id
 from haclient_fake_server.engine.apply import Applier
-from haclient_fake_server.engine.connections import Connection, QueueSubscription, Style
+from haclient_fake_server.engine.connections import Connection, QueueSubscription
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.patterns import to_bytes, to_text
 from haclient_fake_server.engine.queues.points import QueuePoint
-from haclient_fake_server.engine.queues.queue import Delivery, Expired, Queue
+from haclient_fake_server.engine.queues.queue import Delivery, Expired, Lease, Queue
 from haclient_fake_server.engine.queues.selector import ScanBudget
 from haclient_fake_server.engine.requests import Request
 from haclient_fake_server.engine.routes import frame_head
@@ -138,6 +138,7 @@ class Queues:
             del dirty[queue]
             self._deliver(queue)
             self._record_removals(queue)
+            queue.drop_stale_deadlines()
             self._set_timer(queue)
         self._given.clear()
 
@@ -147,46 +148,37 @@ class Queues:
             delivery = queue.next_delivery(budget)
             if delivery is None:
                 break
-            record = queue.record(delivery.position)
-            if record is None:
-                self._state.report(
-                    Severity.ERROR,
-                    f"queue {queue.settings.name!r}: the message at position {delivery.position} "
-                    "was removed from the journal before it was delivered",
-                )
-                queue.lost(delivery.position)
-            else:
-                self._send(queue, delivery, record)
+            lease = queue.hand_out(delivery, self._state.now_us)
+            record = queue.leased_record(lease)
+            if record is not None:
+                self._send(queue, delivery, lease, record)
+                continue
+            self._state.report(
+                Severity.ERROR,
+                f"queue {queue.settings.name!r}: the message at position {delivery.position} "
+                "was removed from the journal before it was delivered",
+            )
+            queue.lost(delivery.position)
         else:
             budget.left = 0
         if budget.is_spent:
             self._state.timers.set(("queue more", queue), self._state.now, queue.touch)
 
-    def _send(self, queue: Queue, delivery: Delivery, record: Record) -> None:
-        state = self._state
-        bookmark = record.bookmark
-        lease = queue.hand_out(delivery, bookmark, state.now_us)
+    def _send(self, queue: Queue, delivery: Delivery, lease: Lease, record: Record) -> None:
         more = b""
-        if lease is not None and lease.due_us is not None:
+        if lease.due_us is not None:
             more = b',"lp":"%b"' % timestamp_text(lease.due_us)
         if record.correlation_id:
             more += b',"x":' + encode_string(to_text(record.correlation_id))
+        name, bookmark, body = queue.settings.name, lease.bookmark.encode("ascii"), record.payload
         for consumer in delivery.consumers:
             connection = consumer.connection
-            head = consumer.heads[queue.settings.name]
-            if consumer.style & Style.TIMESTAMP:
-                head_more = b',"ts":"%b"' % timestamp_text(record.timestamp_us) + more
-            else:
-                head_more = more
-            size = len(head) + len(bookmark) + 2 + len(head_more) + len(record.payload)
-            frame = b'%b%b%b"%b}%b' % (
-                LENGTH.pack(size),
-                head,
-                bookmark.encode("ascii"),
-                head_more,
-                record.payload,
-            )
-            state.send(connection, frame)
+            rest = more
+            if consumer.wants_timestamp:
+                rest = b',"ts":"%b"' % timestamp_text(record.timestamp_us) + more
+            head = b'%b%b"%b}' % (consumer.heads[name], bookmark, rest)
+            size = len(head) + len(body)
+            self._state.send(connection, b"%b%b%b" % (LENGTH.pack(size), head, body))
             given = self._given.get(connection.id, 0) + size
             self._given[connection.id] = given
             if given > MAX_GIVEN_BYTES or connection.closing:

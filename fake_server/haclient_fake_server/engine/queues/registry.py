@@ -84,8 +84,7 @@ class QueueRegistry:
 
     def restore(self, queue: Queue, record: Record, document: Document, place: Cursor) -> None:
         """Add a message of the journal to a queue, when the broker starts."""
-        queue.enter(record, document)
-        queue.table.set_place(record.position, place)
+        queue.enter(record, document, place)
 
     def begin_batch(self) -> None:
         """The last block was written: note the places of its messages."""

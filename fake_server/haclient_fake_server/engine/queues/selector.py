@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeAlias
 
 from haclient_fake_server.engine.connections import QueueSubscription
 from haclient_fake_server.engine.filters import Document, Filter
-from haclient_fake_server.engine.queues.message_table import MessageTable, RowState
+from haclient_fake_server.engine.queues.message_table import AVAILABLE, MessageTable
 from haclient_fake_server.engine.queues.roster import Roster
 
 Key: TypeAlias = tuple[float, int]
@@ -137,4 +137,4 @@ class Selector:
         return (-self._table.priority(position) if self._by_priority else 0.0, position)
 
     def _is_available(self, position: int) -> bool:
-        return self._table.state(position) is RowState.AVAILABLE
+        return self._table.state(position) == AVAILABLE
