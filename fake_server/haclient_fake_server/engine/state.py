@@ -165,7 +165,7 @@ class State:
         self.now = now
         self.source = ""
         self.queues.begin_batch()
-        self.batch.now_us = max(self.batch.now_us, self._epoch_us + int(now * 1e6))
+        self.batch.now_us = max(self.batch.now_us, self.clock_us)
 
     def close_batch(self) -> list[Connection]:
         """Build the block and advance the confirmed position; `take_effects` has to follow.
@@ -298,6 +298,15 @@ class State:
     def now_us(self) -> int:
         """The wall clock of this batch in microseconds."""
         return self.batch.now_us
+
+    @property
+    def clock_us(self) -> int:
+        """The running wall clock in microseconds, for deadlines.
+
+        The time of records stands still while this clock is behind the log, as after a restart with
+        a clock that was set back.
+        """
+        return self._epoch_us + int(self.now * 1e6)
 
     @property
     def durable_limit(self) -> int:

@@ -101,7 +101,7 @@ class QueueCommands:
         """Who has a message may have it for longer."""
         lease = queue.lease_at(position)
         if lease is not None and lease.consumer.connection is connection:
-            queue.extend(lease, self._state.now_us + round(extension_s * MICROSECONDS))
+            queue.extend(lease, self._state.clock_us + round(extension_s * MICROSECONDS))
 
     def _end_matching(
         self, connection: Connection, request: Request, queue: Queue, action: Action

@@ -348,7 +348,7 @@ class Queue:
 
         Args:
             delivery: What `next_delivery` has returned.
-            now_us: The wall clock in microseconds.
+            now_us: The running wall clock in microseconds.
 
         Returns:
             The lease; that of a barrier, which needs no acknowledgement, has ended already.

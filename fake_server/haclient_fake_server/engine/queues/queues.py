@@ -148,7 +148,7 @@ class Queues:
             delivery = queue.next_delivery(budget)
             if delivery is None:
                 break
-            lease = queue.hand_out(delivery, self._state.now_us)
+            lease = queue.hand_out(delivery, self._state.clock_us)
             record = queue.leased_record(lease)
             if record is not None:
                 self._send(queue, delivery, lease, record)
@@ -200,7 +200,7 @@ class Queues:
         self._state.timers.set(("queue", queue), due, lambda: self._tick(queue))
 
     def _tick(self, queue: Queue) -> None:
-        queue.tick(self._state.now_us, MAX_ENDED)
+        queue.tick(self._state.clock_us, MAX_ENDED)
         queue.touch()  # so that the batch sets the next timer
 
     # --- recovery points -------------------------------------------------------------------------
