@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from haclient.protocol.options import Options
     from haclient.protocol.uri import Uri
     from haclient.session.connection_state import ConnectionState, StateListener
+    from haclient.session.dead_letter import DeadLetter
     from haclient.sow_adapter import SOWRecoveryPointAdapter
     from haclient.streams import MessageStream
     from haclient.subscription_manager import MemorySubscriptionManager, SubscriptionManager
@@ -89,6 +90,7 @@ __all__ = [
     "CommandError",
     "ConnectionRefused",
     "ConnectionState",
+    "DeadLetter",
     "DefaultAuthenticator",
     "DefaultServerChooser",
     "DelayStrategy",
@@ -154,6 +156,7 @@ _HOMES = {
     "Uri": "haclient.protocol.uri",
     "ConnectionState": "haclient.session.connection_state",
     "StateListener": "haclient.session.connection_state",
+    "DeadLetter": "haclient.session.dead_letter",
     "MessageStream": "haclient.streams",
     "SOWRecoveryPointAdapter": "haclient.sow_adapter",
     "EPOCH": _BOOKMARKS,

@@ -24,7 +24,7 @@ from haclient.protocol.commands import Command
 from haclient.protocol.identity import publisher_id
 from haclient.protocol.options import Options
 from haclient.protocol.uri import Uri
-from haclient.publishing import PublishingClient
+from haclient.queues import QueueClient
 from haclient.session.connection_state import ConnectionState, StateListener
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
@@ -37,7 +37,7 @@ from haclient_stores.interfaces import BookmarkStore, PublishStore
 __all__ = ["Client"]
 
 
-class Client(PublishingClient):
+class Client(QueueClient):
     """An AMPS client for one server at a time.
 
     Args:

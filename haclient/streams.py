@@ -8,15 +8,17 @@ messages, so that a cancellation is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
+
+from typing_extensions import override
 
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.transport.message_queue import Delivery
 
-__all__ = ["Batches", "MessageStream"]
+__all__ = ["Batches", "MessageStream", "QueueStream"]
 
 
 class MessageStream:
@@ -30,7 +32,7 @@ class MessageStream:
     * a plain stream of a `Client` ends, with the reason in `end_reason`; one of an `HAClient`
       raises `DisconnectedError`, or continues with the next connection if it was made with
       `resumes=True`;
-    * a bookmark stream of an `HAClient` continues, and nothing is missing.
+    * a bookmark stream or queue stream of an `HAClient` continues, and nothing is missing.
 
     When the server ends the subscription by an error, the stream raises it.
 
@@ -163,6 +165,75 @@ class MessageStream:
     def end_reason(self) -> HAClientError | None:
         """Why the stream ended early; `None` while it runs and after an ordinary end."""
         return self._delivery.end_reason
+
+
+class QueueStream(MessageStream):
+    """The messages of a queue; see `MessageStream`.
+
+    Messages whose connection was lost before they were taken are skipped: they come again, and have
+    leases of their own then.
+
+    Args:
+        delivery: Where messages come from.
+        open_: Sends the command.
+        close: Ends the subscription.
+        check_thread: Refuses other threads.
+        auto_ack: Whether a message is acknowledged when the next one is asked for. The last one is
+            not: nothing says that it was processed. Acknowledge it, or it comes again.
+    """
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        *,
+        open_: Callable[[], Awaitable[str]],
+        close: Callable[[], Awaitable[None]],
+        check_thread: Callable[[str], None] = lambda _: None,
+        auto_ack: bool = False,
+    ) -> None:
+        super().__init__(delivery, open_=open_, close=close, check_thread=check_thread)
+        self._auto_ack = auto_ack
+        self._taken: Sequence[Message] = ()
+
+    @override
+    async def __anext__(self) -> Message:
+        self._ack_taken()
+        while True:
+            for message in self._current:
+                if _may_be_taken(message):
+                    if self._auto_ack:
+                        self._taken = (message,)
+                    return message
+            self._current = iter(await self._next_batch())
+
+    @override
+    async def _next_list(self) -> list[Message]:
+        self._ack_taken()
+        while True:
+            rest = [message for message in self._current if _may_be_taken(message)]
+            if rest:
+                if self._auto_ack:
+                    self._taken = rest
+                return rest
+            self._current = iter(await self._next_batch())
+
+    async def _next_batch(self) -> list[Message]:
+        self._check_opened()
+        batch = await self._delivery.next_batch()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+    def _ack_taken(self) -> None:
+        taken, self._taken = self._taken, ()
+        for message in taken:
+            message.ack()
+
+
+def _may_be_taken(message: Message) -> bool:
+    """Whether the lease of a message was not broken by a lost connection."""
+    lease = message.lease
+    return lease is None or lease.is_held
 
 
 class Batches:

@@ -24,15 +24,19 @@ from haclient.errors import (
     UsageError,
 )
 from haclient.protocol.commands import AckType, Command, CommandName, parse_acks
+from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.subscriptions import LASTING, Marker, Phase, SubscribeRequest, Subscription
-from haclient.streams import MessageStream
+from haclient.streams import MessageStream, QueueStream
 from haclient.transport.commands import Fields, drop_queued
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Delivery, Handler, HandlerErrorPolicy, serve
+from haclient.transport.queue_acks import QueueConsumer
+from haclient.transport.queue_handlers import PublishDeadLetter, QueueHandling, QueueWorkers
 from haclient.transport.settings import TIMEOUT_S, seconds
 from haclient_stores.bookmark import EPOCH, MOST_RECENT
 
+_OF_QUEUES: Final = frozenset({CommandName.SUBSCRIBE, CommandName.DELTA_SUBSCRIBE})
 _PUBLISHES: Final = frozenset({CommandName.PUBLISH, CommandName.DELTA_PUBLISH})
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
@@ -46,9 +50,17 @@ class Subscriber:
         self._on_handler_error: HandlerErrorPolicy = on_handler_error
         self._served: list[str] = []  # ids whose handlers have yet to end
         self._warned: set[str] = set()
+        self._queues: set[str] = set()  # topics that a server has accepted as queues
+        self._warned_of_replay: set[str] = set()
 
     def stream(
-        self, command: Command, *, markers: bool = False, resumes: bool = False
+        self,
+        command: Command,
+        *,
+        markers: bool = False,
+        resumes: bool = False,
+        queue: QueueConsumer | None = None,
+        auto_ack: bool = False,
     ) -> MessageStream:
         """A stream that sends `command` when it is opened.
 
@@ -56,6 +68,8 @@ class Subscriber:
             command: What to send.
             markers: Whether `group_begin` and `group_end` are messages of the stream.
             resumes: Whether a client that reconnects sends it again.
+            queue: The acknowledgements, if its topic is a queue.
+            auto_ack: Whether a queue message is acknowledged when the next one is asked for.
 
         Returns:
             The stream; entering it sends the command.
@@ -66,7 +80,9 @@ class Subscriber:
 
         async def open_stream() -> str:
             self._core.running()
-            subscription = await self._open(command, delivery, markers=markers, lasts=resumes)
+            subscription = await self._open(
+                command, delivery, markers=markers, lasts=resumes, queue=queue
+            )
             opened.append(subscription)
             if is_closed:  # by another task, before the server's answer came
                 await close_stream()
@@ -86,11 +102,17 @@ class Subscriber:
             self._core.commander.leave([one for one in closing if self._is_active(one)])
             await trio.lowlevel.checkpoint()  # the writer sends it now
 
-        return MessageStream(
+        check_thread = self._core.thread.check
+        if queue is None:
+            return MessageStream(
+                delivery, open_=open_stream, close=close_stream, check_thread=check_thread
+            )
+        return QueueStream(
             delivery,
             open_=open_stream,
             close=close_stream,
-            check_thread=self._core.thread.check,
+            check_thread=check_thread,
+            auto_ack=auto_ack,
         )
 
     async def handle(
@@ -124,22 +146,54 @@ class Subscriber:
             return active.sub_id
         delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
         subscription = await self._open(command, delivery, markers=True, lasts=True)
-        self._serve(subscription, delivery, handler, auto_discard=auto_discard)
+        policy = self._on_handler_error
+        serving = partial(serve, delivery, handler, policy, discards=auto_discard)
+        self._serve(subscription, delivery, serving)
+        return subscription.sub_id
+
+    async def handle_queue(
+        self,
+        command: Command,
+        queue: QueueConsumer,
+        handler: Handler,
+        handling: QueueHandling,
+        publish: PublishDeadLetter,
+    ) -> str:
+        """Subscribe to a queue and give its messages to a handler.
+
+        Args:
+            command: What to send.
+            queue: The acknowledgements of the subscription.
+            handler: Called with each message.
+            handling: How.
+            publish: Publishes dead letters.
+
+        Returns:
+            The subscription id.
+
+        Raises:
+            CommandError: The server refused it.
+            DisconnectedError: There is no connection, and none will follow.
+            TimedOut: The server did not answer in time.
+        """
+        self._core.running()
+        delivery = Delivery(self._core.settings.max_queued_bytes, raises=False)
+        subscription = await self._open(command, delivery, markers=False, lasts=True, queue=queue)
+        workers = QueueWorkers(delivery, handler, handling, consumer=queue, publish=publish)
+        self._serve(subscription, delivery, workers.run)
         return subscription.sub_id
 
     def _serve(
         self,
         subscription: Subscription,
         delivery: Delivery,
-        handler: Handler,
-        *,
-        auto_discard: bool = False,
+        serving: Callable[[], Awaitable[None]],
     ) -> None:
-        """Start the task that gives the messages to `handler`."""
+        """Start the task that gives the messages to a handler."""
 
         async def serve_until_ended() -> None:
             try:
-                await serve(delivery, handler, self._on_handler_error, discards=auto_discard)
+                await serving()
             finally:
                 self._served.remove(subscription.sub_id)
             self._release(subscription)
@@ -182,7 +236,9 @@ class Subscriber:
         except BaseException:  # refused or cancelled: no ack will come
             session.router.remove(subscription)
             raise
-        self._serve(subscription, delivery, handler)
+        self._serve(
+            subscription, delivery, partial(serve, delivery, handler, self._on_handler_error)
+        )
         return command_id
 
     async def execute(self, command: Command) -> MessageStream:
@@ -204,7 +260,7 @@ class Subscriber:
             raise UsageError("a publish has no messages to stream: use execute_async or publish")
         if self._pauses(command) is not None:
             raise _has_receiver(command)
-        if command.name is CommandName.SOW_DELETE and self._core.publisher.log is not None:
+        if self._is_stored(command):
             raise UsageError(
                 "with a publish store a sow_delete is kept like a publish and has nothing to "
                 "stream: use execute_async or sow_delete"
@@ -239,13 +295,8 @@ class Subscriber:
             chosen = ids if ids == "all" else ids.split(",")
             await self.unsubscribe(chosen, timeout=_timeout(command))
             return ""
-        if command.name is CommandName.SOW_DELETE and self._core.publisher.log is not None:
-            command.validate()
-            stats = await self._core.sow_delete(
-                command.to_fields(), command.body, timeout=_timeout(command)
-            )
-            if handler is not None and isawaitable(result := handler(stats)):
-                await result
+        if self._is_stored(command) or (_acknowledges(command) and handler is None):
+            await self._delete(command, handler)
             return ""
         active = self._replaces(command)
         if active is not None and handler is None:
@@ -254,6 +305,57 @@ class Subscriber:
         if handler is None:
             raise UsageError(f"{command.name} needs a handler for its messages")
         return await self.handle(command, handler)
+
+    async def _delete(self, command: Command, handler: Handler | None) -> None:
+        """Carry out a `sow_delete` that is stored, or that acknowledges messages of a queue."""
+        command.validate()
+        if not self._is_stored(command):
+            await self.acknowledge(command, timeout=_timeout(command))
+            return
+        stats = await self._core.sow_delete(
+            command.to_fields(), command.body, timeout=_timeout(command)
+        )
+        if handler is not None and isawaitable(result := handler(stats)):
+            await result
+
+    async def acknowledge(
+        self, command: Command, *, awaited: str = "processed", timeout: float
+    ) -> Message:
+        """Send a `sow_delete` for messages of a queue; it is never stored.
+
+        Args:
+            command: The command.
+            awaited: The ack to wait for.
+            timeout: Seconds to wait for a server's answer.
+
+        Returns:
+            That ack.
+
+        Raises:
+            CommandError: The server refused it.
+        """
+        self._core.running()
+        what = f"the acknowledgement on {command.topic!r}"
+        acks = "processed" if awaited == "processed" else f"processed,{awaited}"
+        fields = {**command.to_fields(), "a": acks}
+
+        async def send() -> Message:
+            header = {**fields, "cid": self._core.session.next_command_id()}
+            return await self._core.commander.command(
+                header, what=what, awaited=awaited, timeout=timeout
+            )
+
+        if _acknowledges(command):  # the same messages, however often it is sent
+            return await self._until_answered(send, what, timeout)
+        with trio.move_on_after(timeout):
+            await self._core.ready()
+            return await send()
+        raise TimedOut(f"{what}: the server did not answer within {timeout:g} s")
+
+    def _is_stored(self, command: Command) -> bool:
+        """Whether the publish store keeps this command until it is persisted."""
+        has_store = self._core.publisher.log is not None
+        return has_store and command.name is CommandName.SOW_DELETE and not _acknowledges(command)
 
     # -- changing what is active ----------------------------------------------
 
@@ -406,14 +508,30 @@ class Subscriber:
         await self._leave(chosen, timeout=timeout)
 
     async def _open(
-        self, command: Command, delivery: Delivery, *, markers: bool, lasts: bool
+        self,
+        command: Command,
+        delivery: Delivery,
+        *,
+        markers: bool,
+        lasts: bool,
+        queue: QueueConsumer | None = None,
     ) -> Subscription:
         """Send a command; a client that reconnects tries until a server has answered it."""
-        attempt = partial(self._open_once, command, delivery, markers=markers, lasts=lasts)
+        if queue is None and command.name in _OF_QUEUES and not str(command.bookmark):
+            queue = QueueConsumer(self._core.queue_acks, command.topic, is_queue=False)
+        attempt = partial(
+            self._open_once, command, delivery, markers=markers, lasts=lasts, queue=queue
+        )
         return await self._until_answered(attempt, str(command.name), _timeout(command))
 
     async def _open_once(
-        self, command: Command, delivery: Delivery, *, markers: bool, lasts: bool
+        self,
+        command: Command,
+        delivery: Delivery,
+        *,
+        markers: bool,
+        lasts: bool,
+        queue: QueueConsumer | None,
     ) -> Subscription:
         if self._replaces(command) is not None:
             raise _has_receiver(command)
@@ -426,12 +544,21 @@ class Subscriber:
             has_store=commander.bookmark_store is not None,
         )
         self._warn_of_recent(command, request)
+        self._warn_of_replay(command, request)
         subscription = await commander.open(
-            request, delivery, command_id=command_id, markers=markers, timeout=_timeout(command)
+            request,
+            delivery,
+            command_id=command_id,
+            markers=markers,
+            timeout=_timeout(command),
+            queue=queue,
         )
         if subscription.phase is Phase.LOST:  # right after the ack
             raise DisconnectedError(f"{command.name}: the connection was lost")
         subscription.phase = Phase.OPEN
+        if subscription.is_of_queue:
+            self._queues.add(command.topic)
+            self._core.queue_acks.resume()  # what an earlier connection has not confirmed
         # It may have been ended before its ack was looked at: by the application, or the server.
         if lasts and request.command in LASTING and self._is_active(subscription):
             self._core.opened(subscription)
@@ -448,6 +575,24 @@ class Subscriber:
                 "subscription %s on %s: without a bookmark store MOST_RECENT begins at the start "
                 "of the log each time, and discard() does nothing: give the client a "
                 "bookmark_store, or bookmark=EPOCH if that is what you want",
+                request.sub_id,
+                command.topic,
+            )
+
+    def _warn_of_replay(self, command: Command, request: SubscribeRequest) -> None:
+        """Say once that a bookmark subscription to a queue is none of its consumers.
+
+        The server does not say so. It can be known where this client has consumed the queue, or
+        where a backlog is asked for.
+        """
+        if not request.bookmark or command.topic in self._warned_of_replay:
+            return
+        if command.topic in self._queues or "max_backlog" in request.options:
+            self._warned_of_replay.add(command.topic)
+            _logger.warning(
+                "subscription %s with a bookmark on the queue %s replays its underlying topic: "
+                "messages have no leases, and ack() does nothing; use queue_subscribe to consume "
+                "the queue",
                 request.sub_id,
                 command.topic,
             )
@@ -483,6 +628,11 @@ def _has_receiver(command: Command) -> UsageError:
         f"{command.sub_id!r} is active and has its stream or handler already: use execute_async, "
         "or pause, resume and replace of the client"
     )
+
+
+def _acknowledges(command: Command) -> bool:
+    """Whether it acknowledges messages of a queue by their bookmarks."""
+    return command.name is CommandName.SOW_DELETE and bool(str(command.bookmark))
 
 
 def _timeout(command: Command) -> float:

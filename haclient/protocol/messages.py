@@ -16,8 +16,8 @@ of its properties:
   which it is the owner must empty the queue when it closes;
 * an unknown field makes the fast decoder give up, instead of skipping what may be the long name of
   a known field; the lenient decoder then sorts it out;
-* three fields do not exist on the wire (`data`, `number`, `owner`). Their types accept nothing that
-  a peer could send under any name;
+* four fields do not exist on the wire (`data`, `number`, `owner`, `lease`). Their types accept
+  nothing that a peer could send under any name;
 * its values are immutable, so a message may be kept after a handler has returned.
 
 Absent text is an empty string, an absent number `None`. Header bytes that are not UTF-8 are kept as
@@ -27,6 +27,7 @@ surrogate escapes and are written back as the bytes they were.
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from typing import Annotated, Final, NamedTuple, Protocol, Self, runtime_checkable
 
 import msgspec
@@ -36,7 +37,16 @@ from typing_extensions import override
 from haclient.errors import ProtocolError, UsageError
 from haclient_stores.bookmark import Bookmark
 
-__all__ = ["BY_SPELLING", "HEADERS", "WIRE_NAMES", "Header", "Message", "MessageOwner", "Unsigned"]
+__all__ = [
+    "BY_SPELLING",
+    "HEADERS",
+    "WIRE_NAMES",
+    "Header",
+    "Message",
+    "MessageLease",
+    "MessageOwner",
+    "Unsigned",
+]
 
 
 class Header(NamedTuple):
@@ -117,7 +127,8 @@ Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _NeverDecodedInt = Annotated[int, Meta(gt=0, lt=0)]
 _NeverDecodedBytes = Annotated[bytes, Meta(min_length=1, max_length=0)]
 
-_RENAMED: Final = {**WIRE_NAMES, "data": "\x7fdata", "number": "\x7fnumber", "owner": "\x7fowner"}
+_NOT_ON_THE_WIRE: Final = ("data", "number", "owner", "lease")
+_RENAMED: Final = {**WIRE_NAMES, **{name: f"\x7f{name}" for name in _NOT_ON_THE_WIRE}}
 
 
 @runtime_checkable
@@ -129,6 +140,42 @@ class MessageOwner(Protocol):
 
         Args:
             number: The message's number in the bookmark store.
+        """
+
+
+@runtime_checkable
+class MessageLease(Protocol):
+    """The lease of the messages that one queue subscription received together."""
+
+    @property
+    @abstractmethod
+    def is_held(self) -> bool:
+        """Whether the connection on which they were received still exists."""
+
+    @abstractmethod
+    def settle(self, message: Message, option: str, /) -> object:
+        """Acknowledge a message; a second call does nothing.
+
+        Args:
+            message: One of these messages.
+            option: Empty for a processed message, `cancel` or `expire`.
+        """
+
+    @abstractmethod
+    def extend(self, message: Message, seconds: float, /) -> object:
+        """Extend the lease of a message.
+
+        Args:
+            message: One of these messages.
+            seconds: How much longer to hold it, from now on.
+        """
+
+    @abstractmethod
+    def deadline(self, message: Message, /) -> float | None:
+        """When the lease of a message ends, on trio's clock; `None` if that is unknown, or never.
+
+        Args:
+            message: One of these messages.
         """
 
 
@@ -176,6 +223,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         data: The body.
         number: The bookmark store's number for this message; 0 if no store has logged it.
         owner: Where `discard` goes.
+        lease: Where `ack` goes; `None` for a message of no queue, or one that was acknowledged.
     """
 
     kind: str = ""
@@ -217,6 +265,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
     data: _NeverDecodedBytes = b""
     number: _NeverDecodedInt = 0
     owner: MessageOwner | None = None
+    lease: MessageLease | None = None
 
     @property
     def command(self) -> str:
@@ -284,8 +333,55 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
         if self.owner is not None:
             self.owner.discard(self.number)
 
+    def ack(self, *, cancel: bool = False, expire: bool = False) -> None:
+        """Acknowledge this message of a queue, so that the next one may come.
+
+        Without an option it has been processed, and leaves the queue. Such acknowledgements are
+        collected and sent together; see `ack_batch_size`, `ack_timeout` and `flush_acks`. With an
+        option it is sent at once.
+
+        It does nothing for a message that no queue subscription has received, or when called again.
+        Like `discard` it may be called in any thread.
+
+        Args:
+            cancel: Give it back: the queue delivers it again, to any consumer, or expires it after
+                too many cancels.
+            expire: Remove it as expired, because nobody can process it.
+
+        Raises:
+            UsageError: Both were given.
+        """
+        if cancel and expire:
+            raise UsageError("a message is cancelled or expired, not both: give one of the two")
+        if self.lease is not None:
+            self.lease.settle(self, "cancel" if cancel else "expire" if expire else "")
+
+    def extend_lease(self, seconds: float) -> None:
+        """Hold this message of a queue for longer; it is sent at once.
+
+        It does nothing for a message without a lease, or one that was acknowledged. Like `discard`
+        it may be called in any thread.
+
+        Args:
+            seconds: How much longer, from now on; an end that is later already stays.
+
+        Raises:
+            UsageError: It is not above 0.
+        """
+        if self.lease is not None:
+            self.lease.extend(self, seconds)
+
+    @property
+    def lease_deadline(self) -> float | None:
+        """When the lease of this message ends, on trio's clock in seconds.
+
+        It is the time left at the receipt, so it does not depend on the time of day. `None` without
+        a lease, after the acknowledgement, and if the server's time cannot be right.
+        """
+        return None if self.lease is None else self.lease.deadline(self)
+
     def __enter__(self) -> Self:
-        """`with message:` discards it at the end of the block, unless the block raises."""
+        """`with message:` discards or acknowledges it at the end, unless the block raises."""
         return self
 
     def __exit__(
@@ -293,6 +389,7 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
     ) -> None:
         if kind is None:
             self.discard()
+            self.ack()
 
     def copy(self) -> Message:
         """A copy, independent of this message.

@@ -77,6 +77,7 @@ class Session:
         self.pending = PendingCommands()
         self.router = Router()
         self._last_command_id = 0
+        self._now = 0.0
 
     def next_command_id(self) -> str:
         """A command id that is unique in this session; applications may also have chosen ids."""
@@ -86,16 +87,21 @@ class Session:
             if command_id not in self.pending and not self.router.of_ack(command_id, "", ""):
                 return command_id
 
-    def receive(self, messages: Sequence[Message]) -> Received:
+    def receive(self, messages: Sequence[Message], now: float = 0.0) -> Received:
         """Sort one chunk.
 
         Messages before an unreadable part count: they are in the bookmark store, and would be taken
         for delivered.
 
+        Args:
+            messages: The messages of the chunk.
+            now: When it was read, in seconds; leases count from here.
+
         Raises:
             StoreError: The bookmark store cannot log a message; it was not delivered.
         """
         out = Received()
+        self._now = now
         try:
             self._sort(messages, out)
         except ProtocolError as error:  # what came before it in the chunk still counts
@@ -148,13 +154,16 @@ class Session:
             self._log(subscription, [message.copy() for message in run], out)
         self._log(receivers[0], run, out)
 
-    @staticmethod
-    def _log(subscription: Subscription, run: list[Message], out: Received) -> None:
+    def _log(self, subscription: Subscription, run: list[Message], out: Received) -> None:
         sub_id, log = subscription.sub_id, subscription.log
         if log is None:
             for message in run:
                 message.sub_id = sub_id
-            out.deliveries.append((subscription, run))
+            queue = subscription.queue
+            if queue is not None and queue.is_queue:
+                run = queue.received(run, self._now)
+            if run:
+                out.deliveries.append((subscription, run))
             return
         if subscription.accepted is not None:
             # A message proves that the command was accepted, even if its ack comes later. A
@@ -252,6 +261,8 @@ class Session:
         if kind == "processed" and ack.status == "success" and subscription.accepted is not None:
             subscription.accepted()
             subscription.accepted = None
+        if kind == "processed" and ack.status == "success" and subscription.queue is not None:
+            subscription.queue.granted(ack.options)  # before the messages that follow it
         if ack.status == "success" and kind == "completed":
             subscription.position.is_complete = True
         if ack.status == "success" and subscription.log is not None and ack.bookmark:

@@ -9,6 +9,7 @@ text that it has split, since every message carries one of the same few texts.
 from __future__ import annotations
 
 import enum
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -61,6 +62,43 @@ class Sink(Protocol):
 
     def fail(self, error: HAClientError) -> None:
         """The server has ended the subscription by an error, after it had accepted it."""
+
+
+class QueueSide(Protocol):
+    """What a subscription does for the messages of a queue.
+
+    Every subscription without a bookmark has one, since only the server's answer shows whether its
+    topic is a queue.
+    """
+
+    @property
+    @abstractmethod
+    def is_queue(self) -> bool:
+        """Whether its messages come from a queue."""
+
+    @abstractmethod
+    def granted(self, options: str) -> None:
+        """The server has accepted the command, or a later one that replaces it.
+
+        Args:
+            options: The options of the `processed` ack.
+        """
+
+    @abstractmethod
+    def received(self, messages: list[Message], now: float) -> list[Message]:
+        """Attach the lease to messages of one chunk.
+
+        Args:
+            messages: The messages, in order.
+            now: The time, in seconds.
+
+        Returns:
+            Those to be delivered: not the ones whose acknowledgement is sent again.
+        """
+
+    @abstractmethod
+    def send_pending(self) -> None:
+        """Send the acknowledgements that were collected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +242,7 @@ class Subscription:
             until `unsubscribe`.
         markers: Whether `group_begin` and `group_end` are delivered like messages.
         position: How much it has received on the link, and where it resumes.
+        queue: What it does for the messages of a queue; `None` if its topic can be none.
     """
 
     __slots__ = (
@@ -217,6 +256,7 @@ class Subscription:
         "phase",
         "position",
         "query_id",
+        "queue",
         "request",
         "sink",
         "sub_id",
@@ -237,6 +277,7 @@ class Subscription:
         user_acks: frozenset[str] = frozenset(),
         ends_after: frozenset[str] = frozenset(),
         markers: bool = False,
+        queue: QueueSide | None = None,
     ) -> None:
         self.sub_id = sub_id
         self.request = request
@@ -252,6 +293,12 @@ class Subscription:
         self.markers = markers
         self.phase = Phase.OPENING
         self.position = ResumePosition(log)
+        self.queue = queue
+
+    @property
+    def is_of_queue(self) -> bool:
+        """Whether its messages come from a queue, as far as the server has said."""
+        return self.queue is not None and self.queue.is_queue
 
     def saw(self, what: str) -> bool:
         """Note that an ack type or `group_end` has arrived; return whether nothing is due."""

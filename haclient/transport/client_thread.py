@@ -1,21 +1,26 @@
 """The one thread that a client runs in, and the calls that other threads may make.
 
 A client belongs to the thread that runs trio: its stores, queues and counters have no locks. A call
-from another thread is refused before it changes anything. The exception is `message.discard()`: a
-worker thread that processes a message (`trio.to_thread.run_sync(work, message)`) may discard it.
-The discard then runs on the client's thread, and the call returns after that.
+from another thread is refused before it changes anything. The exceptions are the methods of a
+message: a worker thread that processes a message (`trio.to_thread.run_sync(work, message)`) may
+discard or acknowledge it, or extend its lease. That then runs on the client's thread, and the call
+returns after that.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
 from threading import get_ident
+from typing import TypeVarTuple
 
 import trio
 
 from haclient.errors import UsageError
 from haclient_stores.interfaces import Discard, SubscriptionLog
+
+_Arguments = TypeVarTuple("_Arguments")
 
 
 class ClientThread:
@@ -57,32 +62,51 @@ class ClientThread:
         raise UsageError(
             f"{what} was called by the thread {threading.current_thread().name!r}, but the client "
             f"belongs to {self._name!r}, which runs trio: call it through trio.from_thread.run or "
-            "trio.from_thread.run_sync; only message.discard() works in every thread"
+            "trio.from_thread.run_sync; only the methods of a message, such as message.discard(), "
+            "work in every thread"
         )
 
     def discard(self, log: SubscriptionLog, number: int) -> None:
         """Discard a message on the client's thread and wait until that is done.
 
         Raises:
+            UsageError: As for `call`.
+        """
+        self.call("message.discard()", log.discard, number)
+
+    def call(
+        self,
+        what: str,
+        function: Callable[[*_Arguments], object],
+        *arguments: *_Arguments,
+    ) -> None:
+        """Call a function on the client's thread and wait until it has returned.
+
+        Args:
+            what: The call of the application, such as `message.discard()`.
+            function: A plain function.
+            *arguments: Its arguments.
+
+        Raises:
             UsageError: The trio run that the client belonged to is over, or this thread runs trio
                 itself, which must not be blocked.
         """
-        if get_ident() == self.ident:  # the store is closed, and belongs to no thread
-            log.discard(number)
+        if get_ident() == self.ident:  # a closed store belongs to no thread
+            function(*arguments)
             return
         if self._token is None:
-            raise UsageError("message.discard() of a client that was never entered")
+            raise UsageError(f"{what} of a client that was never entered")
         if trio.lowlevel.in_trio_run():
             raise UsageError(
-                "message.discard() was called inside a trio run of another thread, which it would "
-                "block: call it through trio.to_thread.run_sync(message.discard)"
+                f"{what} was called inside a trio run of another thread, which it would block: "
+                f"call it through trio.to_thread.run_sync({what.rstrip('()')})"
             )
         try:
-            trio.from_thread.run_sync(log.discard, number, trio_token=self._token)
+            trio.from_thread.run_sync(function, *arguments, trio_token=self._token)
         except trio.RunFinishedError:  # the client was left long ago, and its store is closed
             raise UsageError(
-                "message.discard() came after the client was left: wait for your threads inside "
-                "its async with block"
+                f"{what} came after the client was left: wait for your threads inside its async "
+                "with block"
             ) from None
 
 

@@ -35,7 +35,13 @@ from haclient.session.connection_state import ConnectionStatus
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.resume import ResumeContext, resume_options
 from haclient.session.session import Session
-from haclient.session.subscriptions import Marker, Sink, SubscribeRequest, Subscription
+from haclient.session.subscriptions import (
+    Marker,
+    QueueSide,
+    Sink,
+    SubscribeRequest,
+    Subscription,
+)
 from haclient.transport.auditing import AuditedOwner, Auditor
 from haclient.transport.client_thread import ClientThread, LoggedBy
 from haclient.transport.connection import Connection
@@ -210,6 +216,7 @@ class Commander:
         command_id: str,
         markers: bool,
         timeout: float,
+        queue: QueueSide | None = None,
     ) -> Subscription:
         """Send a command and return its receiver once the server has accepted it.
 
@@ -219,6 +226,7 @@ class Commander:
             command_id: Names the command in its acks.
             markers: Whether `group_begin` and `group_end` are delivered like messages.
             timeout: Seconds to wait for the server's answer.
+            queue: What it does if its topic is a queue.
 
         Raises:
             SubIdInUse: The id is active on this connection; nothing was sent.
@@ -241,6 +249,7 @@ class Commander:
             user_acks=request.user_acks,
             ends_after=request.ends_after,
             markers=markers,
+            queue=queue,
         )
         self._sending(subscription)
         self.session.router.add(subscription)
@@ -354,11 +363,13 @@ class Commander:
         if log is not None and request.is_conflated and not (before and before.is_conflated):
             log.begin(acked=request.gets_persisted_acks, start=None, conflated=True)
         try:
-            await self.command(header, request.body, what=what, timeout=timeout)
+            ack = await self.command(header, request.body, what=what, timeout=timeout)
         except CommandError:  # any other error says nothing of what the server has done
             if log is not None:
                 log.paused = was_paused
             raise
+        if subscription.queue is not None:
+            subscription.queue.granted(ack.options)
         self.session.router.name_command(subscription, command_id)
         before = subscription.request
         if before is not None and before.is_paused and not request.is_paused:
@@ -470,6 +481,8 @@ class Commander:
         """End these at the server without waiting; return what to wait for, None if not sent."""
         for one in subscriptions:
             self.session.router.remove(one)
+            if one.queue is not None:  # before the server returns its leases
+                one.queue.send_pending()
         connection = self.connection
         if not subscriptions or connection is None or not self.status.is_logged_on:
             return None

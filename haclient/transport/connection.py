@@ -246,7 +246,7 @@ class Connection:
                     wire.received(heads)
                 messages = decode(heads, bodies)
                 size = sum(map(len, heads)) + sum(map(len, bodies))
-                self._handle(self.session.receive(messages), size, len(messages) or 1)
+                self._handle(self.session.receive(messages, now), size, len(messages) or 1)
                 if self.reading_stopped_by is not None:
                     await self._drain()
             tiny_reads = tiny_reads + 1 if count < _TINY_READ_BYTES else 0

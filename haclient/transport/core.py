@@ -57,6 +57,7 @@ from haclient.transport.link import log_state
 from haclient.transport.message_queue import Delivery
 from haclient.transport.nursery import open_nursery
 from haclient.transport.publisher import Publisher, what_remains
+from haclient.transport.queue_acks import QueueAcks
 from haclient.transport.settings import TIMEOUT_S, Settings, seconds
 from haclient.transport.store_maintenance import StoreMaintenance, open_all
 from haclient.transport.writer import Writer
@@ -100,6 +101,15 @@ class Core:
             self.status,
             self.thread,
             self._auditor,
+        )
+        self.queue_acks = QueueAcks(
+            self.session,
+            self.status,
+            self.thread,
+            clock_us=settings.clock_us,
+            batch_size=settings.ack_batch_size,
+            timeout_s=settings.ack_timeout,
+            on_lost_lease=settings.on_lost_lease,
         )
         publisher = Publisher if self._auditor is None else partial(AuditedPublisher, self._auditor)
         self.publisher = publisher(
@@ -154,7 +164,7 @@ class Core:
         self.commander.resume.now_us(trio.current_time())  # from here on the clock may step
         await self._maintenance.recover(self.name)
         self._nursery = await self._stack.enter_async_context(open_nursery())
-        for task in (self.events.run, *self._maintenance.tasks):
+        for task in (self.events.run, self.queue_acks.run, *self._maintenance.tasks):
             self._nursery.start_soon(task)
 
     async def leave(
@@ -179,6 +189,7 @@ class Core:
         self.stop(DisconnectedError("the client was left"))
         nursery, self._nursery = self._nursery, None
         if self.connection is not None:
+            self._send_acks()
             self.connection.close()
         if nursery is not None:
             nursery.cancel_scope.cancel()
@@ -243,6 +254,7 @@ class Core:
         self._closed = trio.Event()
         self.status.connected(self._uri.address)
         self.publisher.connected(connection.writer)
+        self.queue_acks.connected(connection.writer)
         self.set_state(ConnectionState.CONNECTED)
         nursery.start_soon(self._serve, connection)
 
@@ -327,8 +339,15 @@ class Core:
         closed = self._closed
         self._dialler.stop()
         if self.connection is not None:
+            self._send_acks()
             self.connection.close()
             await closed.wait()
+
+    def _send_acks(self) -> None:
+        """Send the acknowledgements that were collected, as far as the socket takes them."""
+        self.queue_acks.send_pending()
+        if self.connection is not None:
+            self.connection.writer.flush()
 
     async def set_heartbeat(self, interval: float | None, idle_limit: float | None = None) -> None:
         """Send heartbeats every `interval` seconds, now if logged on, else from the next logon.
@@ -378,6 +397,7 @@ class Core:
         self.connection = self.commander.connection = None
         self.status.lost(reason)
         self.publisher.lost()
+        self.queue_acks.lost(self.session.router.all())
         try:
             for subscription in self.session.lost(lambda pending: lost_error(pending, reason)):
                 self._end_or_keep(subscription, reason)
@@ -397,13 +417,16 @@ class Core:
             subscription.phase = Phase.LOST  # its opener sends the command again
             drop_queued(subscription)
         elif keeps and self.resumable.get(subscription.sub_id) is subscription:
-            if subscription.log is not None or subscription.query_id:
+            is_redelivered = subscription.log is not None or subscription.is_of_queue
+            if is_redelivered or subscription.query_id:
                 # Redelivered. What a plain subscription has queued is not: that stays.
-                drop_queued(subscription, keep_replaced=True)
-            subscription.sink.mark(Marker.GAP if subscription.log is None else Marker.REPLAY)
+                drop_queued(subscription, keep_replaced=not subscription.is_of_queue)
+            subscription.sink.mark(Marker.REPLAY if is_redelivered else Marker.GAP)
         elif keeps and not subscription.finite:
             fail(subscription, _plain_stream_lost(subscription, reason))
         else:
+            if subscription.is_of_queue:  # its messages are back in the queue
+                drop_queued(subscription)
             self.end(subscription, reason)
 
     @staticmethod
@@ -466,10 +489,34 @@ class Core:
         publisher, limit_s = self.publisher, seconds(self.settings.exit_timeout)
         if limit_s == 0 or (publisher.log is None and not self.status.is_logged_on):
             return
+        began = trio.current_time()
         release_queues(self.session.router.all())
         left = await drain(publisher, self.flush_persisted, limit_s=limit_s)
         if left:
             _logger.warning("client %s leaves with publishes not persisted: %s", self.name, left)
+        if not self.queue_acks.is_idle and self.status.is_logged_on:
+            await self._drain_acks(max(0.0, limit_s - (trio.current_time() - began)))
+
+    async def _drain_acks(self, limit_s: float) -> None:
+        try:
+            await self.flush_acks(timeout=limit_s)
+        except (TimedOut, DisconnectedError) as error:
+            _logger.warning(
+                "client %s leaves with messages not acknowledged, which may come again: %s",
+                self.name,
+                error,
+            )
+
+    async def flush_acks(self, *, timeout: float) -> None:
+        """Wait until the server has processed each acknowledgement so far.
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds.
+            DisconnectedError: The connection was lost, and no other one follows.
+        """
+        self.queue_acks.send_pending()
+        if not self.queue_acks.is_idle:  # a server processes commands in order
+            await self.flush(timeout=timeout)
 
     async def flush_persisted(self, *, timeout: float) -> None:
         """Wait until everything published so far is persisted.

@@ -276,6 +276,7 @@ class Reconnector:
                 except (CommandError, AuthenticationError) as error:  # the policy decides
                     self._refused(subscription, error)
         core.check_connected()
+        core.queue_acks.resume()
         core.set_state(ConnectionState.RESUBSCRIBED)
 
     async def _serve(self) -> None:

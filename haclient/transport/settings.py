@@ -26,6 +26,7 @@ from haclient.session.connection_state import Heartbeat, StateListener
 from haclient.subscription_manager import SubscriptionManager
 from haclient.transport.message_queue import DEFAULT_CAP_BYTES, HandlerErrorPolicy, check_policy
 from haclient.transport.publisher import DEFAULT_MAX_UNPERSISTED_BYTES
+from haclient.transport.queue_acks import DEFAULT_TIMEOUT_S, OnLostLease
 from haclient_stores.audit_log import AuditLog
 from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
@@ -95,6 +96,13 @@ class ClientOptions(TypedDict, total=False):
             warns and leaves them to the store; `None` waits for as long as it takes, 0 not at all.
         audit_log: Records each publish, ack, delivery and discard with its time, for an audit. The
             client owns it and closes it.
+        ack_batch_size: How many acknowledgements of queue messages are sent together; a third of
+            the backlog by default, never more than the server has granted.
+        ack_timeout: Seconds that an acknowledgement waits for others; 0 sends each at once.
+        on_lost_lease: What happens to acknowledgements of processed messages when a lost connection
+            has broken their leases: `"send"` sends them again when the subscriptions are back,
+            which still removes the messages (from a queue with strict leasing only while no other
+            consumer has them); `"drop"` counts them in `dropped_acks`, and the messages come again.
     """
 
     heartbeat: float | None
@@ -111,6 +119,9 @@ class ClientOptions(TypedDict, total=False):
     max_unpersisted_bytes: int
     exit_timeout: float | None
     audit_log: AuditLog | None
+    ack_batch_size: int | None
+    ack_timeout: float
+    on_lost_lease: OnLostLease
 
 
 class HAOptions(ClientOptions, total=False):
@@ -170,6 +181,9 @@ class Settings:
     max_unpersisted_bytes: int = DEFAULT_MAX_UNPERSISTED_BYTES
     exit_timeout: float | None = 5.0
     audit_log: AuditLog | None = None
+    ack_batch_size: int | None = None
+    ack_timeout: float = DEFAULT_TIMEOUT_S
+    on_lost_lease: OnLostLease = "send"
 
     def __post_init__(self) -> None:
         """Refuse what can never work, before any store is taken.
@@ -184,6 +198,18 @@ class Settings:
                 "exit_timeout is in seconds, 0 to leave at once or None to wait for as long as it "
                 f"takes, not {self.exit_timeout!r}"
             )
+        self._check_acks()
+
+    def _check_acks(self) -> None:
+        if self.ack_batch_size is not None and self.ack_batch_size < 1:
+            raise UsageError(
+                "ack_batch_size is 1 or more, or None for a third of the backlog, not "
+                f"{self.ack_batch_size!r}"
+            )
+        if not 0 <= self.ack_timeout < math.inf:
+            raise UsageError(f"ack_timeout is in seconds from 0 on, not {self.ack_timeout!r}")
+        if self.on_lost_lease not in {"send", "drop"}:
+            raise UsageError(f"on_lost_lease is 'send' or 'drop', not {self.on_lost_lease!r}")
 
     def new_heartbeat(self) -> Heartbeat | None:
         """The timers of one connection, if heartbeats are wanted."""

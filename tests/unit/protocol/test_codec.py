@@ -106,7 +106,7 @@ def test_the_error_of_a_malformed_header_does_not_tell_what_it_held() -> None:
 
 
 def test_no_peer_can_set_what_is_not_of_the_wire() -> None:
-    for name in ("\x7fdata", "\x7fnumber", "\x7fowner", "data", "number", "owner"):
+    for name in ("\x7fdata", "\x7fnumber", "\x7fowner", "\x7flease", "data", "number", "owner"):
         for value in ("1", '"1"', "0", "null", '""', '"AAAA"'):
             message = one(f'{{"c":"p","{name}":{value}}}'.encode(), b"body")
             assert message == Message(kind="p", data=b"body")

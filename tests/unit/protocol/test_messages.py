@@ -63,7 +63,7 @@ class Log:
 @pytest.mark.row("CC26")
 def test_a_message_has_a_field_for_each_header_with_its_wire_name() -> None:
     names = dict(zip(Message.__struct_fields__, Message.__struct_encode_fields__, strict=True))
-    for name in ("data", "number", "owner"):
+    for name in ("data", "number", "owner", "lease"):
         del names[name]
     assert names == WIRE_NAMES
 
@@ -72,7 +72,7 @@ def test_absent_text_is_empty_and_an_absent_number_none() -> None:
     message = Message()
     for header in HEADERS:
         assert getattr(message, header.attribute) == (None if header.kind is int else "")
-    assert (message.data, message.number, message.owner) == (b"", 0, None)
+    assert (message.data, message.number, message.owner, message.lease) == (b"", 0, None, None)
 
 
 @pytest.mark.parametrize(

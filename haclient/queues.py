@@ -1,0 +1,304 @@
+"""The part of the client's public API that is about queues."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+
+import trio
+
+from haclient.errors import TimedOut, UsageError
+from haclient.protocol.commands import Command
+from haclient.protocol.messages import Message
+from haclient.protocol.options import Options
+from haclient.publishing import PublishingClient
+from haclient.session.dead_letter import DeadLetter
+from haclient.session.queue_acks import MAX_BOOKMARKS
+from haclient.streams import MessageStream
+from haclient.subscribing import Subscriber
+from haclient.transport.core import Core
+from haclient.transport.message_queue import Handler
+from haclient.transport.queue_acks import QueueConsumer
+from haclient.transport.queue_handlers import QueueErrorPolicy, QueueHandling
+from haclient.transport.settings import TIMEOUT_S, seconds
+
+__all__ = ["DeadLetter", "QueueClient"]
+
+
+class QueueClient(PublishingClient):
+    """The methods of a client for queues, a base of `haclient.client.Client`."""
+
+    _subscriber: Subscriber
+
+    async def queue_subscribe(  # noqa: PLR0913  # the parts of one command, and how to handle it
+        self,
+        topic: str,
+        *,
+        handler: Handler,
+        max_backlog: int = 10,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        options: str | Options = "",
+        sub_id: str = "",
+        auto_ack: bool = True,
+        on_handler_error: QueueErrorPolicy = "cancel",
+        expire_after: int | None = None,
+        workers: int = 1,
+        key: Callable[[Message], Hashable] | None = None,
+        cancel_at_lease_end: bool = False,
+        extend_lease: float | None = None,
+        timeout: float | None = TIMEOUT_S,
+    ) -> str:
+        """Consume a queue: `handler` gets each message that the server leases to this consumer.
+
+        A message is acknowledged when its handler has returned. When the handler raises, the
+        message is never acknowledged; `on_handler_error` says what happens to it:
+
+        * `"cancel"` gives it back, after a delay that doubles with each failure of this message
+          here, from 0.1 to 30 seconds;
+        * `"expire"` removes it as expired;
+        * `DeadLetter(topic)` publishes a copy, and acknowledges the message once that is persisted;
+        * a callable gets message and error, and may acknowledge, cancel or expire it; what it
+          leaves is given back;
+        * `"raise"` lets the error leave the client's block; the message comes again.
+
+        `"continue"` is `"cancel"` here, and `"discard"` is `"expire"`.
+
+        After a lost connection an `HAClient` subscribes again. Messages that the handler has not
+        got by then are dropped, since they come again; one that it has got comes again too, unless
+        its acknowledgement is sent first.
+
+        Args:
+            topic: A queue, or a regular expression for several.
+            handler: A coroutine function or plain function that takes a `Message`.
+            max_backlog: How many messages may be with this consumer unacknowledged; the server may
+                grant less.
+            filter: Content filter: other messages are for other consumers.
+            options: Further options of the subscription.
+            sub_id: Its id; one is chosen where it is empty.
+            auto_ack: Whether a message is acknowledged when the handler has returned; else call
+                `message.ack()`.
+            on_handler_error: What happens to a message whose handler raised.
+            expire_after: A message that has failed so often here is expired instead of cancelled.
+            workers: How many handlers run at the same time; `max_backlog` should be larger.
+            key: Messages with equal keys are handled in order and one at a time.
+            cancel_at_lease_end: Whether a handler is cancelled when the lease of its message ends.
+            extend_lease: Seconds by which the lease of a message is extended, again and again while
+                its handler runs; `None` leaves leases alone.
+            timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
+
+        Returns:
+            The subscription id, for `unsubscribe`.
+
+        Raises:
+            UsageError: An argument can never work.
+            CommandError: The server refused it: `InvalidTopic`, `NotEntitled`, ...
+            SubIdInUse: The id is active on this connection.
+            TimedOut: The server did not answer within `timeout` seconds.
+        """
+        handling = QueueHandling(
+            auto_ack=auto_ack,
+            on_error=on_handler_error,
+            expire_after=expire_after,
+            workers=workers,
+            key=key,
+            cancel_at_lease_end=cancel_at_lease_end,
+            extend_lease=extend_lease,
+        )
+        command = _subscribe(topic, max_backlog, filter, options, sub_id)
+        command.timeout = seconds(timeout)
+        consumer = QueueConsumer(self._core.queue_acks, topic, is_queue=True, asked=max_backlog)
+        return await self._subscriber.handle_queue(
+            command, consumer, handler, handling, self._publish_dead_letter
+        )
+
+    def queue_stream(
+        self,
+        topic: str,
+        *,
+        max_backlog: int = 10,
+        filter: str = "",  # noqa: A002  # the protocol's word
+        options: str | Options = "",
+        sub_id: str = "",
+        auto_ack: bool = False,
+    ) -> MessageStream:
+        """The stream form of `queue_subscribe`; call `message.ack()` on processed messages.
+
+        `with message:` acknowledges a message at the end of the block, unless the block raises.
+        With `auto_ack` a message is acknowledged when the next one is asked for; the last one is
+        not. On an `HAClient` the stream continues after a lost connection.
+
+        Args:
+            topic: A queue, or a regular expression for several.
+            max_backlog: How many messages may be with this consumer unacknowledged; the server may
+                grant less.
+            filter: Content filter: other messages are for other consumers.
+            options: Further options of the subscription.
+            sub_id: Its id; one is chosen where it is empty.
+            auto_ack: Whether a message is acknowledged when the next one is asked for.
+
+        Returns:
+            The stream. Enter it with `async with`; that sends the command and raises what
+            `queue_subscribe` does.
+        """
+        command = _subscribe(topic, max_backlog, filter, options, sub_id)
+        consumer = QueueConsumer(self._core.queue_acks, topic, is_queue=True, asked=max_backlog)
+        return self._subscriber.stream(command, resumes=True, queue=consumer, auto_ack=auto_ack)
+
+    async def ack(
+        self,
+        topic: str,
+        bookmarks: str | Sequence[str],
+        *,
+        cancel: bool = False,
+        expire: bool = False,
+        timeout: float | None = TIMEOUT_S,
+    ) -> None:
+        """Acknowledge messages of a queue by their bookmarks, whoever has received them.
+
+        Messages that have left the queue already, and those that the queue leaves to another
+        consumer (`strict` leasing), are passed over by the server without an error. It waits for
+        the server; to acknowledge what a subscription has received, `message.ack()` is faster.
+
+        Args:
+            topic: The queue.
+            bookmarks: One bookmark, or several.
+            cancel: Give the messages back.
+            expire: Remove the messages as expired.
+            timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
+
+        Raises:
+            UsageError: A bookmark does not name a message, or `cancel` and `expire` were given.
+            CommandError: The server refused it.
+            DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
+            TimedOut: The server did not answer in time.
+        """
+        names = [bookmarks] if isinstance(bookmarks, str) else list(bookmarks)
+        if not names:
+            return
+        options = str(Options(cancel=cancel, expire=expire))
+        for first in range(0, len(names), MAX_BOOKMARKS):
+            part = ",".join(names[first : first + MAX_BOOKMARKS])
+            command = Command("sow_delete", topic=topic, bookmark=part, options=options)
+            command.validate()
+            await self._subscriber.acknowledge(command, timeout=seconds(timeout))
+
+    async def ack_matching(
+        self,
+        topic: str,
+        filter: str,  # noqa: A002  # the protocol's word
+        *,
+        cancel: bool = False,
+        expire: bool = False,
+        timeout: float | None = TIMEOUT_S,
+    ) -> int:
+        """Acknowledge all messages of a queue that match a filter, leased or not.
+
+        Args:
+            topic: The queue.
+            filter: Content filter; `1=1` matches every message.
+            cancel: Give the messages back.
+            expire: Remove the messages as expired.
+            timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
+
+        Returns:
+            How many messages the server has counted.
+
+        Raises:
+            UsageError: The filter is empty, or `cancel` and `expire` were given.
+            CommandError: The server refused it.
+            DisconnectedError: There is no connection, or it was lost before the answer. It is not
+                sent again, since it would also acknowledge what was published meanwhile.
+            TimedOut: The server did not answer in time.
+        """
+        options = str(Options(cancel=cancel, expire=expire))
+        command = Command("sow_delete", topic=topic, filter=filter, options=options)
+        command.validate()
+        stats = await self._subscriber.acknowledge(
+            command, awaited="stats", timeout=seconds(timeout)
+        )
+        return stats.records_deleted or 0
+
+    async def flush_acks(self, *, timeout: float | None = TIMEOUT_S) -> None:
+        """Wait until the server has processed every acknowledgement of a message so far.
+
+        Args:
+            timeout: Seconds; `None` waits for as long as it takes.
+
+        Raises:
+            TimedOut: It took longer than `timeout` seconds.
+            DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
+        """
+        self._core.thread.check("flush_acks")
+        await self._core.flush_acks(timeout=seconds(timeout))
+
+    @property
+    def dropped_acks(self) -> int:
+        """Acknowledgements that were dropped, since a lost connection had broken their leases.
+
+        Always 0 with `on_lost_lease="send"`, unless more were waiting than servers had granted.
+        """
+        return self._core.queue_acks.dropped
+
+    async def _publish_dead_letter(self, topic: str, data: bytes, correlation_id: str) -> None:
+        """Publish a copy of a message, and wait until it is persisted.
+
+        Raises:
+            HAClientError: It is not persisted.
+        """
+        await publish_persisted(self._core, topic, data, correlation_id)
+
+
+async def publish_persisted(
+    core: Core, topic: str, data: bytes, correlation_id: str, *, timeout: float = TIMEOUT_S
+) -> None:
+    """Publish one message, and wait until it is persisted, or refused.
+
+    Args:
+        core: The client's.
+        topic: A literal topic.
+        data: The body.
+        correlation_id: Its correlation id.
+        timeout: Seconds for the publish and for the wait.
+
+    Raises:
+        PublishFailed: The server refused it.
+        TimedOut: It took longer.
+        DisconnectedError: The connection was lost.
+    """
+    if core.publisher.log is not None:
+        with trio.move_on_after(timeout):
+            sequence = await core.publisher.publish_with(topic, data, correlation_id=correlation_id)
+            await core.wait_persisted(sequence or 0, timeout=timeout)
+            return
+        raise TimedOut(f"the publish to {topic!r} waits for room since {timeout:g} s")
+    command = Command("publish", topic=topic, data=data, correlation_id=correlation_id)
+    fields = {
+        **command.to_fields(),
+        "cid": core.session.next_command_id(),
+        "a": "processed",
+    }
+    # Without a store a refusal names the command, and nothing else does.
+    await core.commander.command(fields, data, what=f"publish to {topic!r}", timeout=timeout)
+    await core.flush(timeout=timeout, ack="persisted")
+
+
+def _subscribe(
+    topic: str, max_backlog: int, content_filter: str, options: str | Options, sub_id: str
+) -> Command:
+    """The command that begins to consume a queue.
+
+    Raises:
+        UsageError: An option can never work.
+    """
+    given = Options.parse(str(options))
+    if given.max_backlog is not None:
+        raise UsageError(
+            f"give the backlog of a queue as max_backlog={given.max_backlog}, not in the options"
+        )
+    return Command(
+        "subscribe",
+        topic=topic,
+        filter=content_filter,
+        options=dataclasses.replace(given, max_backlog=max_backlog),
+        sub_id=sub_id,
+    )

@@ -1,0 +1,54 @@
+"""How long a failed queue message is held before it is given back. Pure.
+
+A message that no handler can process would otherwise come back at once, and spin between the
+server and its consumers. So the delay doubles with each failure of the same message, up to a limit.
+Failures are counted here, in this process: the server counts cancels of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FIRST_DELAY_S: Final = 0.1
+LONGEST_DELAY_S: Final = 30.0
+MAX_COUNTED: Final = 10_000
+"""Messages whose failures are remembered; the one that failed longest ago is forgotten first."""
+
+
+class CancelDelay:
+    """The failures of the messages of one subscription."""
+
+    __slots__ = ("_failures",)
+
+    def __init__(self) -> None:
+        self._failures: dict[tuple[str, str], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._failures)
+
+    def failed(self, topic: str, bookmark: str) -> int:
+        """Count a failure.
+
+        Args:
+            topic: The queue.
+            bookmark: The message.
+
+        Returns:
+            How often the message has failed.
+        """
+        name = (topic, bookmark)
+        count = self._failures.pop(name, 0) + 1
+        self._failures[name] = count  # the youngest
+        if len(self._failures) > MAX_COUNTED:
+            del self._failures[next(iter(self._failures))]
+        return count
+
+    def forget(self, topic: str, bookmark: str) -> None:
+        """The message has succeeded, or will not come again."""
+        if self._failures:
+            self._failures.pop((topic, bookmark), None)
+
+    @staticmethod
+    def delay_s(count: int) -> float:
+        """Seconds to hold a message that has failed `count` times."""
+        return min(LONGEST_DELAY_S, FIRST_DELAY_S * 2.0 ** min(count - 1, 60))

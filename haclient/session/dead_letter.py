@@ -1,0 +1,85 @@
+"""Dead letters: copies of queue messages that no handler could process, with their context. Pure.
+
+The copy has the body of the message. What is known about it goes into the correlation id, which may
+have the characters of the Base64 alphabet only: a JSON object, encoded in Base64. The reference
+broker, which sends messages to dead letter topics too, writes the JSON object itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from haclient.errors import UsageError
+from haclient.protocol.messages import Message
+
+__all__ = ["DeadLetter"]
+
+_LONGEST_TEXT: Final = 200  # of the error: enough to see what it is
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """The error policy that publishes a failed message to another topic.
+
+    The message is acknowledged once its copy is persisted, so it is in one of the two at any time,
+    and in both after a failure between the two.
+
+    Attributes:
+        topic: Where the copy goes.
+
+    Raises:
+        UsageError: The topic is empty.
+    """
+
+    topic: str
+
+    def __post_init__(self) -> None:
+        if not self.topic:
+            raise UsageError("a DeadLetter needs the topic that it goes to")
+
+    def correlation_id(self, message: Message, error: Exception, failures: int) -> str:
+        """The context of one message, as the correlation id of its copy.
+
+        Args:
+            message: The failed message.
+            error: What its handler raised.
+            failures: How often it has failed here.
+        """
+        context = {
+            "queue": message.topic,
+            "reason": "handler_error",
+            "bookmark": message.bookmark,
+            "failures": failures,
+            "error": type(error).__name__,
+            "error_text": str(error)[:_LONGEST_TEXT],
+            "correlation_id": message.correlation_id,
+        }
+        return base64.b64encode(msgspec.json.encode(context)).decode("ascii")
+
+    @staticmethod
+    def context(message: Message) -> dict[str, object]:
+        """What is known about a dead letter.
+
+        Args:
+            message: A message of a dead letter topic, from this package or the reference broker.
+
+        Returns:
+            At least `queue`, `reason` and `bookmark`; `correlation_id` is the original one.
+
+        Raises:
+            UsageError: It has no such context.
+        """
+        text = message.correlation_id
+        try:
+            raw = text.encode() if text.startswith("{") else base64.b64decode(text, validate=True)
+            return msgspec.json.decode(raw, type=dict[str, object])
+        except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
+            raise UsageError(
+                f"the message on {message.topic!r} is no dead letter: its correlation id {text!r} "
+                "has no context"
+            ) from error

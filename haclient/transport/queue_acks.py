@@ -1,0 +1,483 @@
+"""Acknowledges the messages of queues.
+
+`QueueAcks` is the part of a client, `QueueConsumer` that of one subscription; `haclient.session.
+queue_acks` decides what is sent together. Each message points to the `Lease` of the chunk that it
+came in, so nothing is made per message. An acknowledged message has no lease any more, which is why
+a second acknowledgement does nothing.
+
+**A lost link breaks every lease.** The server gives the messages to any consumer again; those that
+were queued here are dropped, and come as new messages with leases of their own.
+
+* *Plain* acknowledgements say that work is done, which stays true. Those that the server has not
+  confirmed are kept in memory (`retained`), and sent again once the subscriptions are back, unless
+  `on_lost_lease` says `drop`. So is the acknowledgement of a message whose handler was still at
+  work. A redelivered message whose acknowledgement is about to be sent again is not delivered.
+* *Cancel, expire and lease extensions* are about a lease that is gone, so they end with the link.
+
+Each command asks for a `processed` ack: what it confirms is not sent again. No more can be kept
+than the server had granted to the subscriptions together, which is the limit of `retained`.
+
+Acknowledgements are never in the publish store and have no sequence: a later process must not
+repeat what a broken lease has made void.
+
+One task sends the batches that are due and the cancels that were put off; it sleeps while there are
+none.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import count
+from threading import get_ident
+from typing import Final, Literal, TypeAlias
+
+import trio
+from typing_extensions import override
+
+from haclient.errors import DisconnectedError
+from haclient.protocol.codec import encode_frame
+from haclient.protocol.messages import Message
+from haclient.session.acks import PendingCommand
+from haclient.session.cancel_delay import CancelDelay
+from haclient.session.connection_state import ConnectionStatus
+from haclient.session.queue_acks import (
+    AckBatch,
+    AckCommand,
+    AckOption,
+    ack_commands,
+    batch_limit,
+    lease_extension,
+)
+from haclient.session.queue_leases import lease_left_s, parse_grant
+from haclient.session.session import Session
+from haclient.session.subscriptions import QueueSide, Subscription
+from haclient.transport.client_thread import ClientThread
+from haclient.transport.writer import Writer
+
+OnLostLease: TypeAlias = Literal["send", "drop"]
+"""What becomes of acknowledgements whose lease a lost link has broken."""
+
+DEFAULT_TIMEOUT_S: Final = 0.1
+"""How long an acknowledgement waits for others."""
+
+MAX_UNCONFIRMED: Final = 10_000
+"""Commands without an answer of the server that are remembered."""
+
+MAX_EXTENDED: Final = 10_000
+"""Extended leases that are remembered before those that are over are forgotten."""
+
+_USED_OF_LEASE: Final = 0.9  # a cancel after the end of its lease might meet the next one
+_logger = logging.getLogger(__name__)
+
+
+class QueueAcks:
+    """The acknowledgements of one client.
+
+    Args:
+        session: Where waiting commands are registered.
+        status: The state of the connection.
+        thread: The client's thread, on which messages are acknowledged.
+        clock_us: Tells microseconds since 1970, by a clock that may step.
+        batch_size: How many acknowledgements are sent together; `None` for a third of the backlog.
+        timeout_s: How long one waits for others.
+        on_lost_lease: What becomes of acknowledgements whose lease is broken.
+
+    Attributes:
+        writer: Sends on the connection in use; `None` while there is none.
+        link: Counts the connections: a lease of an earlier one is broken.
+        retained: Queue and bookmark of what is sent again and not confirmed yet.
+        dropped: How many acknowledgements were dropped, since their lease was broken.
+    """
+
+    def __init__(  # noqa: PLR0913  # what they stand between, all by keyword
+        self,
+        session: Session,
+        status: ConnectionStatus,
+        thread: ClientThread,
+        *,
+        clock_us: Callable[[], int],
+        batch_size: int | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        on_lost_lease: OnLostLease = "send",
+    ) -> None:
+        self._session = session
+        self._status = status
+        self.thread = thread
+        self.clock_us = clock_us
+        self.batch_size = batch_size
+        self.timeout_s = timeout_s
+        self._on_lost_lease: OnLostLease = on_lost_lease
+        self.writer: Writer | None = None
+        self.link = 0
+        self.retained: dict[tuple[str, str], None] = {}
+        self.dropped = 0
+        self._most_retained = 0
+        self._resumed = False  # whether the subscriptions of this link are back
+        self._collecting: dict[QueueConsumer, None] = {}
+        self._unconfirmed: dict[str, tuple[PendingCommand, AckCommand]] = {}
+        self._delayed: list[tuple[float, int, Lease, Message, str]] = []
+        self._order = count()
+        self._parked = trio.lowlevel.ParkingLot()
+        self._sleep: trio.CancelScope | None = None
+
+    # -- sending --------------------------------------------------------------
+
+    def send(self, commands: Sequence[AckCommand]) -> None:
+        """Send commands now; plain ones are kept if there is no connection."""
+        for command in commands:
+            if self.writer is None or not self._status.is_logged_on:
+                if command.is_plain:
+                    self._retain(command)
+                continue
+            command_id = self._session.next_command_id()
+            wake = partial(self._answered, command_id)
+            what = f"the acknowledgement on {command.topic!r}"
+            pending = PendingCommand(command_id, what, awaited="processed", wake=wake)
+            self._session.pending.add(pending)
+            if len(self._unconfirmed) >= MAX_UNCONFIRMED:  # the peer does not answer
+                oldest = next(iter(self._unconfirmed))
+                self._session.pending.forget(oldest)
+                del self._unconfirmed[oldest]
+            self._unconfirmed[command_id] = (pending, command)
+            self.writer.send(encode_frame(command.fields(command_id, "processed")))
+
+    def _answered(self, command_id: str) -> None:
+        pending, command = self._unconfirmed.pop(command_id, (None, None))
+        if pending is None or command is None:  # of an earlier link: it was kept, or dropped
+            return
+        if pending.error is not None and not isinstance(pending.error, DisconnectedError):
+            _logger.error("%s: the messages may come again", pending.error)
+        if self.retained and command.is_plain:
+            for bookmark in command.bookmarks:
+                self.retained.pop((command.topic, bookmark), None)
+
+    def send_pending(self) -> None:
+        """Send everything that was collected."""
+        for consumer in list(self._collecting):
+            consumer.send_pending()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is collected, unconfirmed or to be sent again."""
+        return not (self._collecting or self._unconfirmed or self.retained)
+
+    # -- the connection's life --------------------------------------------------
+
+    def connected(self, writer: Writer) -> None:
+        """Use a new link."""
+        self.writer = writer
+        self.link += 1
+
+    def lost(self, subscriptions: Iterable[Subscription]) -> None:
+        """The link has ended, and each lease with it.
+
+        Args:
+            subscriptions: What was active on it: no more than their backlogs together can be
+                unacknowledged.
+        """
+        queues = [one.queue for one in subscriptions if isinstance(one.queue, QueueConsumer)]
+        granted = sum(queue.most_unacknowledged for queue in queues if queue.is_queue)
+        self.writer = None
+        self.link += 1
+        self._resumed = False
+        self._delayed.clear()
+        self._most_retained = max(granted, len(self.retained))
+        unconfirmed, self._unconfirmed = self._unconfirmed, {}
+        for _, command in unconfirmed.values():
+            if command.is_plain:
+                self._retain(command)
+        self.send_pending()  # kept, since there is no connection
+
+    def resume(self) -> None:
+        """Subscriptions are back: send again what the lost link had not confirmed."""
+        self._resumed = True
+        by_topic: dict[str, list[str]] = {}
+        for topic, bookmark in self.retained:
+            by_topic.setdefault(topic, []).append(bookmark)
+        for topic, bookmarks in by_topic.items():
+            self.send(ack_commands(topic, bookmarks))
+
+    def _retain(self, command: AckCommand) -> None:
+        """Keep a plain acknowledgement for the next link, or drop it."""
+        if self._on_lost_lease == "drop":
+            self.dropped += len(command.bookmarks)
+            return
+        for bookmark in command.bookmarks:
+            self.retained[command.topic, bookmark] = None
+        while len(self.retained) > self._most_retained:
+            del self.retained[next(iter(self.retained))]
+            self.dropped += 1
+
+    def acknowledge_late(self, topic: str, bookmark: str) -> None:
+        """A message was processed after its link was lost."""
+        command = AckCommand(topic, (bookmark,))
+        if self._on_lost_lease == "drop":
+            self.dropped += 1
+        elif self._resumed:
+            self.send([command])
+        else:
+            self._most_retained += 1  # it was within the backlog of the lost link
+            self._retain(command)
+
+    # -- timers -------------------------------------------------------------------
+
+    def collecting(self, consumer: QueueConsumer, due_at: float) -> None:
+        """A batch was begun, which is due at that time."""
+        self._collecting[consumer] = None
+        self._wake(due_at)
+
+    def collected(self, consumer: QueueConsumer) -> None:
+        """A batch was sent."""
+        self._collecting.pop(consumer, None)
+
+    def settle_later(self, lease: Lease, message: Message, option: str, delay_s: float) -> None:
+        """Acknowledge a message after a delay, within its lease."""
+        now = trio.current_time()
+        ends_at = lease.deadline(message)
+        if ends_at is not None:
+            delay_s = min(delay_s, max(0.0, ends_at - now) * _USED_OF_LEASE)
+        heapq.heappush(self._delayed, (now + delay_s, next(self._order), lease, message, option))
+        self._wake(now + delay_s)
+
+    def _next_due(self) -> float:
+        due = self._delayed[0][0] if self._delayed else math.inf
+        for consumer in self._collecting:
+            due_at = consumer.batch.due_at
+            if due_at is not None and due_at < due:
+                due = due_at
+        return due
+
+    def _wake(self, due_at: float) -> None:
+        """Have the task look again, if it would sleep beyond this time."""
+        if self._parked:
+            self._parked.unpark()
+        elif self._sleep is not None and due_at < self._sleep.deadline:
+            self._sleep.deadline = due_at
+
+    async def run(self) -> None:
+        """Send what is due, while the client is open."""
+        while True:
+            due = self._next_due()
+            if due == math.inf:
+                await self._parked.park()
+                continue
+            with trio.CancelScope(deadline=due) as self._sleep:
+                await trio.sleep_forever()
+            self._sleep = None
+            self._send_due(trio.current_time())
+
+    def _send_due(self, now: float) -> None:
+        for consumer in list(self._collecting):
+            due_at = consumer.batch.due_at
+            if due_at is None or due_at <= now:
+                consumer.send_pending()
+        while self._delayed and self._delayed[0][0] <= now:
+            _, _, lease, message, option = heapq.heappop(self._delayed)
+            lease.settle(message, option)
+
+
+class QueueConsumer(QueueSide):
+    """What one subscription does for the messages of its queues.
+
+    Args:
+        acks: The acknowledgements of the client.
+        what: The topic, for the log.
+        is_queue: Whether the topic is known to be a queue; else the server's answer shows it.
+        asked: The backlog that is asked for.
+
+    Attributes:
+        backlog: What the server has granted; `None` if it does not say.
+        lease_s: The length of leases, if the server says it.
+        batch: What was acknowledged and is not sent yet.
+        failures: How often its messages have failed here.
+        extended: The later end of each lease that was extended, by queue and bookmark.
+        scopes: What is cancelled at the end of a lease, by queue and bookmark.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_is_queue",
+        "_warned",
+        "_what",
+        "acks",
+        "backlog",
+        "batch",
+        "extended",
+        "failures",
+        "lease_s",
+        "scopes",
+    )
+
+    def __init__(self, acks: QueueAcks, what: str, *, is_queue: bool, asked: int = 1) -> None:
+        self.acks = acks
+        self.backlog: int | None = None
+        self.lease_s: float | None = None
+        self.batch = AckBatch(timeout_s=acks.timeout_s)
+        self.failures = CancelDelay()
+        self.extended: dict[tuple[str, str], float] = {}
+        self.scopes: dict[tuple[str, str], trio.CancelScope] = {}
+        self._what = what
+        self._is_queue = is_queue
+        self._asked = asked
+        self._warned: set[str] = set()
+
+    @property
+    @override
+    def is_queue(self) -> bool:
+        """Whether its messages come from a queue."""
+        return self._is_queue
+
+    @property
+    def most_unacknowledged(self) -> int:
+        """How many messages the server sends before it waits for an acknowledgement."""
+        return self._asked if self.backlog is None else self.backlog
+
+    @override
+    def granted(self, options: str) -> None:
+        """The server has accepted the command, with these options."""
+        grant = parse_grant(options)
+        if grant.backlog is None and not self._is_queue:
+            return
+        self._is_queue = True
+        self.backlog, self.lease_s = grant
+        self.batch.limit = batch_limit(self.acks.batch_size, grant.backlog)
+        if grant.backlog == 1:
+            self.warn_once(
+                "backlog",
+                "the queue %s sends one message at a time (backlog 1): its consumer waits for the "
+                "server after each one; ask for max_backlog=2 or more, and allow it at the server",
+            )
+
+    def warn_once(self, about: str, text: str) -> None:
+        """Log a warning about this subscription, unless the same was logged before."""
+        if about not in self._warned:
+            self._warned.add(about)
+            _logger.warning(text, self._what)
+
+    @override
+    def received(self, messages: list[Message], now: float) -> list[Message]:
+        """Attach one lease to the messages of a chunk."""
+        if retained := self.acks.retained:
+            messages = [each for each in messages if (each.topic, each.bookmark) not in retained]
+        lease = Lease(self, now, self.acks.clock_us())
+        for message in messages:
+            if message.bookmark:  # else nothing names it in an acknowledgement
+                message.lease = lease
+        return messages
+
+    def settle(self, lease: Lease, message: Message, option: str) -> None:
+        """Acknowledge a message, on the client's thread."""
+        if message.lease is None:  # acknowledged before
+            return
+        message.lease = None
+        acks, topic, bookmark = self.acks, message.topic, message.bookmark
+        if self.extended:
+            self.extended.pop((topic, bookmark), None)
+        if option != AckOption.CANCEL:
+            self.failures.forget(topic, bookmark)
+        if lease.link != acks.link:
+            if not option:
+                acks.acknowledge_late(topic, bookmark)
+            return
+        batch = self.batch
+        if option:
+            acks.send([*batch.take_topic(topic), AckCommand(topic, (bookmark,), option)])
+            if not batch:
+                acks.collected(self)
+            return
+        is_first = not batch
+        now = trio.current_time()
+        if batch.add(topic, bookmark, now):
+            self.send_pending()
+        elif is_first:
+            acks.collecting(self, now + batch.timeout_s)
+
+    def extend(self, lease: Lease, messages: Sequence[Message], seconds: float) -> None:
+        """Extend the leases of messages of one queue, on the client's thread."""
+        option = lease_extension(seconds)
+        held = [each for each in messages if each.lease is not None]
+        if lease.link != self.acks.link or not held:
+            return
+        now = trio.current_time()
+        ends_at = now + seconds
+        if len(self.extended) >= MAX_EXTENDED:  # of messages that nobody acknowledges
+            self.extended = {name: end for name, end in self.extended.items() if end > now}
+        for message in held:
+            if message.lease_period:  # else it has no end that could move
+                name = (message.topic, message.bookmark)
+                later = self.extended[name] = max(lease.deadline(message) or 0.0, ends_at)
+                if (scope := self.scopes.get(name)) is not None:
+                    scope.deadline = later
+        topic = held[0].topic
+        bookmarks = [message.bookmark for message in held]
+        self.acks.send([*self.batch.take_topic(topic), *ack_commands(topic, bookmarks, option)])
+        if not self.batch:
+            self.acks.collected(self)
+
+    @override
+    def send_pending(self) -> None:
+        """Send what was collected."""
+        self.acks.collected(self)
+        if self.batch:
+            self.acks.send(self.batch.take())
+
+
+class Lease:
+    """The lease of the messages that one subscription received together.
+
+    Args:
+        consumer: The subscription's part.
+        received_at: When they were received, on trio's clock.
+        wall_us: The same by this machine's time of day, in microseconds since 1970.
+
+    Attributes:
+        link: The link on which they were received.
+    """
+
+    __slots__ = ("_received_at", "_wall_us", "consumer", "link")
+
+    def __init__(self, consumer: QueueConsumer, received_at: float, wall_us: int) -> None:
+        self.consumer = consumer
+        self.link = consumer.acks.link
+        self._received_at = received_at
+        self._wall_us = wall_us
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the connection on which they were received still exists."""
+        return self.link == self.consumer.acks.link
+
+    def settle(self, message: Message, option: str, /) -> None:
+        """Acknowledge a message; see `MessageLease.settle`."""
+        consumer = self.consumer
+        thread = consumer.acks.thread
+        if get_ident() != thread.ident:
+            thread.call("message.ack()", consumer.settle, self, message, option)
+        else:
+            consumer.settle(self, message, option)
+
+    def extend(self, message: Message, seconds: float, /) -> None:
+        """Extend the lease of a message; see `MessageLease.extend`."""
+        self.consumer.acks.thread.call(
+            "message.extend_lease()", self.consumer.extend, self, (message,), seconds
+        )
+
+    def deadline(self, message: Message, /) -> float | None:
+        """When the lease of a message ends; see `MessageLease.deadline`."""
+        consumer = self.consumer
+        if consumer.extended:
+            extended = consumer.extended.get((message.topic, message.bookmark))
+            if extended is not None:
+                return extended
+        left_s = lease_left_s(message.lease_period, self._wall_us, consumer.lease_s)
+        if left_s is None:
+            consumer.warn_once(
+                "clock",
+                "the leases of the queue %s end at times that cannot be right: compare the clocks "
+                "of this machine and of the server; lease deadlines are not enforced",
+            )
+        return None if left_s is None or left_s == math.inf else self._received_at + left_s

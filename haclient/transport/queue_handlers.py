@@ -1,0 +1,375 @@
+"""Calls a handler with the messages of a queue, and acknowledges them by what it does.
+
+A message whose handler returned is acknowledged; one whose handler raised never is. What happens to
+it instead is a policy: it is given back after a delay that grows with its failures, removed as
+expired, or copied to a dead letter topic.
+
+**Workers.** One worker calls the handler for one message after the other. Several share the
+messages; with a key, those of equal keys are handled in order and one at a time. A redelivered
+message comes after others of its key: the queue has no other order for it. No more messages wait
+for a worker than the backlog has room for.
+
+**Leases.** A message whose connection was lost is not handed to the handler any more, since it
+comes again. On demand a handler is cancelled when its lease ends, or the lease is extended while it
+works, by one task for all messages.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import Final, Literal, TypeAlias
+
+import trio
+
+from haclient.errors import HAClientError, UsageError
+from haclient.protocol.messages import Message
+from haclient.session.cancel_delay import CancelDelay
+from haclient.session.dead_letter import DeadLetter
+from haclient.session.queue_acks import AckOption, lease_extension
+from haclient.transport.message_queue import Delivery, Handler
+from haclient.transport.nursery import open_nursery
+from haclient.transport.queue_acks import Lease, QueueConsumer
+
+QueueErrorPolicy: TypeAlias = (
+    Literal["raise", "cancel", "expire", "continue", "discard"]
+    | DeadLetter
+    | Callable[[Message, Exception], Awaitable[None] | None]
+)
+"""What to do with a queue message whose handler raised; `continue` is `cancel`, `discard` is
+`expire`, and a callable may acknowledge the message as it likes."""
+
+PublishDeadLetter: TypeAlias = Callable[[str, bytes, str], Awaitable[None]]
+"""Publishes to a topic a body with a correlation id, and waits until that is persisted."""
+
+_WORDS: Final = frozenset({"raise", "cancel", "expire", "continue", "discard"})
+_EXPIRES: Final = frozenset({"expire", "discard"})
+_CHECKPOINT_EVERY: Final = 64  # plain functions in a row before other tasks get a turn
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueHandling:
+    """How the messages of one queue subscription are handled.
+
+    Attributes:
+        auto_ack: Whether a message is acknowledged when its handler has returned.
+        on_error: What happens when the handler raises.
+        expire_after: A message that has failed so often here is expired instead of cancelled.
+        workers: How many handlers run at the same time.
+        key: Messages with equal keys are handled in order.
+        cancel_at_lease_end: Whether a handler is cancelled when the lease of its message ends.
+        extend_lease: Seconds by which a lease is extended, again and again while its handler runs.
+
+    Raises:
+        UsageError: A value can never work.
+    """
+
+    auto_ack: bool = True
+    on_error: QueueErrorPolicy = "cancel"
+    expire_after: int | None = None
+    workers: int = 1
+    key: Callable[[Message], Hashable] | None = None
+    cancel_at_lease_end: bool = False
+    extend_lease: float | None = None
+
+    def __post_init__(self) -> None:
+        policy = self.on_error
+        if isinstance(policy, str) and policy not in _WORDS:
+            raise UsageError(
+                "on_handler_error of a queue is 'raise', 'cancel', 'expire', a DeadLetter or a "
+                f"callable, not {policy!r}"
+            )
+        if not (isinstance(policy, str | DeadLetter) or callable(policy)):
+            raise UsageError(
+                "on_handler_error of a queue is a word, a DeadLetter or a callable, not "
+                f"{type(policy).__name__}"
+            )
+        for name in ("workers", "expire_after"):
+            number: int | None = getattr(self, name)
+            if number is not None and number < 1:
+                raise UsageError(f"{name} is 1 or more, not {number}")
+        if self.extend_lease is not None:
+            lease_extension(self.extend_lease)  # raises what is no interval
+
+
+class QueueWorkers:
+    """Handles the messages of one queue subscription until it ends.
+
+    Args:
+        delivery: Where messages come from.
+        handler: Called with each message.
+        handling: How.
+        consumer: The acknowledgements of the subscription.
+        publish: Publishes dead letters.
+    """
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        handler: Handler,
+        handling: QueueHandling,
+        *,
+        consumer: QueueConsumer,
+        publish: PublishDeadLetter,
+    ) -> None:
+        self._delivery = delivery
+        self._handler = handler
+        self._handling = handling
+        self._consumer = consumer
+        self._publish = publish
+        self._watches_lease = handling.cancel_at_lease_end or handling.extend_lease is not None
+        self._extender = LeaseExtender(consumer, handling.extend_lease or math.inf)
+        self._nursery: trio.Nursery | None = None
+        # Of the pool:
+        self._ready: deque[tuple[Hashable, Message]] = deque()
+        self._busy: dict[Hashable, deque[Message]] = {}  # what waits behind a message of its key
+        self._held = 0
+        self._ended = False
+        self._arrived = trio.lowlevel.ParkingLot()
+        self._finished = trio.lowlevel.ParkingLot()
+
+    async def run(self) -> None:
+        """Handle messages until the subscription ends, and finish what was begun.
+
+        Raises:
+            Exception: What a handler raised, if the policy is `raise`; what a policy raised.
+        """
+        async with open_nursery() as nursery, open_nursery() as background:
+            self._nursery = nursery
+            if self._handling.extend_lease is not None:
+                background.start_soon(self._extender.run)
+            if self._handling.workers == 1:
+                await self._one_by_one()
+            else:
+                await self._in_pool()
+            background.cancel_scope.cancel()
+
+    # -- one worker -------------------------------------------------------------
+
+    async def _one_by_one(self) -> None:
+        while (batch := await self._delivery.next_batch()) is not None:
+            for index, message in enumerate(batch):
+                await self._handle(message)
+                if index % _CHECKPOINT_EVERY == _CHECKPOINT_EVERY - 1:
+                    await trio.lowlevel.checkpoint()
+
+    # -- several workers -----------------------------------------------------------
+
+    async def _in_pool(self) -> None:
+        async with open_nursery() as workers:
+            for _ in range(self._handling.workers):
+                workers.start_soon(self._work)
+            while (batch := await self._delivery.next_batch()) is not None:
+                for message in batch:
+                    while self._held >= self._capacity:
+                        await self._finished.park()
+                    await self._assign(message)
+            self._ended = True
+            self._arrived.unpark_all()
+
+    @property
+    def _capacity(self) -> int:
+        """How many messages are with the workers, at work or waiting."""
+        return max(self._handling.workers, self._consumer.most_unacknowledged)
+
+    async def _assign(self, message: Message) -> None:
+        """Give a message to the workers, behind those of its key."""
+        key: Hashable = None
+        if self._handling.key is not None:
+            try:
+                key = self._handling.key(message)
+                waiting = self._busy.get(key)
+            except Exception as error:  # the application's: the key is part of the handling
+                await self._failed(message, error)
+                return
+            if waiting is not None:
+                waiting.append(message)
+                self._held += 1
+                return
+            self._busy[key] = deque()
+        self._held += 1
+        self._ready.append((key, message))
+        self._arrived.unpark()
+
+    async def _work(self) -> None:
+        while self._ready or not self._ended:
+            if not self._ready:
+                await self._arrived.park()
+                continue
+            key, message = self._ready.popleft()
+            await self._handle(message)
+            self._held -= 1
+            self._finished.unpark_all()
+            if self._handling.key is not None:
+                if waiting := self._busy[key]:
+                    self._ready.append((key, waiting.popleft()))
+                else:
+                    del self._busy[key]
+            await trio.lowlevel.checkpoint()
+
+    # -- one message ------------------------------------------------------------------
+
+    async def _handle(self, message: Message) -> None:
+        lease = message.lease
+        if lease is not None and not lease.is_held:  # the link was lost: it comes again
+            return
+        try:
+            if self._watches_lease and lease is not None:
+                if not await self._within_lease(message):
+                    return
+            else:
+                result = self._handler(message)
+                if isawaitable(result):
+                    await result
+        except Exception as error:  # the application's: a policy decides
+            if self._handling.on_error == "raise":
+                raise
+            await self._failed(message, error)
+        else:
+            if self._handling.auto_ack:
+                message.ack()
+
+    async def _within_lease(self, message: Message) -> bool:
+        """Call the handler while the lease lasts; return whether it has finished by then."""
+        ends_at = message.lease_deadline
+        cancels = self._handling.cancel_at_lease_end and ends_at is not None
+        deadline = ends_at if cancels and ends_at is not None else math.inf
+        if deadline <= trio.current_time():  # it waited for too long
+            self._lease_ended(message)
+            return False
+        name = (message.topic, message.bookmark)
+        with trio.CancelScope(deadline=deadline) as scope:
+            if cancels:
+                self._consumer.scopes[name] = scope
+            self._extender.begin(message)
+            try:
+                result = self._handler(message)
+                if isawaitable(result):
+                    await result
+            finally:
+                self._extender.end(message)
+                self._consumer.scopes.pop(name, None)
+        if scope.cancelled_caught:
+            self._lease_ended(message)
+        return not scope.cancelled_caught
+
+    def _lease_ended(self, message: Message) -> None:
+        """The lease of a message has ended before its handler: the server delivers it again."""
+        message.lease = None
+        _logger.warning(
+            "the lease of message %s of the queue %s ended before it was processed: it comes "
+            "again; extend_lease= holds it for longer",
+            message.bookmark,
+            message.topic,
+        )
+
+    async def _failed(self, message: Message, error: Exception) -> None:
+        """A handler has raised: do what the policy says."""
+        policy = self._handling.on_error
+        if policy == "raise":
+            raise error
+        failures = self._consumer.failures.failed(message.topic, message.bookmark)
+        _logger.warning(
+            "a handler raised %s for message %s of the queue %s (failure %d)",
+            type(error).__name__,
+            message.bookmark,
+            message.topic,
+            failures,
+        )
+        if isinstance(policy, DeadLetter):
+            assert self._nursery is not None  # noqa: S101  # opened by `run`
+            self._nursery.start_soon(self._send_dead_letter, policy, message, error, failures)
+            return
+        if callable(policy):
+            result = policy(message, error)
+            if isawaitable(result):
+                await result
+        expire_after = self._handling.expire_after
+        is_over = expire_after is not None and failures >= expire_after
+        if is_over or (isinstance(policy, str) and policy in _EXPIRES):
+            message.ack(expire=True)
+        else:
+            self._cancel_later(message, failures)
+
+    @staticmethod
+    def _cancel_later(message: Message, failures: int) -> None:
+        """Give a message back after a delay, unless it was acknowledged."""
+        lease = message.lease
+        if isinstance(lease, Lease):
+            acks = lease.consumer.acks
+            acks.settle_later(lease, message, AckOption.CANCEL, CancelDelay.delay_s(failures))
+
+    async def _send_dead_letter(
+        self, letter: DeadLetter, message: Message, error: Exception, failures: int
+    ) -> None:
+        """Publish the copy; acknowledge the message once that is persisted."""
+        context = letter.correlation_id(message, error, failures)
+        try:
+            await self._publish(letter.topic, message.data, context)
+        except HAClientError as failure:
+            _logger.error(  # noqa: TRY400  # refused or lost: what counts is in its text
+                "message %s of the queue %s could not be sent to %s and is given back: %s",
+                message.bookmark,
+                message.topic,
+                letter.topic,
+                failure,
+            )
+            self._cancel_later(message, failures)
+        else:
+            message.ack()
+
+
+class LeaseExtender:
+    """Extends the leases of messages whose handlers are at work.
+
+    Args:
+        consumer: The acknowledgements of the subscription.
+        seconds: By how much a lease is extended.
+    """
+
+    def __init__(self, consumer: QueueConsumer, seconds: float) -> None:
+        self._consumer = consumer
+        self._seconds = seconds
+        self._due: dict[tuple[str, str], tuple[float, Message]] = {}
+        self._parked = trio.lowlevel.ParkingLot()
+        self._sleep: trio.CancelScope | None = None
+
+    def begin(self, message: Message) -> None:
+        """The handler of a message begins: extend its lease when half of it is over."""
+        if not message.lease_period or self._seconds == math.inf:
+            return
+        now = trio.current_time()
+        ends_at = message.lease_deadline
+        left_s = self._seconds if ends_at is None else min(self._seconds, max(0.0, ends_at - now))
+        due = now + left_s / 2
+        self._due[message.topic, message.bookmark] = (due, message)
+        self._parked.unpark()
+        if self._sleep is not None and due < self._sleep.deadline:
+            self._sleep.deadline = due
+
+    def end(self, message: Message) -> None:
+        """Its handler has ended."""
+        self._due.pop((message.topic, message.bookmark), None)
+
+    async def run(self) -> None:
+        """Extend what is due, for ever."""
+        while True:
+            if not self._due:
+                await self._parked.park()
+                continue
+            deadline = min(due for due, _ in self._due.values())
+            with trio.CancelScope(deadline=deadline) as self._sleep:
+                await trio.sleep_forever()
+            self._sleep = None
+            self._extend(trio.current_time())
+
+    def _extend(self, now: float) -> None:
+        for name, (due, message) in self._due.items():
+            if due <= now:
+                message.extend_lease(self._seconds)
+                self._due[name] = (now + self._seconds / 2, message)
