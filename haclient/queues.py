@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 
 import trio
+from typing_extensions import Unpack
 
 from haclient.errors import TimedOut, UsageError
 from haclient.protocol.commands import Command
-from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.publishing import PublishingClient
-from haclient.session.dead_letter import DeadLetter
 from haclient.session.queue_acks import MAX_BOOKMARKS
 from haclient.streams import MessageStream
 from haclient.subscribing import Subscriber
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
 from haclient.transport.queue_acks import QueueConsumer
-from haclient.transport.queue_handlers import QueueErrorPolicy, QueueHandling
+from haclient.transport.queue_handlers import QueueHandlerOptions, QueueHandling
 from haclient.transport.settings import TIMEOUT_S, seconds
 
-__all__ = ["DeadLetter", "QueueClient"]
+__all__ = ["QueueClient", "QueueHandlerOptions"]
 
 
 class QueueClient(PublishingClient):
@@ -39,14 +38,8 @@ class QueueClient(PublishingClient):
         filter: str = "",  # noqa: A002  # the protocol's word
         options: str | Options = "",
         sub_id: str = "",
-        auto_ack: bool = True,
-        on_handler_error: QueueErrorPolicy = "cancel",
-        expire_after: int | None = None,
-        workers: int = 1,
-        key: Callable[[Message], Hashable] | None = None,
-        cancel_at_lease_end: bool = False,
-        extend_lease: float | None = None,
         timeout: float | None = TIMEOUT_S,
+        **handling: Unpack[QueueHandlerOptions],
     ) -> str:
         """Consume a queue: `handler` gets each message that the server leases to this consumer.
 
@@ -75,16 +68,8 @@ class QueueClient(PublishingClient):
             filter: Content filter: other messages are for other consumers.
             options: Further options of the subscription.
             sub_id: Its id; one is chosen where it is empty.
-            auto_ack: Whether a message is acknowledged when the handler has returned; else call
-                `message.ack()`.
-            on_handler_error: What happens to a message whose handler raised.
-            expire_after: A message that has failed so often here is expired instead of cancelled.
-            workers: How many handlers run at the same time; `max_backlog` should be larger.
-            key: Messages with equal keys are handled in order and one at a time.
-            cancel_at_lease_end: Whether a handler is cancelled when the lease of its message ends.
-            extend_lease: Seconds by which the lease of a message is extended, again and again while
-                its handler runs; `None` leaves leases alone.
             timeout: Seconds to wait for the server's answer; `None` waits for as long as it takes.
+            **handling: Workers, error policy, leases; see `QueueHandlerOptions`.
 
         Returns:
             The subscription id, for `unsubscribe`.
@@ -95,20 +80,11 @@ class QueueClient(PublishingClient):
             SubIdInUse: The id is active on this connection.
             TimedOut: The server did not answer within `timeout` seconds.
         """
-        handling = QueueHandling(
-            auto_ack=auto_ack,
-            on_error=on_handler_error,
-            expire_after=expire_after,
-            workers=workers,
-            key=key,
-            cancel_at_lease_end=cancel_at_lease_end,
-            extend_lease=extend_lease,
-        )
         command = _subscribe(topic, max_backlog, filter, options, sub_id)
         command.timeout = seconds(timeout)
         consumer = QueueConsumer(self._core.queue_acks, topic, is_queue=True, asked=max_backlog)
         return await self._subscriber.handle_queue(
-            command, consumer, handler, handling, self._publish_dead_letter
+            command, consumer, handler, QueueHandling(**handling), self._publish_dead_letter
         )
 
     def queue_stream(

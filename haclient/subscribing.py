@@ -103,17 +103,8 @@ class Subscriber:
             await trio.lowlevel.checkpoint()  # the writer sends it now
 
         check_thread = self._core.thread.check
-        if queue is None:
-            return MessageStream(
-                delivery, open_=open_stream, close=close_stream, check_thread=check_thread
-            )
-        return QueueStream(
-            delivery,
-            open_=open_stream,
-            close=close_stream,
-            check_thread=check_thread,
-            auto_ack=auto_ack,
-        )
+        kind = MessageStream if queue is None else partial(QueueStream, auto_ack=auto_ack)
+        return kind(delivery, open_=open_stream, close=close_stream, check_thread=check_thread)
 
     async def handle(
         self, command: Command, handler: Handler, *, auto_discard: bool = False

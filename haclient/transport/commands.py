@@ -235,7 +235,7 @@ class Commander:
         ids = [each for each in (request.sub_id, request.query_id) if each]
         await self._until_left(ids, request.what, timeout=timeout)
         connection = self.connected()
-        self.session.router.check_free(ids)  # before anything is written to the bookmark store
+        self.session.router.check_free(ids)  # before the bookmark store is written to
         log, accepted = self._remember(request)
         subscription = Subscription(
             request.sub_id,
@@ -255,9 +255,8 @@ class Commander:
         self.session.router.add(subscription)
 
         async def enter(bookmark: str) -> None:
-            header = request.header(
-                command_id, bookmark=bookmark, options=self._options(request, bookmark)
-            )
+            options = self._options(request, bookmark)
+            header = request.header(command_id, bookmark=bookmark, options=options)
             await self.command(header, request.body, what=request.what, timeout=timeout)
 
         try:

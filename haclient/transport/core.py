@@ -102,15 +102,7 @@ class Core:
             self.thread,
             self._auditor,
         )
-        self.queue_acks = QueueAcks(
-            self.session,
-            self.status,
-            self.thread,
-            clock_us=settings.clock_us,
-            batch_size=settings.ack_batch_size,
-            timeout_s=settings.ack_timeout,
-            on_lost_lease=settings.on_lost_lease,
-        )
+        self.queue_acks = self._new_queue_acks()
         publisher = Publisher if self._auditor is None else partial(AuditedPublisher, self._auditor)
         self.publisher = publisher(
             settings.publish_store,
@@ -149,6 +141,18 @@ class Core:
         self._maintenance = StoreMaintenance(settings.bookmark_store, self._stores)
         if settings.publish_store is not None:
             settings.publish_store.number_above(settings.clock_us())
+
+    def _new_queue_acks(self) -> QueueAcks:
+        settings = self.settings
+        return QueueAcks(
+            self.session,
+            self.status,
+            self.thread,
+            clock_us=settings.clock_us,
+            batch_size=settings.ack_batch_size,
+            timeout_s=settings.ack_timeout,
+            on_lost_lease=settings.on_lost_lease,
+        )
 
     # -- life -----------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypedDict
 
 import trio
 
@@ -52,25 +52,42 @@ _CHECKPOINT_EVERY: Final = 64  # plain functions in a row before other tasks get
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueHandling:
-    """How the messages of one queue subscription are handled.
+class QueueHandlerOptions(TypedDict, total=False):
+    """Keyword arguments of `queue_subscribe` that say how messages are handled.
 
     Attributes:
-        auto_ack: Whether a message is acknowledged when its handler has returned.
-        on_error: What happens when the handler raises.
+        auto_ack: Whether a message is acknowledged when the handler has returned, which is the
+            default; else call `message.ack()`.
+        on_handler_error: What happens to a message whose handler raised; `"cancel"` by default. See
+            `queue_subscribe`.
         expire_after: A message that has failed so often here is expired instead of cancelled.
-        workers: How many handlers run at the same time.
-        key: Messages with equal keys are handled in order.
+        workers: How many handlers run at the same time, 1 by default; `max_backlog` should be
+            larger.
+        key: A function of a message: those with equal keys are handled in order, one at a time.
         cancel_at_lease_end: Whether a handler is cancelled when the lease of its message ends.
-        extend_lease: Seconds by which a lease is extended, again and again while its handler runs.
+        extend_lease: Seconds by which the lease of a message is extended, again and again while
+            its handler runs.
+    """
+
+    auto_ack: bool
+    on_handler_error: QueueErrorPolicy
+    expire_after: int | None
+    workers: int
+    key: Callable[[Message], Hashable] | None
+    cancel_at_lease_end: bool
+    extend_lease: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueHandling:
+    """`QueueHandlerOptions` with their defaults.
 
     Raises:
         UsageError: A value can never work.
     """
 
     auto_ack: bool = True
-    on_error: QueueErrorPolicy = "cancel"
+    on_handler_error: QueueErrorPolicy = "cancel"
     expire_after: int | None = None
     workers: int = 1
     key: Callable[[Message], Hashable] | None = None
@@ -78,7 +95,7 @@ class QueueHandling:
     extend_lease: float | None = None
 
     def __post_init__(self) -> None:
-        policy = self.on_error
+        policy = self.on_handler_error
         if isinstance(policy, str) and policy not in _WORDS:
             raise UsageError(
                 "on_handler_error of a queue is 'raise', 'cancel', 'expire', a DeadLetter or a "
@@ -227,7 +244,7 @@ class QueueWorkers:
                 if isawaitable(result):
                     await result
         except Exception as error:  # the application's: a policy decides
-            if self._handling.on_error == "raise":
+            if self._handling.on_handler_error == "raise":
                 raise
             await self._failed(message, error)
         else:
@@ -270,7 +287,7 @@ class QueueWorkers:
 
     async def _failed(self, message: Message, error: Exception) -> None:
         """A handler has raised: do what the policy says."""
-        policy = self._handling.on_error
+        policy = self._handling.on_handler_error
         if policy == "raise":
             raise error
         failures = self._consumer.failures.failed(message.topic, message.bookmark)

@@ -86,6 +86,48 @@ async def test_a_store_sees_discards_on_the_clients_thread_only(server: Server) 
         assert store.discarded_in == [threading.get_ident()] * 2
 
 
+@pytest.mark.row("QC3", "QC13", "MS10")
+async def test_messages_of_a_queue_may_be_acknowledged_in_worker_threads(server: Server) -> None:
+    count = 100
+
+    def work(message: Message) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        deadline = message.lease_deadline
+        message.extend_lease(60)
+        assert deadline is not None
+        assert (message.lease_deadline or 0) > deadline
+        message.ack(cancel=message.data == b"1")
+        message.ack()
+
+    async with Client("c", ack_batch_size=7) as client:
+        peer = await server.log_on(client)
+        await together(
+            lambda: client.queue_subscribe(
+                "work",
+                sub_id="s",
+                max_backlog=count,
+                workers=3,
+                auto_ack=False,
+                handler=lambda message: trio.to_thread.run_sync(work, message),
+            ),
+            lambda: peer.answer("subscribe", opts=f"max_backlog={count}"),
+        )
+        for number in range(1, count + 1):
+            await peer.say("p", b"%d" % number, t="work", sids="s", bm=f"7|{number}|", lp="30s")
+        acknowledged: list[str] = []
+        cancelled: list[str] = []
+        with trio.fail_after(30):
+            while len(acknowledged) < count - 1:
+                message = await peer.expect("sow_delete")
+                await peer.ack(message)
+                if message.options == "cancel":
+                    cancelled += message.bookmark.split(",")
+                elif not message.options:
+                    acknowledged += message.bookmark.split(",")
+        assert cancelled == ["7|1|"]
+        assert sorted(acknowledged) == sorted(f"7|{n}|" for n in range(2, count + 1))
+
+
 Call = Callable[[Client], object]
 
 CALLS: dict[str, Call] = {
@@ -111,6 +153,11 @@ CALLS: dict[str, Call] = {
     "stream": lambda c: c.stream("t").open(),
     "bookmark_subscribe": lambda c: c.bookmark_subscribe("t", sub_id="s", handler=print),
     "bookmark_stream": lambda c: c.bookmark_stream("t", sub_id="s").open(),
+    "queue_subscribe": lambda c: c.queue_subscribe("t", handler=print),
+    "queue_stream": lambda c: c.queue_stream("t").open(),
+    "ack": lambda c: c.ack("t", "1|1|"),
+    "ack_matching": lambda c: c.ack_matching("t", "1=1"),
+    "flush_acks": lambda c: c.flush_acks(),
     "sow": lambda c: c.sow("t").open(),
     "sow_and_stream": lambda c: c.sow_and_stream("t").open(),
     "sow_and_subscribe": lambda c: c.sow_and_subscribe("t", handler=print),

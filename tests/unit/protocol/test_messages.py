@@ -1,9 +1,17 @@
 from __future__ import annotations
 
 import pytest
+from typing_extensions import override
 
 from haclient.errors import ProtocolError, UsageError
-from haclient.protocol.messages import BY_SPELLING, HEADERS, WIRE_NAMES, Message, MessageOwner
+from haclient.protocol.messages import (
+    BY_SPELLING,
+    HEADERS,
+    WIRE_NAMES,
+    Message,
+    MessageLease,
+    MessageOwner,
+)
 from haclient_stores.bookmark import Bookmark
 
 
@@ -170,3 +178,51 @@ def test_a_message_whose_block_raises_is_not_discarded() -> None:
     with pytest.raises(ZeroDivisionError), Message(number=7, owner=log):
         raise ZeroDivisionError
     assert log.discarded == []
+
+
+class Lease(MessageLease):
+    """Notes what happens to its messages."""
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    @property
+    @override
+    def is_held(self) -> bool:
+        return True
+
+    @override
+    def settle(self, message: Message, option: str, /) -> None:
+        self.calls.append(option)
+
+    @override
+    def extend(self, message: Message, seconds: float, /) -> None:
+        self.calls.append(seconds)
+
+    @override
+    def deadline(self, message: Message, /) -> float | None:
+        return 7.0
+
+
+@pytest.mark.row("QC3", "QC7", "QC12", "QC13")
+def test_a_message_of_a_queue_tells_its_lease() -> None:
+    lease = Lease()
+    message = Message(lease=lease)
+    message.ack()
+    message.ack(cancel=True)
+    message.ack(expire=True)
+    message.extend_lease(5)
+    with message:
+        pass
+    assert lease.calls == ["", "cancel", "expire", 5, ""]
+    assert message.lease_deadline == 7.0
+    with pytest.raises(UsageError, match="not both"):
+        message.ack(cancel=True, expire=True)
+    assert "lease" not in repr(message)
+
+
+def test_a_message_of_no_queue_has_no_lease() -> None:
+    message = Message()
+    message.ack(cancel=True)
+    message.extend_lease(0)
+    assert message.lease_deadline is None

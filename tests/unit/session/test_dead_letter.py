@@ -1,0 +1,47 @@
+"""The context of a dead letter."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from haclient.errors import UsageError
+from haclient.protocol.codec import check_correlation_id
+from haclient.protocol.messages import Message
+from haclient.session.dead_letter import DeadLetter
+
+
+@pytest.mark.row("QC11")
+def test_the_context_survives_the_wire() -> None:
+    message = Message(topic="work", bookmark="1|2|", correlation_id="abc=", data=b"{}")
+    text = DeadLetter("dead").correlation_id(message, ValueError("no 'é' " + "x" * 999), 3)
+    check_correlation_id(text)
+    context = DeadLetter.context(Message(topic="dead", correlation_id=text))
+    assert context["error_text"] == ("no 'é' " + "x" * 999)[:200]
+    del context["error_text"]
+    assert context == {
+        "queue": "work",
+        "reason": "handler_error",
+        "bookmark": "1|2|",
+        "failures": 3,
+        "error": "ValueError",
+        "correlation_id": "abc=",
+    }
+
+
+@pytest.mark.row("QC11")
+def test_the_context_of_the_broker_is_read_too() -> None:
+    written = {"queue": "work", "reason": "max_deliveries", "bookmark": "1|2|", "deliveries": 3}
+    assert DeadLetter.context(Message(correlation_id=json.dumps(written))) == written
+
+
+@pytest.mark.parametrize("text", ["", "abc", "{", "W10=", "/w==", "?"])
+def test_an_ordinary_message_is_no_dead_letter(text: str) -> None:
+    with pytest.raises(UsageError, match="no dead letter"):
+        DeadLetter.context(Message(topic="t", correlation_id=text))
+
+
+def test_a_dead_letter_needs_a_topic() -> None:
+    with pytest.raises(UsageError, match="needs the topic"):
+        DeadLetter("")

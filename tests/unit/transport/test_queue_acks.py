@@ -1,0 +1,280 @@
+"""Collected, sent, kept and sent again, against a writer that notes what it is given."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+from typing_extensions import override
+
+from haclient.protocol.codec import MessageDecoder
+from haclient.protocol.framing import FrameReader
+from haclient.protocol.messages import Message
+from haclient.session.connection_state import ConnectionStatus
+from haclient.session.logon import LoggedOn
+from haclient.session.session import Session
+from haclient.session.subscriptions import Marker, Sink, Subscription
+from haclient.transport.client_thread import ClientThread
+from haclient.transport.nursery import open_nursery
+from haclient.transport.queue_acks import (
+    MAX_EXTENDED,
+    MAX_UNCONFIRMED,
+    OnLostLease,
+    QueueAcks,
+    QueueConsumer,
+)
+from haclient.transport.writer import Writer
+from support.clock import in_virtual_time
+
+pytestmark = in_virtual_time
+
+
+class NoSink(Sink):
+    @override
+    def put(self, batch: list[Message], size: int) -> None:
+        raise AssertionError
+
+    @override
+    def mark(self, marker: Marker) -> None:
+        raise AssertionError
+
+    @override
+    def fail(self, error: Exception) -> None:
+        raise AssertionError
+
+
+class World:
+    """The acknowledgements of one client, without the client.
+
+    Attributes:
+        sent: What was sent, in order.
+    """
+
+    def __init__(self, on_lost_lease: OnLostLease = "send") -> None:
+        self.session = Session()
+        self.status = ConnectionStatus()
+        self.thread = ClientThread()
+        self.thread.bind()
+        self.wall_us = 1_000_000_000_000
+        self.acks = QueueAcks(
+            self.session,
+            self.status,
+            self.thread,
+            clock_us=lambda: self.wall_us,
+            on_lost_lease=on_lost_lease,
+        )
+        self.sent: list[Message] = []
+        self.consumer = QueueConsumer(self.acks, "work", is_queue=True, asked=5)
+        self.subscription = Subscription("s", NoSink(), queue=self.consumer)
+
+    def connect(self) -> None:
+        self.acks.connected(Noting(self.sent))
+        self.status.connected("here")
+        self.status.logged_on(LoggedOn(seen=0, persisted=0, server_version="6", reason=""))
+
+    def lose(self) -> None:
+        self.acks.lost([self.subscription])
+
+    def receive(self, *numbers: int, lp: str = "30s") -> list[Message]:
+        messages = [
+            Message(kind="p", topic="work", bookmark=f"7|{n}|", lease_period=lp) for n in numbers
+        ]
+        return self.consumer.received(messages, trio.current_time())
+
+    def take(self) -> list[tuple[str, str]]:
+        sent, self.sent[:] = list(self.sent), []
+        return [(message.bookmark, message.options) for message in sent]
+
+    def confirm(self) -> None:
+        """Answer everything that was sent."""
+        for message in self.sent:
+            self.session.pending.on_ack(
+                Message(
+                    kind="ack",
+                    ack_type="processed",
+                    status="success",
+                    command_id=message.command_id,
+                )
+            )
+
+
+class Noting(Writer):
+    """A writer that decodes what it is given."""
+
+    def __init__(self, sent: list[Message]) -> None:
+        self._sent = sent
+        self._frames = FrameReader()
+        self._decoder = MessageDecoder()
+
+    @override
+    def send(self, frame: bytes) -> None:
+        self._sent.extend(self._decoder.decode(*self._frames.feed(frame)))
+
+
+@pytest.fixture
+async def world() -> AsyncGenerator[World]:
+    made = World()
+    made.connect()
+    made.consumer.granted("max_backlog=9")
+    async with open_nursery() as nursery:
+        nursery.start_soon(made.acks.run)
+        await wait_all_tasks_blocked()
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.row("QC5")
+async def test_batches_are_sent_by_their_own_times(world: World) -> None:
+    other = QueueConsumer(world.acks, "other", is_queue=True)
+    other.granted("max_backlog=90")
+    for message in world.receive(1):
+        message.ack()
+    await trio.sleep(0.06)
+    for message in other.received([Message(topic="other", bookmark="7|2|")], 0.0):
+        message.ack()
+    await trio.sleep(0.05)
+    assert world.take() == [("7|1|", "")]
+    await trio.sleep(0.06)
+    assert world.take() == [("7|2|", "")]
+
+
+@pytest.mark.row("QC5")
+async def test_an_earlier_time_wakes_the_task(world: World) -> None:
+    first, second = world.receive(1, 2, lp="")
+    assert first.lease is not None
+    world.acks.settle_later(first.lease, first, "cancel", 50.0)  # type: ignore[arg-type]  # ours
+    await wait_all_tasks_blocked()
+    second.ack()
+    await trio.sleep(1)
+    assert world.take() == [("7|2|", "")]
+    await trio.sleep(50)
+    assert world.take() == [("7|1|", "cancel")]
+
+
+@pytest.mark.row("QC11")
+async def test_a_delayed_cancel_comes_before_its_lease_ends(world: World) -> None:
+    (message,) = world.receive(1, lp="10s")
+    assert message.lease is not None
+    world.acks.settle_later(message.lease, message, "cancel", 30.0)  # type: ignore[arg-type]  # ours
+    await trio.sleep(9.1)
+    assert world.take() == [("7|1|", "cancel")]
+
+
+@pytest.mark.row("QC11")
+async def test_what_was_acknowledged_meanwhile_is_not_cancelled(world: World) -> None:
+    (message,) = world.receive(1)
+    assert message.lease is not None
+    world.acks.settle_later(message.lease, message, "cancel", 1.0)  # type: ignore[arg-type]  # ours
+    message.ack()
+    await trio.sleep(2)
+    assert world.take() == [("7|1|", "")]
+
+
+@pytest.mark.row("QC14")
+async def test_what_is_confirmed_is_not_sent_again(world: World) -> None:
+    for message in world.receive(1, 2, 3, 4):
+        message.ack()
+    assert [each.bookmark for each in world.sent] == ["7|1|,7|2|,7|3|"]
+    world.confirm()
+    world.take()
+    world.lose()
+    assert list(world.acks.retained) == [("work", "7|4|")]
+    world.connect()
+    assert world.receive(4, 5) != []
+    assert [m.bookmark for m in world.receive(4, 5)] == ["7|5|"]
+    world.acks.resume()
+    assert world.take() == [("7|4|", "")]
+    world.lose()  # before it was confirmed
+    world.connect()
+    world.acks.resume()
+    assert [(m.bookmark, m.options) for m in world.sent] == [("7|4|", "")]
+    world.confirm()
+    assert world.acks.is_idle
+    assert len(world.receive(4)) == 1
+
+
+@pytest.mark.row("QC14")
+async def test_another_queue_over_the_same_topic_has_messages_of_its_own(world: World) -> None:
+    for message in world.receive(1):
+        message.ack()
+    world.lose()
+    other = Message(topic="other", bookmark="7|1|")
+    assert world.consumer.received([other], 0.0) == [other]
+
+
+@pytest.mark.row("QC14")
+@pytest.mark.parametrize("option", ["cancel", "expire"])
+async def test_options_are_never_sent_on_another_link(world: World, option: str) -> None:
+    first, second = world.receive(1, 2)
+    first.ack(cancel=option == "cancel", expire=option == "expire")
+    world.take()
+    world.lose()
+    second.ack(cancel=option == "cancel", expire=option == "expire")
+    world.connect()
+    world.acks.resume()
+    assert world.take() == []
+    assert world.acks.is_idle
+
+
+@pytest.mark.row("QC14")
+async def test_a_late_acknowledgement_is_sent_at_once_or_dropped() -> None:
+    for policy, sent, dropped in (("send", [("7|1|", "")], 0), ("drop", [], 1)):
+        world = World(policy)  # type: ignore[arg-type]  # one of the two
+        world.connect()
+        (message,) = world.receive(1)
+        world.lose()
+        world.connect()
+        world.acks.resume()
+        message.ack()
+        assert (world.take(), world.acks.dropped) == (sent, dropped)
+
+
+@pytest.mark.row("QC14")
+async def test_a_server_that_confirms_nothing_fills_no_memory(world: World) -> None:
+    world.consumer.granted("max_backlog=1")
+    for number in range(MAX_UNCONFIRMED + 10):
+        for message in world.receive(number):
+            message.ack()
+    assert len(world.session.pending) == MAX_UNCONFIRMED
+
+
+@pytest.mark.row("QC13")
+async def test_extended_leases_that_are_over_are_forgotten(world: World) -> None:
+    for number in range(MAX_EXTENDED):
+        world.receive(number)[0].extend_lease(60)
+    assert len(world.consumer.extended) == MAX_EXTENDED
+    await trio.sleep(61)
+    world.receive(0)[0].extend_lease(60)
+    assert len(world.consumer.extended) == 1
+
+
+@pytest.mark.row("QC12")
+async def test_the_time_of_day_counts_where_the_length_is_unknown(world: World) -> None:
+    (message,) = world.receive(1, lp="19700112T134710Z")  # 30 s after the receipt
+    assert message.lease_deadline == pytest.approx(trio.current_time() + 30)
+    world.wall_us += 3_600_000_000
+    assert message.lease_deadline == pytest.approx(trio.current_time() + 30), "of the receipt"
+
+
+async def test_a_message_without_a_bookmark_has_no_lease(world: World) -> None:
+    message = Message(topic="work", data=b"x")
+    assert world.consumer.received([message], 0.0) == [message]
+    message.ack()
+    assert message.lease is None
+    assert world.acks.is_idle
+
+
+@pytest.mark.row("QC2")
+async def test_a_plain_topic_is_no_queue(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    plain = QueueConsumer(world.acks, "orders", is_queue=False)
+    plain.granted("")
+    assert not plain.is_queue
+    plain.granted("max_backlog=1")
+    assert plain.is_queue
+    with caplog.at_level(logging.WARNING):
+        plain.granted("max_backlog=1")
+    assert caplog.text.count("the queue orders sends one message at a time") == 1

@@ -1,0 +1,266 @@
+"""What handlers do to their messages, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+from typing_extensions import override
+
+from haclient.errors import NotEntitled, UsageError
+from haclient.protocol.messages import Message, MessageLease
+from haclient.session.connection_state import ConnectionStatus
+from haclient.session.dead_letter import DeadLetter
+from haclient.session.session import Session
+from haclient.transport.client_thread import ClientThread
+from haclient.transport.message_queue import Delivery, Handler
+from haclient.transport.nursery import open_nursery
+from haclient.transport.queue_acks import QueueAcks, QueueConsumer
+from haclient.transport.queue_handlers import (
+    LeaseExtender,
+    QueueHandling,
+    QueueWorkers,
+)
+from support.clock import in_virtual_time
+
+pytestmark = in_virtual_time
+
+
+class NotedLease(MessageLease):
+    """A lease that notes what happens to its messages."""
+
+    def __init__(self, *, is_held: bool = True, ends_at: float | None = None) -> None:
+        self.settled: list[tuple[str, str]] = []
+        self.extended: list[tuple[str, float, float]] = []
+        self._is_held = is_held
+        self._ends_at = ends_at
+
+    @property
+    @override
+    def is_held(self) -> bool:
+        return self._is_held
+
+    @override
+    def settle(self, message: Message, option: str, /) -> None:
+        message.lease = None
+        self.settled.append((message.text, option))
+
+    @override
+    def extend(self, message: Message, seconds: float, /) -> None:
+        self.extended.append((message.text, seconds, trio.current_time()))
+
+    @override
+    def deadline(self, message: Message, /) -> float | None:
+        return self._ends_at
+
+
+def consumer(backlog: int = 4) -> QueueConsumer:
+    thread = ClientThread()
+    thread.bind()
+    acks = QueueAcks(Session(), ConnectionStatus(), thread, clock_us=lambda: 0)
+    return QueueConsumer(acks, "work", is_queue=True, asked=backlog)
+
+
+def messages(lease: MessageLease, *texts: str, lp: str = "") -> list[Message]:
+    return [
+        Message(topic="work", bookmark=f"7|{n}|", data=text.encode(), lease=lease, lease_period=lp)
+        for n, text in enumerate(texts, 1)
+    ]
+
+
+async def handle(
+    handler: Handler,
+    handling: QueueHandling,
+    given: list[Message],
+    publish: Callable[[str, bytes, str], None] = lambda *_: None,
+) -> None:
+    """Handle messages until there are no more."""
+    delivery = Delivery(raises=False)
+    for message in given:
+        delivery.put([message], len(message.data))
+    delivery.end()
+
+    async def publish_persisted(topic: str, data: bytes, correlation_id: str) -> None:
+        await trio.sleep(1)
+        publish(topic, data, correlation_id)
+
+    workers = QueueWorkers(
+        delivery, handler, handling, consumer=consumer(), publish=publish_persisted
+    )
+    await workers.run()
+
+
+def failing(message: Message) -> None:
+    raise ValueError(message.text)
+
+
+@pytest.mark.row("QC10")
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_a_message_is_acknowledged_when_its_handler_has_returned(workers: int) -> None:
+    lease = NotedLease()
+
+    async def handler(message: Message) -> None:
+        await trio.sleep(1)
+        assert message.lease is lease
+
+    await handle(handler, QueueHandling(workers=workers), messages(lease, "a", "b"))
+    assert sorted(lease.settled) == [("a", ""), ("b", "")]
+
+
+@pytest.mark.row("QC10")
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_without_auto_ack_nothing_is_acknowledged(workers: int) -> None:
+    lease = NotedLease()
+    handling = QueueHandling(auto_ack=False, workers=workers)
+    await handle(lambda _: None, handling, messages(lease, "a"))
+    assert lease.settled == []
+
+
+@pytest.mark.row("QC11")
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_an_error_that_is_raised_is_the_handlers_own(workers: int) -> None:
+    lease = NotedLease()
+    handling = QueueHandling(on_handler_error="raise", workers=workers)
+    with pytest.raises(ValueError, match="a"):
+        await handle(failing, handling, messages(lease, "a"))
+    assert lease.settled == []
+
+
+@pytest.mark.row("QC11")
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_an_error_of_a_policy_acknowledges_nothing(workers: int) -> None:
+    lease = NotedLease()
+
+    def policy(_: Message, __: Exception) -> None:
+        raise ZeroDivisionError
+
+    handling = QueueHandling(on_handler_error=policy, workers=workers)
+    with pytest.raises(ZeroDivisionError):
+        await handle(failing, handling, messages(lease, "a"))
+    assert lease.settled == []
+
+
+@pytest.mark.row("QC14")
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_a_message_of_a_lost_link_is_not_handled(workers: int) -> None:
+    lease = NotedLease(is_held=False)
+    await handle(
+        failing, QueueHandling(on_handler_error="raise", workers=workers), messages(lease, "a")
+    )
+
+
+@pytest.mark.row("QC11")
+async def test_a_dead_letter_delays_no_other_message_and_is_finished() -> None:
+    lease, letters, order = NotedLease(), [("", b"")], list[str]()
+
+    def handler(message: Message) -> None:
+        order.append(message.text)
+        if message.text == "bad":
+            failing(message)
+
+    def publish(topic: str, data: bytes, _: str) -> None:
+        letters.append((topic, data))
+        assert ("bad", "") not in lease.settled
+
+    handling = QueueHandling(on_handler_error=DeadLetter("dead"))
+    await handle(handler, handling, messages(lease, "bad", "good"), publish)
+    assert order == ["bad", "good"]
+    assert letters[1:] == [("dead", b"bad")]
+    assert lease.settled == [("good", ""), ("bad", "")]
+
+
+@pytest.mark.row("QC11")
+async def test_a_dead_letter_that_fails_acknowledges_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lease = NotedLease()
+
+    def publish(_: str, __: bytes, ___: str) -> None:
+        raise NotEntitled("not entitled")
+
+    handling = QueueHandling(on_handler_error=DeadLetter("dead"))
+    await handle(failing, handling, messages(lease, "a"), publish)
+    assert lease.settled == []
+    assert "could not be sent to dead and is given back: not entitled" in caplog.text
+
+
+@pytest.mark.row("QC12")
+async def test_a_message_whose_lease_is_over_is_not_handled() -> None:
+    lease = NotedLease(ends_at=trio.current_time())
+    handling = QueueHandling(cancel_at_lease_end=True, on_handler_error="raise")
+    (message,) = messages(lease, "a")
+    await handle(failing, handling, [message])
+    assert (lease.settled, message.lease) == ([], None)
+
+
+@pytest.mark.row("QC19")
+async def test_no_more_wait_for_a_worker_than_the_backlog_has_room_for() -> None:
+    delivery, seen = Delivery(raises=False), list[str]()
+    for message in messages(NotedLease(), *"abcdefgh"):
+        delivery.put([message], 1)
+    delivery.end()
+
+    async def handler(message: Message) -> None:
+        seen.append(message.text)
+        await trio.sleep(1)
+
+    async def publish(*_: object) -> None:
+        raise AssertionError
+
+    handling = QueueHandling(workers=2, key=lambda m: m.text)
+    workers = QueueWorkers(
+        delivery, handler, handling, consumer=consumer(backlog=3), publish=publish
+    )
+    most = 0
+
+    async def watch() -> None:
+        nonlocal most
+        while True:
+            most = max(most, workers._held)
+            await trio.sleep(0.1)
+
+    async with open_nursery() as nursery:
+        nursery.start_soon(watch)
+        await workers.run()
+        nursery.cancel_scope.cancel()
+    assert seen == list("abcdefgh")
+    assert most == 3
+    assert workers._busy == {}
+
+
+@pytest.mark.row("QC13")
+async def test_leases_are_extended_in_the_middle() -> None:
+    now = trio.current_time()
+    lease = NotedLease(ends_at=now + 10)
+    async with open_nursery() as nursery:
+        extender = LeaseExtender(consumer(), 60)
+        nursery.start_soon(extender.run)
+        first, second = messages(lease, "a", "b", lp="10s")
+        await trio.sleep(4)
+        extender.begin(first)
+        await trio.sleep(1)
+        extender.begin(second)
+        extender.begin(Message(topic="work", bookmark="7|9|", lease=lease))  # has no end
+        await trio.sleep(3)
+        extender.end(first)
+        await trio.sleep(30)
+        extender.end(second)
+        await trio.sleep(100)
+        nursery.cancel_scope.cancel()
+    assert [text for text, _, _ in lease.extended] == ["a", "b", "b"]
+    assert [at - now for _, _, at in lease.extended] == pytest.approx([7, 7.5, 37.5])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"on_handler_error": "retry"},
+        {"on_handler_error": None},
+        {"workers": 0},
+        {"extend_lease": -1},
+    ],
+)
+def test_a_value_that_can_never_work_is_refused(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        QueueHandling(**options)  # type: ignore[arg-type]  # on purpose
