@@ -345,7 +345,8 @@ class Message(msgspec.Struct, gc=False, forbid_unknown_fields=True, kw_only=True
 
         Args:
             cancel: Give it back: the queue delivers it again, to any consumer, or expires it after
-                too many cancels.
+                too many cancels. After the end of its lease it is back already, and nothing is
+                sent.
             expire: Remove it as expired, because nobody can process it.
 
         Raises:

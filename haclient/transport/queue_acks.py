@@ -373,8 +373,9 @@ class QueueConsumer(QueueSide):
         """Acknowledge a message, on the client's thread."""
         if message.lease is None:  # acknowledged before
             return
-        message.lease = None
         acks, topic, bookmark = self.acks, message.topic, message.bookmark
+        is_over = option == AckOption.CANCEL and lease.has_ended(message)
+        message.lease = None
         if self.extended:
             self.extended.pop((topic, bookmark), None)
         if option != AckOption.CANCEL:
@@ -383,18 +384,20 @@ class QueueConsumer(QueueSide):
             if not option:
                 acks.acknowledge_late(topic, bookmark)
             return
-        batch = self.batch
-        if option:
-            acks.send([*batch.take_topic(topic), AckCommand(topic, (bookmark,), option)])
-            if not batch:
+        if not option:
+            self._collect(topic, bookmark)
+        elif not is_over:  # else it is back, and a cancel would end the lease that followed
+            acks.send([*self.batch.take_topic(topic), AckCommand(topic, (bookmark,), option)])
+            if not self.batch:
                 acks.collected(self)
-            return
+
+    def _collect(self, topic: str, bookmark: str) -> None:
+        batch, now = self.batch, trio.current_time()
         is_first = not batch
-        now = trio.current_time()
         if batch.add(topic, bookmark, now):
             self.send_pending()
         elif is_first:
-            acks.collecting(self, now + batch.timeout_s)
+            self.acks.collecting(self, now + batch.timeout_s)
 
     def extend(self, lease: Lease, messages: Sequence[Message], seconds: float) -> None:
         """Extend the leases of messages of one queue, on the client's thread."""
@@ -450,6 +453,11 @@ class Lease:
     def is_held(self) -> bool:
         """Whether the connection on which they were received still exists."""
         return self.link == self.consumer.acks.link
+
+    def has_ended(self, message: Message) -> bool:
+        """Whether the lease of a message has ended, as far as known."""
+        ends_at = self.deadline(message)
+        return ends_at is not None and ends_at <= trio.current_time()
 
     def settle(self, message: Message, option: str, /) -> None:
         """Acknowledge a message; see `MessageLease.settle`."""

@@ -24,7 +24,7 @@ from haclient.session.connection_state import ConnectionState
 from haclient.streams import MessageStream
 from haclient.subscription_manager import MemorySubscriptionManager
 from haclient.transport.nursery import open_nursery
-from haclient_fake_server.config import BrokerConfig, SowTopic
+from haclient_fake_server.config import BrokerConfig, QueueTopic, SowTopic
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -37,7 +37,11 @@ from support.instances import Instance, instances
 
 pytestmark = in_virtual_time
 
-SOW = BrokerConfig(ack_interval_s=0.05, sow_topics=(SowTopic("prices", ("/id",)),))
+SOW = BrokerConfig(
+    ack_interval_s=0.05,
+    sow_topics=(SowTopic("prices", ("/id",)),),
+    queues=(QueueTopic(name="jobs", topics=("prices",), max_per_subscription_backlog=10),),
+)
 BODY = b'{"id":1}'
 
 
@@ -97,6 +101,11 @@ METHODS: dict[str, tuple[Callable[[Client], Awaitable[object]], object]] = {
     "pause": (lambda c: c.pause("h"), None),
     "resume": (lambda c: c.resume(["h"]), None),
     "replace": (lambda c: c.replace("h", filter="/id > 0"), None),
+    "queue_stream": (lambda c: one(c.queue_stream("jobs")), BODY),
+    "queue_subscribe": (lambda c: c.queue_subscribe("jobs", handler=ignore), str),
+    "flush_acks": (lambda c: c.flush_acks(timeout=5), None),
+    "ack": (lambda c: c.ack("jobs", "1|1|"), None),
+    "ack_matching": (lambda c: c.ack_matching("jobs", "/id = 77"), 0),
     "execute": (execute, True),
     "execute_async": (lambda c: c.execute_async(SUBSCRIBE, ignore), str),
     "unsubscribe": (lambda c: c.unsubscribe(), None),
@@ -114,6 +123,7 @@ PROPERTIES = {
     "oldest_unpersisted_age": 0.0,
     "seen_sequence": 0,
     "persisted_sequence": 0,
+    "dropped_acks": 0,
 }
 ELSEWHERE = {
     "connect",
