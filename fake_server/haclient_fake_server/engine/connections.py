@@ -270,6 +270,9 @@ class QueueLike(Protocol):
     def room_changed(self, consumer: QueueSubscription) -> None:
         """A consumer has room, or more or less of it."""
 
+    def room_taken(self, consumer: QueueSubscription) -> None:
+        """A consumer has less room."""
+
 
 class LogEnd:
     """An end of the log that subscriptions follow: that of all records, or of the durable ones.

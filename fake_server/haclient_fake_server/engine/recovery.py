@@ -13,6 +13,7 @@ from haclient_fake_server.engine.apply import apply
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor, Scan, blocks_of, records_of, scan
 from haclient_fake_server.engine.patterns import to_text
+from haclient_fake_server.engine.queues.message_table import Place, to_place
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.replay import span_of
@@ -142,7 +143,8 @@ def _rebuild_queues(state: State, starts: dict[Queue, int]) -> None:
                 size, _, command, _, position, *_, topic_id, _, _ = unpack(chunk, offset)
                 if command == publish and position >= first and state.topics[topic_id].queues:
                     record, _ = read_record(chunk, offset, offset + size)
-                    _restore_message(state, record, Cursor(after.segment, base + offset), starts)
+                    place = to_place(Cursor(after.segment, base + offset))
+                    _restore_message(state, record, place, starts)
                 elif command == RecordCommand.QUEUE_REMOVE:
                     record, _ = read_record(chunk, offset, offset + size)
                     _restore_removals(state, read_removals(record))
@@ -157,7 +159,7 @@ def _restore_removals(state: State, removals: Removals) -> None:
             queue.restore_removal(publisher_id, sequence)
 
 
-def _restore_message(state: State, record: Record, place: Cursor, starts: dict[Queue, int]) -> None:
+def _restore_message(state: State, record: Record, place: Place, starts: dict[Queue, int]) -> None:
     route = state.topics[record.topic_id]
     document = Document(record.payload, route.message_type)
     for queue in route.queues:

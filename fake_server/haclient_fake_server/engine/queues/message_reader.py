@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from haclient_fake_server.engine.journal import Block, Cursor, JournalReader, Segment
+from haclient_fake_server.engine.queues.message_table import Place, to_cursor, to_place
 from haclient_fake_server.journal.format import (
     RECORD_HEADER_BYTES,
     RECORD_LENGTH,
@@ -54,23 +55,23 @@ class MessageReader:
                 self._offsets.append((position, offset))
             offset += length
 
-    def take_places(self) -> Iterator[tuple[int, Cursor]]:
+    def take_places(self) -> Iterator[tuple[int, Place]]:
         """The places of the messages of the last batch, which is written now, by position."""
         live = self._journal.live
         start = live.end - self._block_bytes  # nothing was appended after that block
         offsets, self._offsets = self._offsets, []
         self.fresh.clear()
         for position, offset in offsets:
-            yield position, Cursor(live.number, start + offset)
+            yield position, to_place(Cursor(live.number, start + offset))
 
-    def record(self, position: int, place: Cursor | None) -> Record | None:
+    def record(self, position: int, place: Place) -> Record | None:
         """The record of a message, `None` if its segment was removed.
 
         Args:
             position: Its position.
-            place: Where it is; `None` for a message of this batch.
+            place: Where it is; 0 for a message of this batch.
         """
-        return self.fresh.get(position) if place is None else self._read(place)
+        return self._read(to_cursor(place)) if place else self.fresh.get(position)
 
     def _read(self, place: Cursor) -> Record | None:
         segment = self._journal.segments.get(place.segment)

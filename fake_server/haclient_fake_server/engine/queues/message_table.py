@@ -15,7 +15,7 @@ import bisect
 from array import array
 from collections.abc import Iterator
 from itertools import compress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from haclient_fake_server.engine.journal import Cursor
 
@@ -25,8 +25,11 @@ CHUNK_ROWS: Final = 65_536
 _PACK_ABOVE: Final = 1024
 """Rows that a chunk has before it is packed: fewer are not worth it."""
 
+Place: TypeAlias = int
+"""Where a record is in the journal: 24 bits for the segment's number, 40 for the offset in it. 0
+for a record of the current batch, whose place is not known yet."""
+
 _OFFSET_BITS: Final = 40
-"""A record's place is one integer: 24 bits for the segment's number, 40 for the offset in it."""
 
 _NO_PRIORITY: Final = float("-inf")
 
@@ -45,7 +48,7 @@ class Row(NamedTuple):
     position: int
     publisher_id: int
     sequence: int
-    place: Cursor | None
+    place: Place
 
 
 class _Chunk:
@@ -54,6 +57,7 @@ class _Chunk:
     __slots__ = (
         "available",
         "by_publisher",
+        "first_available",
         "live",
         "places",
         "positions",
@@ -73,8 +77,9 @@ class _Chunk:
         self.by_publisher: dict[int, array[int]] = {}
         self.live = 0
         self.available = 0
+        self.first_available = 0  # no row before this one is available
 
-    def add(self, position: int, publisher_id: int, sequence: int, place: int) -> None:
+    def add(self, position: int, publisher_id: int, sequence: int, place: Place) -> None:
         rows = self.by_publisher.get(publisher_id)
         if rows is None:
             rows = self.by_publisher[publisher_id] = array("H")
@@ -111,6 +116,7 @@ class _Chunk:
 
     def pack(self) -> None:
         """Drop the rows that were removed."""
+        self.first_available = 0
         kept = [state != REMOVED for state in self.states]
         self.positions = array("Q", compress(self.positions, kept))
         self.places = array("Q", compress(self.places, kept))
@@ -134,6 +140,8 @@ class MessageTable:
         self._chunks: list[_Chunk] = []
         self._firsts: list[int] = []  # of each chunk: the lowest position that it may hold
         self._has_priorities = has_priorities
+        self._first_chunk = 0  # no chunk before this one has an available message
+        self._found: tuple[int, _Chunk, int] | None = None  # what `first_available` has returned
         self.available = 0
         self.leased = 0
 
@@ -145,7 +153,7 @@ class MessageTable:
     def first(self) -> int | None:
         """The lowest position that it holds, `None` when it is empty."""
         while self._chunks and not self._chunks[0].live:
-            del self._chunks[0], self._firsts[0]
+            self._drop(0)
         if not self._chunks:
             return None
         chunk = self._chunks[0]
@@ -163,7 +171,7 @@ class MessageTable:
         sequence: int,
         *,
         priority: float = _NO_PRIORITY,
-        place: Cursor | None = None,
+        place: Place = 0,
     ) -> None:
         """Add a message behind all others, available.
 
@@ -172,23 +180,23 @@ class MessageTable:
             publisher_id: The id of its publisher.
             sequence: Its sequence, above those that the publisher's messages have here.
             priority: The higher, the sooner; only where the table has priorities.
-            place: Where its record is in the journal, if that is known yet.
+            place: Where its record is in the journal.
         """
         if not self._chunks or len(self._chunks[-1].states) == CHUNK_ROWS:
             self._chunks.append(_Chunk())
             self._firsts.append(position)
         chunk = self._chunks[-1]
-        chunk.add(position, publisher_id, sequence, 0 if place is None else _packed(place))
+        chunk.add(position, publisher_id, sequence, place)
         if self._has_priorities:
             chunk.priorities.append(priority)
         self.available += 1
 
-    def set_place(self, position: int, place: Cursor) -> None:
+    def set_place(self, position: int, place: Place) -> None:
         """Note where the record of a message is in the journal; nothing if it was removed."""
         chunk = self._chunk(position)
         row = None if chunk is None else chunk.row(position)
         if chunk is not None and row is not None:
-            chunk.places[row] = _packed(place)
+            chunk.places[row] = place
 
     def find(self, publisher_id: int, sequence: int) -> int | None:
         """The position of a message by its bookmark, `None` if the queue does not hold it."""
@@ -218,7 +226,11 @@ class MessageTable:
 
     def lease(self, position: int) -> Row:
         """Mark an available message as leased, and return what is known of it."""
-        chunk, row = self._held(position)
+        found, self._found = self._found, None
+        if found is not None and found[0] == position:
+            _, chunk, row = found
+        else:
+            chunk, row = self._held(position)
         chunk.states[row] = LEASED
         chunk.available -= 1
         self.available -= 1
@@ -230,6 +242,9 @@ class MessageTable:
         chunk, row = self._held(position)
         chunk.states[row] = AVAILABLE
         chunk.available += 1
+        chunk.first_available = min(chunk.first_available, row)
+        self._first_chunk = min(self._first_chunk, bisect.bisect_right(self._firsts, position) - 1)
+        self._found = None
         self.available += 1
         self.leased -= 1
 
@@ -243,13 +258,26 @@ class MessageTable:
             self.leased -= 1
         chunk.states[row] = REMOVED
         chunk.live -= 1
+        self._found = None
         if not chunk.live:
             # The last chunk is still filled, unless it is full.
             if chunk is not self._chunks[-1] or len(chunk.states) == CHUNK_ROWS:
-                at = self._chunks.index(chunk)
-                del self._chunks[at], self._firsts[at]
+                self._drop(self._chunks.index(chunk))
         elif chunk.is_worth_packing:
             chunk.pack()
+
+    def first_available(self) -> int | None:
+        """The first available message, `None` when there is none."""
+        if not self.available:
+            return None
+        chunks, number = self._chunks, self._first_chunk
+        while not chunks[number].available:
+            number += 1
+        self._first_chunk, chunk = number, chunks[number]
+        row = chunk.first_available = chunk.states.find(AVAILABLE, chunk.first_available)
+        position = chunk.positions[row]
+        self._found = (position, chunk, row)
+        return position
 
     def next_available(self, position: int) -> int | None:
         """The first available message at or after a position, `None` when there is none."""
@@ -275,6 +303,13 @@ class MessageTable:
                 if state != REMOVED
             ]
 
+    def _drop(self, number: int) -> None:
+        """Drop a chunk whose messages are all gone."""
+        del self._chunks[number], self._firsts[number]
+        if number < self._first_chunk:
+            self._first_chunk -= 1
+        self._found = None
+
     def _chunk(self, position: int) -> _Chunk | None:
         at = bisect.bisect_right(self._firsts, position) - 1
         return self._chunks[at] if at >= 0 else None
@@ -288,14 +323,14 @@ class MessageTable:
 
 
 def _row(chunk: _Chunk, row: int, position: int) -> Row:
-    place = chunk.places[row]
-    return Row(
-        position,
-        chunk.publishers[row],
-        chunk.sequences[row],
-        Cursor(place >> _OFFSET_BITS, place & (1 << _OFFSET_BITS) - 1) if place else None,
-    )
+    return Row(position, chunk.publishers[row], chunk.sequences[row], chunk.places[row])
 
 
-def _packed(place: Cursor) -> int:
-    return place.segment << _OFFSET_BITS | place.offset
+def to_place(cursor: Cursor) -> Place:
+    """The place of a record that begins at a cursor."""
+    return cursor.segment << _OFFSET_BITS | cursor.offset
+
+
+def to_cursor(place: Place) -> Cursor:
+    """Where the record of a place begins."""
+    return Cursor(place >> _OFFSET_BITS, place & (1 << _OFFSET_BITS) - 1)

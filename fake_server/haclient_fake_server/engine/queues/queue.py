@@ -24,7 +24,6 @@ from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.connections import Connection, QueueSubscription
 from haclient_fake_server.engine.filters import Document, compile_expression, compile_filter
-from haclient_fake_server.engine.journal import Cursor
 from haclient_fake_server.engine.queues.deadlines import NEVER_US, Deadlines
 from haclient_fake_server.engine.queues.message_reader import MessageReader
 from haclient_fake_server.engine.queues.message_table import (
@@ -32,6 +31,7 @@ from haclient_fake_server.engine.queues.message_table import (
     LEASED,
     REMOVED,
     MessageTable,
+    Place,
     Row,
 )
 from haclient_fake_server.engine.queues.roster import ROSTERS
@@ -56,7 +56,7 @@ class Lease:
         consumer: Who has it.
         publisher_id: The id of its publisher.
         sequence: Its sequence.
-        place: Where its record is; `None` for a message of this batch.
+        place: Where its record is in the journal.
         due_us: When the lease ends; `None` for never.
         deliveries: How often the message was delivered, with this time.
         cancels: How often it was returned with `cancel`.
@@ -107,11 +107,12 @@ class Queue:
     Args:
         settings: Its configuration.
         reader: Reads the messages that filters examine.
-        mark: Called when there may be something to deliver, to remove or to record.
+        dirty: Where it enters itself when there may be something to deliver or to record.
         expiring: Called with each message that is removed unprocessed, while it is still there.
 
     Attributes:
         settings: Its configuration.
+        is_at_most_once: Whether a delivery removes the message.
         table: The messages that it holds.
         consumers: Its consumers by number.
         removals: What was removed and is not in the journal yet.
@@ -127,13 +128,16 @@ class Queue:
         settings: QueueTopic,
         reader: MessageReader,
         *,
-        mark: Callable[[Queue], None],
+        dirty: dict[Queue, None],
         expiring: Callable[[Queue, Expired], None],
     ) -> None:
         self.settings = settings
         self._reader = reader
-        self._mark = mark
+        self._dirty = dirty
         self._expiring = expiring
+        self.is_at_most_once = settings.semantics == "at-most-once"
+        lease_s = None if self.is_at_most_once else settings.lease_s
+        self._lease_us = None if lease_s is None else round(lease_s * MICROSECONDS)
         self._priority = compile_expression(settings.priority) if settings.priority else None
         self._barrier = compile_filter(settings.barrier) if settings.barrier else None
         self.table = MessageTable(has_priorities=self._priority is not None)
@@ -155,11 +159,6 @@ class Queue:
         self.counts: Counter[str] = Counter()
 
     @property
-    def is_at_most_once(self) -> bool:
-        """Whether a delivery removes the message."""
-        return self.settings.semantics == "at-most-once"
-
-    @property
     def unacknowledged(self) -> int:
         """How many messages consumers have."""
         return len(self._by_position)
@@ -172,17 +171,17 @@ class Queue:
 
     def touch(self) -> None:
         """Have the queue looked at in this batch."""
-        self._mark(self)
+        self._dirty[self] = None
 
     # --- messages --------------------------------------------------------------------------------
 
-    def enter(self, record: Record, document: Document, place: Cursor | None = None) -> None:
+    def enter(self, record: Record, document: Document, place: Place = 0) -> None:
         """Add a message of an underlying topic, behind all others.
 
         Args:
             record: Its record, whose time is when this instance received it.
             document: Its body.
-            place: Where the record is in the journal; `None` for a message of this batch.
+            place: Where the record is in the journal.
         """
         position, publisher_id, sequence = record[:3]
         if self._priority is None:
@@ -196,7 +195,7 @@ class Queue:
             self._expirations.add(due_us, position)
         if self._barrier is not None and self._barrier(document):
             self._barriers.append(position)
-        self._mark(self)
+        self._dirty[self] = None
 
     def _lifetime_s(self, own_s: int | None) -> float | None:
         """How long a message may wait, `None` for ever; what is not set does not count."""
@@ -247,7 +246,7 @@ class Queue:
         self._held.setdefault(number, {})
         consumer.queues[self.settings.name] = self
         self.room_changed(consumer)
-        self._mark(self)
+        self._dirty[self] = None
 
     def unsubscribe(self, consumer: QueueSubscription) -> None:
         """Remove a consumer; its messages return to the queue."""
@@ -256,7 +255,7 @@ class Queue:
         for lease in list(self._held[consumer.number].values()):
             self._end_lease(lease)
         del self._held[consumer.number], self.consumers[consumer.number]
-        self._mark(self)
+        self._dirty[self] = None
 
     def _leave_selector(self, number: int) -> None:
         text = self._filter_texts.pop(number, None)
@@ -273,7 +272,11 @@ class Queue:
     def room_changed(self, consumer: QueueSubscription) -> None:
         """A consumer has room, or more or less of it; its roster learns it when it is asked."""
         self._changed[consumer.number] = consumer
-        self._mark(self)
+        self._dirty[self] = None
+
+    def room_taken(self, consumer: QueueSubscription) -> None:
+        """A consumer has less room; nothing is to be done for that but at the next delivery."""
+        self._changed[consumer.number] = consumer
 
     def _update_rosters(self) -> None:
         for number, consumer in self._changed.items():
@@ -318,10 +321,11 @@ class Queue:
             if key != found:
                 found, candidates = key, []
             candidates.append(selector)
-        ranked = [best for each in candidates if (best := each.roster.best(self._served))]
-        if found is None or not ranked:
+        if found is None:
             return None
-        return Delivery(found[1], (self.consumers[min(ranked).number],))
+        ranked = [best for each in candidates if (best := each.roster.best(self._served))]
+        best = ranked[0] if len(ranked) == 1 else min(ranked)
+        return Delivery(found[1], (self.consumers[best.number],))
 
     def _next_barrier(self) -> int | None:
         barriers = self._barriers
@@ -359,8 +363,7 @@ class Queue:
         if delivery.is_barrier:
             self._remove(position, RemovalReason.DELIVERED)
             return Lease(row, consumer, None)
-        lease_s = None if self.is_at_most_once else self.settings.lease_s
-        due_us = None if lease_s is None else now_us + round(lease_s * MICROSECONDS)
+        due_us = None if self._lease_us is None else now_us + self._lease_us
         lease = Lease(row, consumer, due_us)
         attempts = self._attempts.pop(position, None)
         if attempts is not None:
@@ -374,7 +377,8 @@ class Queue:
         self._held[consumer.number][position] = lease
         self._served = consumer.number
         consumer.leased += 1
-        consumer.room_changed()
+        for queue in consumer.queues.values():
+            queue.room_taken(consumer)
         return lease
 
     # --- acknowledgement -------------------------------------------------------------------------
@@ -402,7 +406,7 @@ class Queue:
         if self.is_at_most_once and lease is not None:
             self.counts["acknowledged"] += 1
             self._forget(lease)
-            self._mark(self)  # a barrier may wait for it
+            self._dirty[self] = None  # a barrier may wait for it
         else:
             self._remove(position, RemovalReason.ACKNOWLEDGED)
 
@@ -469,7 +473,7 @@ class Queue:
         self.table.release(position)
         for selector in self._selectors.values():
             selector.returned(position, self)
-        self._mark(self)
+        self._dirty[self] = None
 
     def _expire(self, position: int, reason: RemovalReason) -> None:
         row = self.table.row(position)
@@ -499,7 +503,7 @@ class Queue:
         self._expired_meanwhile.discard(position)
         self.counts[_NAMES[reason]] += 1
         self.removals.append(Removal(publisher_id, sequence, reason))
-        self._mark(self)
+        self._dirty[self] = None
 
     def _forget(self, lease: Lease) -> None:
         """A consumer has a message no more; its backlog has room again."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from haclient_fake_server.engine.filters import Document
-from haclient_fake_server.engine.journal import Block, Cursor, JournalReader
+from haclient_fake_server.engine.journal import Block, JournalReader
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.queues.message_reader import MessageReader
+from haclient_fake_server.engine.queues.message_table import Place
 from haclient_fake_server.engine.queues.queue import Expired, Queue
 from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.journal.format import Record
@@ -38,7 +39,7 @@ class QueueRegistry:
         self._matchers: list[tuple[Queue, tuple[TopicMatcher, ...]]] = []
         self._fed: dict[int, tuple[Queue, ...]] = {}  # by position of a fresh message
         for each in settings:
-            queue = Queue(each, self.reader, mark=self._mark, expiring=self._expiring)
+            queue = Queue(each, self.reader, dirty=self.dirty, expiring=self._expiring)
             self._queues[each.message_type, each.name] = queue
             matchers = tuple(TopicMatcher(topic) for topic in each.underlying)
             self._matchers.append((queue, matchers))
@@ -82,7 +83,7 @@ class QueueRegistry:
         for queue in queues:
             queue.enter(record, document)
 
-    def restore(self, queue: Queue, record: Record, document: Document, place: Cursor) -> None:
+    def restore(self, queue: Queue, record: Record, document: Document, place: Place) -> None:
         """Add a message of the journal to a queue, when the broker starts."""
         queue.enter(record, document, place)
 
@@ -98,9 +99,6 @@ class QueueRegistry:
         """The batch ends with this block."""
         if self._fed:
             self.reader.close_batch(block)
-
-    def _mark(self, queue: Queue) -> None:
-        self.dirty[queue] = None
 
     def _expiring(self, queue: Queue, expired: Expired) -> None:
         if self.expiring is not None:

@@ -6,7 +6,8 @@ is in a heap. An entry of the heap may be out of date: it counts only while its 
 available.
 
 A queue with priorities needs all messages examined before the highest one is known. So there
-every match enters the heap.
+every match enters the heap. Without filter and priorities nothing is to be examined: the table
+knows its first available message.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Selector:
         self._table = table
         self._matches = matches
         self._by_priority = by_priority
+        self._is_plain = matches is None and not by_priority
         self._examined = 0
         self._matched = 0  # the position that was found to match, and was not taken yet
         self._heap: list[Key] = []
@@ -78,7 +80,7 @@ class Selector:
 
     def returned(self, position: int, bodies: Bodies) -> None:
         """A message that was leased is available again."""
-        if position >= self._examined:
+        if position >= self._examined or self._is_plain:
             return
         if self._matches is None or self.accepts(bodies.document(position)):
             heapq.heappush(self._heap, self._key(position))
@@ -94,6 +96,9 @@ class Selector:
             bodies: The messages.
             budget: When it is spent, the answer is `None`, and the next call goes on.
         """
+        if self._is_plain:
+            position = self._table.first_available()
+            return None if position is None or position == before else (0.0, position)
         heap = self._heap
         if self._by_priority and not self._examine_all(bodies, budget):
             return None
@@ -110,7 +115,7 @@ class Selector:
             if before is not None and position >= before:
                 return None
             self._examined = position
-            if self._matches is None or position == self._matched:
+            if position == self._matched:
                 return (0.0, position)
             if budget.is_spent:
                 return None
