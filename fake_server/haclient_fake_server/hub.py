@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
@@ -18,11 +18,13 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy
 from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.replication.destination import DestinationStatus
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.state import Effects
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.guard_file import GuardFile
+from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 
 _log = logging.getLogger(__name__)
@@ -50,6 +52,24 @@ class SessionLike(Protocol):
         """Close the connection at once; `reason` is for the log."""
 
 
+class BrokerFiles(NamedTuple):
+    """The files next to the journal.
+
+    Attributes:
+        progress: Where the progress of replication is written; `None` without destinations.
+        guards: Where the guards against removal are written; `None` for a journal in memory.
+        queue_points: Where the recovery points of the queues are written; `None` for a journal in
+            memory.
+    """
+
+    progress: ProgressFile | None = None
+    guards: GuardFile | None = None
+    queue_points: QueuePointFile | None = None
+
+
+NO_FILES: Final = BrokerFiles()
+
+
 class Hub:
     """One engine, its journal and its connections.
 
@@ -57,8 +77,7 @@ class Hub:
         config: The configuration of the broker.
         journal: An open journal.
         now_us: The wall clock in microseconds; from here on only trio's clock is read.
-        progress_file: Where the progress of replication is written; `None` without destinations.
-        guard_file: Where the guards against removal are written; `None` for a journal in memory.
+        files: The files next to the journal.
         kill_points: Where a test may end the process.
     """
 
@@ -68,13 +87,17 @@ class Hub:
         journal: MemoryJournal | JournalFiles,
         *,
         now_us: int,
-        progress_file: ProgressFile | None = None,
-        guard_file: GuardFile | None = None,
+        files: BrokerFiles = NO_FILES,
         kill_points: KillPoints | None = None,
     ) -> None:
         self._config = config
-        self._progress_file = progress_file
-        self._guard_file = guard_file
+        self._progress_file = files.progress
+        self._guard_file = files.guards
+        self._queue_point_file = files.queue_points
+        self._new_queue_points: tuple[QueuePoint, ...] = ()
+        self._queue_points_changed = trio.Event()
+        # The engine has gone on, and the journal may lack what it did.
+        self._is_unwritten = False
         self._journal = journal
         self._files = journal if isinstance(journal, JournalFiles) else None
         self._points = kill_points or KillPoints()
@@ -89,10 +112,25 @@ class Hub:
             journal,
             now=trio.current_time(),
             now_us=now_us,
-            progress=None if progress_file is None else progress_file.progress,
-            guards=() if guard_file is None else guard_file.guards,
+            progress=None if files.progress is None else files.progress.progress,
+            guards=() if files.guards is None else files.guards.guards,
+            queue_points=() if files.queue_points is None else files.queue_points.points,
         )
         self._write_progress(self._engine.progress)
+        if files.queue_points is not None and self._engine.queue_points:
+            # A queue that begins now keeps its beginning, and the points belong to this start.
+            files.queue_points.write(self._engine.queue_points)
+
+    def close(self) -> None:
+        """Write what is otherwise written now and then; no other method is called after it.
+
+        Raises:
+            StoreError: The disk failed.
+        """
+        file, points = self._queue_point_file, self._engine.queue_points
+        # After a failed write the engine has removed messages that the journal still has.
+        if file is not None and not self._is_unwritten and points != file.points:
+            file.write(points)
 
     def next_number(self) -> int:
         """A number for a new connection."""
@@ -195,6 +233,17 @@ class Hub:
                 await trio.to_thread.run_sync(self._files.seal)
                 self._sealed.set()
 
+    async def keep_queue_points(self) -> None:
+        """Write the recovery points of queues, in a thread since it syncs them; never returns.
+
+        Raises:
+            StoreError: The disk failed.
+        """
+        while self._queue_point_file is not None:
+            await self._queue_points_changed.wait()
+            self._queue_points_changed = trio.Event()
+            await trio.to_thread.run_sync(self._queue_point_file.write, self._new_queue_points)
+
     async def wait_sealed(self) -> None:
         """Wait until a segment was sealed since the last call."""
         await self._sealed.wait()
@@ -222,6 +271,7 @@ class Hub:
 
     def _write(self, effects: Effects) -> None:
         """Write what has to be in the files before any ack or message is sent."""
+        self._is_unwritten = True
         if effects.block is not None:
             self._points.reach(KillPoint.BEFORE_WRITE)
             self._journal.append(effects.block)
@@ -235,6 +285,10 @@ class Hub:
             self._write_progress(effects.progress)
         if effects.guards is not None and self._guard_file is not None:
             self._guard_file.write(effects.guards)
+        self._is_unwritten = False
+        if effects.queue_points is not None:
+            self._new_queue_points = effects.queue_points
+            self._queue_points_changed.set()
         for severity, text in effects.events:
             _log.log(severity, "%s: %s", self._config.name, text)
 

@@ -29,9 +29,10 @@ from haclient.transport.nursery import open_nursery
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.destination import DestinationStatus
-from haclient_fake_server.hub import Hub
+from haclient_fake_server.hub import BrokerFiles, Hub
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.guard_file import GuardFile
+from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.kill_points import KillPoints
 from haclient_fake_server.listener import Listener, listen
 from haclient_fake_server.session import Dial, Session, dial_destination, keep_connected
@@ -99,8 +100,11 @@ class BrokerServer:
                 self._config,
                 self._journal,
                 now_us=self._wall_clock_us(),
-                progress_file=self._progress_file,
-                guard_file=self._open_guard_file(),
+                files=BrokerFiles(
+                    self._progress_file,
+                    self._open_guard_file(),
+                    self._open_queue_point_file(self._journal),
+                ),
                 kill_points=self._points,
             )
         except BaseException:  # `__aexit__` is not called when entering fails
@@ -109,6 +113,7 @@ class BrokerServer:
         self._nursery = await self._nurseries.__aenter__()
         self._nursery.start_soon(self._hub.keep_time)
         self._nursery.start_soon(self._hub.keep_sealed)
+        self._nursery.start_soon(self._hub.keep_queue_points)
         if self._config.fsync is FsyncPolicy.INTERVAL:
             self._nursery.start_soon(self._hub.keep_synced)
         if self._config.parquet:
@@ -240,6 +245,14 @@ class BrokerServer:
             return None
         return GuardFile(config.data_dir, self._disk)
 
+    def _open_queue_point_file(
+        self, journal: JournalFiles | MemoryJournal
+    ) -> QueuePointFile | None:
+        config = self._config
+        if config.data_dir is None or isinstance(journal, MemoryJournal):
+            return None
+        return QueuePointFile(config.data_dir, self._disk, log_starts=journal.log_starts)
+
     def _open_journal(self) -> JournalFiles | MemoryJournal:
         config = self._config
         if config.data_dir is None or not config.log_topics:
@@ -256,10 +269,14 @@ class BrokerServer:
     def _close(self) -> None:
         for listener in self._listeners:
             listener.close()
-        if self._progress_file is not None:
-            self._progress_file.close()
-        if isinstance(self._journal, JournalFiles):
-            self._journal.close()  # last: it holds the lock of the directory
+        try:
+            if self._hub is not None:
+                self._hub.close()
+        finally:
+            if self._progress_file is not None:
+                self._progress_file.close()
+            if isinstance(self._journal, JournalFiles):
+                self._journal.close()  # last: it holds the lock of the directory
 
 
 async def _kill(process: trio.Process) -> None:

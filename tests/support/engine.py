@@ -13,9 +13,11 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import MemoryJournal
+from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.state import Effects
+from haclient_fake_server.journal.files import JournalFiles
 
 __all__ = ["START_US", "Peer", "World", "decode"]
 
@@ -98,17 +100,25 @@ class World:
 
     Args:
         start_id: Which start of a log it is.
+        journal: Its log; a new one in memory by default.
         settings: Of `EngineSettings`.
     """
 
-    def __init__(self, *, start_id: int = 0, **settings: object) -> None:
+    def __init__(
+        self,
+        *,
+        start_id: int = 0,
+        journal: MemoryJournal | JournalFiles | None = None,
+        **settings: object,
+    ) -> None:
         self.settings = EngineSettings(**settings)  # type: ignore[arg-type]  # checked by its users
-        self.journal = MemoryJournal(start_id)
+        self.journal = MemoryJournal(start_id) if journal is None else journal
         self.now = 100.0
         self.peers: dict[int, Peer] = {}
         self.events: list[str] = []
         self.progress: ReplicationProgress | None = None
         self.guards: tuple[Guard, ...] = ()
+        self.queue_points: tuple[QueuePoint, ...] = ()
         self._connections = 0
         self.engine = self._new_engine()
 
@@ -187,6 +197,8 @@ class World:
             self.progress = effects.progress
         if effects.guards is not None:
             self.guards = effects.guards
+        if effects.queue_points is not None:
+            self.queue_points = effects.queue_points
         self.events += [event.text for event in effects.events]
 
     def feed(self, peer: Peer) -> None:
@@ -202,6 +214,7 @@ class World:
             now_us=START_US + int(self.now * 1e6),
             progress=self.progress,
             guards=self.guards,
+            queue_points=self.queue_points,
         )
-        self.progress = engine.progress
+        self.progress, self.queue_points = engine.progress, engine.queue_points
         return engine

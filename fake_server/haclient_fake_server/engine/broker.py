@@ -65,7 +65,8 @@ class Engine:
         progress: The last progress in the `Effects` of the previous engine, `None` if there was
             none.
         guards: The last guards in the `Effects` of the previous engine.
-        queue_points: The last points of the queues in the `Effects` of the previous engine.
+        queue_points: The last ones in the `Effects` of the previous engine, or its `queue_points`
+            when it had no more to do.
     """
 
     def __init__(  # noqa: PLR0913  # what an earlier engine has left, part by part
@@ -80,8 +81,9 @@ class Engine:
         queue_points: Iterable[QueuePoint] = (),
     ) -> None:
         self._state = State(settings, journal, now=now, now_us=now_us, guards=guards)
-        recover(self._state, progress, queue_points)
-        self._report_lost()
+        points = tuple(queue_points)
+        recover(self._state, progress, points)
+        self._report_lost(points)
         acks = self._acks = PersistedAcks(self._state)
         self._replay = Replay(self._state, acks)
         applier = Applier(self._state)
@@ -304,13 +306,18 @@ class Engine:
             state.report_refusal(connection, message, error.reason, error.detail)
             state.send(connection, failure_ack(message, error.reason))
 
-    def _report_lost(self) -> None:
-        """Report what was removed from the log although a consumer still needs it."""
+    def _report_lost(self, points: Iterable[QueuePoint]) -> None:
+        """Report what was removed from the log although a consumer or a queue still needs it."""
         state, first = self._state, self._state.journal.first_position
         for guard in state.guards.current(state.now_us):
             if guard.after + 1 < first:
                 text = f"removed although guard {guard.name!r} needs it"
                 state.report(Severity.ERROR, f"positions {guard.after + 1} to {first - 1}: {text}")
+        for point in points:
+            is_known = state.queues.get(point.name, point.message_type) is not None
+            if is_known and point.position < first:
+                text = f"removed although queue {point.name!r} needs it"
+                state.report(Severity.ERROR, f"positions {point.position} to {first - 1}: {text}")
 
     def _logon(self, connection: Connection, message: Message) -> None:
         log_on(self._state, connection, message)

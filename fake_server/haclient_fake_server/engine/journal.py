@@ -15,7 +15,7 @@ import bisect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from typing_extensions import override
 
@@ -25,7 +25,6 @@ from haclient_fake_server.journal.format import (
     BLOCK_LENGTH_AT,
     INDEX_STRIDE_BYTES,
     RECORD_HEADER,
-    RECORD_LENGTH,
     SEGMENT_HEADER_BYTES,
     LogStart,
     Manifest,
@@ -36,9 +35,6 @@ from haclient_fake_server.journal.format import (
     encode_block,
     read_records,
 )
-
-RECORD_BYTES: Final = 2048
-"""So much is read for one record; a longer one takes a second read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +77,6 @@ def records_of(data: bytes) -> Iterator[Record]:
     """All records of a chunk of whole blocks; marks and definitions included."""
     for start, end in blocks_of(data):
         yield from read_records(data, start, end)
-
-
-def located_records(chunk: bytes, after: Cursor) -> Iterator[tuple[Cursor, Record]]:
-    """All records of a chunk, each with its place for `JournalReader.read_record`.
-
-    Args:
-        chunk: What `JournalReader.read` returned.
-        after: The cursor that it returned with it.
-    """
-    base = after.offset - len(chunk)
-    for start, end in blocks_of(chunk):
-        at = start
-        for record in read_records(chunk, start, end):
-            yield Cursor(after.segment, base + at), record
-            at += RECORD_LENGTH.unpack_from(chunk, at)[0]
 
 
 def blocks_of(chunk: bytes) -> Iterator[tuple[int, int]]:
@@ -273,16 +254,6 @@ class JournalReader(ABC):
             offset: Of the first one.
         """
 
-    @property
-    @abstractmethod
-    def last_block_start(self) -> Cursor:
-        """The place of the first record of the block that was appended last.
-
-        It follows the header of that block, also where the block has begun a new segment: the place
-        of a record is this offset plus its own within `Block.records`. The end of the log while
-        nothing was appended.
-        """
-
     def has_segment(self, number: int) -> bool:
         """Whether the bytes of a segment can still be read: its file may have been removed."""
         return number in self.segments
@@ -351,25 +322,6 @@ class JournalReader(ABC):
             data = self.read_bytes(number, -usable, offset)
             usable = len(data)
         return data[:usable], Cursor(number, offset + usable)
-
-    def read_record(self, location: Cursor) -> Record | None:
-        """The record at a place, usually with one read of cached pages.
-
-        Args:
-            location: Where it begins: computed from `last_block_start`, or from `located_records`.
-
-        Returns:
-            The record; `None` when its segment was removed.
-        """
-        number, offset = location
-        if not self.has_segment(number):
-            return None
-        left = self.segments[number].end - offset
-        data = self.read_bytes(number, min(RECORD_BYTES, left), offset)
-        length: int = RECORD_LENGTH.unpack_from(data)[0]
-        if length > len(data):
-            data = self.read_bytes(number, length, offset)
-        return next(read_records(data, 0, length))
 
     def find(self, publisher_id: int, sequence: int) -> int | None:
         """The position of a message, `None` when it is not in this journal."""
@@ -457,7 +409,6 @@ class MemoryJournal(JournalReader):
         self._segment = Segment(manifest, BlockIndex(manifest.index))
         self._segments = {1: self._segment}
         self._data = bytearray(SEGMENT_HEADER_BYTES)
-        self._last_block_start = Cursor(1, SEGMENT_HEADER_BYTES)
 
     def append(self, block: Block) -> None:
         """Keep a block."""
@@ -470,7 +421,6 @@ class MemoryJournal(JournalReader):
             offset=offset,
         )
         self._segment.add(block, offset, len(self._data))
-        self._last_block_start = Cursor(1, offset + BLOCK_HEADER_BYTES)
 
     @property
     @override
@@ -491,11 +441,6 @@ class MemoryJournal(JournalReader):
     @override
     def durable_position(self) -> int:
         return 0
-
-    @property
-    @override
-    def last_block_start(self) -> Cursor:
-        return self._last_block_start
 
     @override
     def summary(self) -> bytes:

@@ -20,7 +20,7 @@ from haclient_fake_server.engine.guards import Guard, Guards
 from haclient_fake_server.engine.journal import Block, JournalReader
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.publishers import Publisher, Publishers
-from haclient_fake_server.engine.queues.points import QueuePoint
+from haclient_fake_server.engine.queues.points import QueuePoint, oldest_needed
 from haclient_fake_server.engine.queues.registry import QueueRegistry
 from haclient_fake_server.engine.replication.destination import Destination
 from haclient_fake_server.engine.replication.durability import Durability, ReplicationProgress
@@ -65,6 +65,8 @@ class Effects:
         events: Lines for the broker's log.
         guards: All guards against removal, if any has changed. They are written to a file before
             anything is sent, and passed to the next engine on the same journal.
+        queue_points: The recovery points of all queues, if they have changed and are to be written:
+            soon after the block. They are passed to the next engine on the same journal.
     """
 
     block: Block | None
@@ -75,6 +77,7 @@ class Effects:
     progress: ReplicationProgress | None = None
     events: list[Event] = field(default_factory=list[Event])
     guards: tuple[Guard, ...] | None = None
+    queue_points: tuple[QueuePoint, ...] | None = None
 
 
 class State:
@@ -99,6 +102,8 @@ class State:
         source: The instance that this batch came from; empty for clients.
         events: The events of this batch for the broker's log.
         with_backlog: Numbers of connections that this batch may have given a backlog.
+        queue_points: The recovery points of the queues, as they were written last.
+        new_queue_points: The same, if this batch writes them.
         tables: The topics and live subscriptions of each message type.
         queues: The message queues.
     """
@@ -155,6 +160,7 @@ class State:
         self._early: list[Connection] = []
         self._closes: list[tuple[int, str]] = []
         self.with_backlog: dict[int, None] = {}
+        self.queue_points: tuple[QueuePoint, ...] = ()
         self.new_queue_points: tuple[QueuePoint, ...] | None = None
         self._block: Block | None = None
         self._new_progress: ReplicationProgress | None = None
@@ -209,9 +215,20 @@ class State:
         events, self.events = self.events, []
         block, progress = self._block, self._new_progress
         self._block = self._new_progress = None
+        queue_points, self.new_queue_points = self.new_queue_points, None
         guards = self.guards.current(self.now_us) if self.guards_changed else None
         self.guards_changed = False
-        return Effects(block, sends, closes, list(with_backlog), early, progress, events, guards)
+        return Effects(
+            block,
+            sends,
+            closes,
+            list(with_backlog),
+            early,
+            progress,
+            events,
+            guards,
+            queue_points,
+        )
 
     def _add_marks(self) -> None:
         """Record what was seen and is in no record, for the next start and for the destinations."""
@@ -336,6 +353,12 @@ class State:
     def last_bookmark(self) -> str:
         """The bookmark of the last data record, `0` when there is none."""
         return f"{self.last[0]}|{self.last[1]}|" if self.last else "0"
+
+    @property
+    def oldest_needed(self) -> int | None:
+        """The lowest position that a guard or a queue needs; `None` without any."""
+        found = (self.guards.oldest_needed(self.now_us), oldest_needed(self.queue_points))
+        return min((position for position in found if position is not None), default=None)
 
     def send(self, connection: Connection, frame: bytes | None) -> None:
         """Queue a frame for a connection, after all that was queued before."""

@@ -210,7 +210,7 @@ class SystemTopics:
         return unlogged
 
     def _with_oldest_needed(self, answer: dict[str, object]) -> dict[str, object]:
-        oldest_needed = self._state.guards.oldest_needed(self._state.now_us)
+        oldest_needed = self._state.oldest_needed
         if oldest_needed is not None:
             answer["oldest_needed_position"] = oldest_needed
         return answer

@@ -37,7 +37,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from haclient_fake_server.engine.journal import Block, BlockIndex, Cursor, JournalReader
+from haclient_fake_server.engine.journal import Block, BlockIndex, JournalReader
 from haclient_fake_server.engine.replication.durability import (
     DestinationProgress,
     ReplicationProgress,
@@ -127,7 +127,6 @@ class JournalFiles(JournalReader):
             self._segments, self._prologue = recover_segments(directory, disk)
             self._bring_to_disk()
             self._append_start(start_id)
-            self._last_block_start = Cursor(self._live.number, self._live.end)
         except BaseException:  # nobody can close a journal that was never opened
             self._close_files()
             raise
@@ -149,7 +148,6 @@ class JournalFiles(JournalReader):
         )
         live = self._live
         size = BLOCK_HEADER_BYTES + len(block.records)
-        self._last_block_start = Cursor(live.number, live.end + BLOCK_HEADER_BYTES)
         self._prologue.take(block)
         live.add(block, live.end, live.end + size)
         self._dirty = True
@@ -406,11 +404,6 @@ class JournalFiles(JournalReader):
     @override
     def durable_position(self) -> int:
         return self._durable_position
-
-    @property
-    @override
-    def last_block_start(self) -> Cursor:
-        return self._last_block_start
 
     @override
     def has_segment(self, number: int) -> bool:

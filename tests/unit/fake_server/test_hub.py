@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,12 +11,17 @@ import trio
 from typing_extensions import override
 
 from haclient.protocol.codec import encode_frame
+from haclient.protocol.identity import publisher_id
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine.journal import Block, MemoryJournal
+from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.replication import wire
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
-from haclient_fake_server.hub import Hub, SessionLike
+from haclient_fake_server.engine.settings import QueueTopic
+from haclient_fake_server.hub import NO_FILES, BrokerFiles, Hub, SessionLike
 from haclient_fake_server.journal.files import ProgressFile
+from haclient_fake_server.journal.format import LogStart
+from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_stores.disk.files import RealDisk
 from haclient_stores.errors import StoreFull
 from support.engine import decode
@@ -72,10 +78,15 @@ class Journal(MemoryJournal):
 class Bench:
     """A hub, its journal and a diary of all that it does."""
 
-    def __init__(self, config: BrokerConfig | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig | None = None,
+        files: Callable[[list[str]], BrokerFiles] = lambda _: NO_FILES,
+    ) -> None:
         self.diary: list[str] = []
         self.journal = Journal(self.diary)
-        self.hub = Hub(config or BrokerConfig(ack_interval_s=0.0), self.journal, now_us=1)
+        config = config or BrokerConfig(ack_interval_s=0.0)
+        self.hub = Hub(config, self.journal, now_us=1, files=files(self.diary))
 
     def client(self, name: str) -> Session:
         session = Session(self.hub.next_number(), self.diary)
@@ -219,7 +230,7 @@ async def test_how_far_all_is_safe_is_written_down_before_anybody_is_told(
     )
     diary: list[str] = []
     journal = Journal(diary)
-    hub = Hub(config, journal, now_us=1, progress_file=Notes(tmp_path, diary))
+    hub = Hub(config, journal, now_us=1, files=BrokerFiles(Notes(tmp_path, diary)))
     link, writer = Session(hub.next_number(), diary), Session(hub.next_number(), diary)
     hub.dialled(link, "tcp://west:1")
     hub.accepted(writer, peer="test")
@@ -246,7 +257,86 @@ async def test_how_far_all_is_safe_is_written_down_before_anybody_is_told(
         "east: replication to tcp://west:1: synchronous again",
         "east: replication to tcp://west:1: disconnected",
     ]
-    again = Hub(config, journal, now_us=1, progress_file=Notes(tmp_path, diary))
+    again = Hub(config, journal, now_us=1, files=BrokerFiles(Notes(tmp_path, diary)))
     assert diary[-1] == "confirmed 1"
     assert again.destinations[0].instance == "west", "it is known before it is reached"
     assert again.destinations[0].acknowledged == 0
+
+
+class Points(QueuePointFile):
+    """The file of the queues' recovery points, in the same diary."""
+
+    def __init__(self, directory: Path, diary: list[str]) -> None:
+        super().__init__(directory, RealDisk(), log_starts=[LogStart(1, 1)])
+        self._diary = diary
+
+    @override
+    def write(self, points: Sequence[QueuePoint]) -> None:
+        super().write(points)
+        self._diary.append(f"points {[point.position for point in points]}")
+
+
+class QueueBench(Bench):
+    """The same with a queue whose recovery points are in a file."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(
+            BrokerConfig(ack_interval_s=0.0, queues=(QueueTopic(name="work", topics=("orders",)),)),
+            lambda diary: BrokerFiles(queue_points=Points(directory, diary)),
+        )
+
+
+@pytest.mark.row("QB29")
+@pytest.mark.usefixtures("autojump_clock")
+async def test_recovery_points_are_written_at_the_start_once_a_second_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run_inline(function: Callable[..., None], *arguments: object) -> None:
+        await trio.lowlevel.checkpoint()
+        function(*arguments)
+
+    # The clock would jump while a thread writes.
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_inline)
+    bench = QueueBench(tmp_path)
+    assert bench.diary == ["points [1]"]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.hub.keep_time)
+        nursery.start_soon(bench.hub.keep_queue_points)
+        writer, worker = bench.client("writer"), bench.client("worker")
+        for number in (1, 2):
+            bench.send(writer, c="p", t="orders", s=number)
+        bench.send(worker, c="subscribe", cid="1", sub_id="1", t="work")
+        for number in (1, 2):
+            bookmark = f"{publisher_id('writer')}|{number}|"
+            bench.send(worker, c="sow_delete", cid="2", t="work", bm=bookmark)
+            if number == 1:
+                await trio.sleep(3.0)
+        assert [entry for entry in bench.diary if "points" in entry] == ["points [1]", "points [2]"]
+        nursery.cancel_scope.cancel()
+    bench.hub.close()
+    bench.hub.close()
+    assert [entry for entry in bench.diary if "points" in entry][2:] == ["points [3]"]
+
+
+@pytest.mark.row("QB29")
+async def test_after_a_failed_write_no_recovery_point_says_what_the_journal_lacks(
+    tmp_path: Path,
+) -> None:
+    bench = QueueBench(tmp_path)
+    writer, worker = bench.client("writer"), bench.client("worker")
+    bench.send(writer, c="p", t="orders", s=1)
+    bench.send(worker, c="subscribe", cid="1", sub_id="1", t="work")
+    bench.journal.full = True
+    bookmark = f"{publisher_id('writer')}|1|"
+    with pytest.raises(StoreFull):
+        bench.send(worker, c="sow_delete", cid="2", t="work", bm=bookmark)
+    bench.hub.close()
+    assert [entry for entry in bench.diary if "points" in entry] == ["points [1]"]
+
+
+async def test_a_broker_without_queues_writes_no_recovery_points(tmp_path: Path) -> None:
+    bench = Bench(None, lambda diary: BrokerFiles(queue_points=Points(tmp_path, diary)))
+    bench.send(bench.client("writer"), c="p", t="orders", s=1)
+    bench.hub.close()
+    assert bench.diary == ["journal"]
+    assert not Points(tmp_path, bench.diary).points

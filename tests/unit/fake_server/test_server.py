@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import trio
 from typing_extensions import override
 
 from haclient.errors import StoreFull, StoreLocked, UsageError
-from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
+from haclient_fake_server.config import BrokerConfig, FsyncPolicy, QueueTopic, ReplicateTo
 from haclient_fake_server.journal.format import segment_name
+from haclient_fake_server.journal.queue_points import QUEUE_POINTS_NAME
 from haclient_fake_server.server import BrokerServer, serve
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_fake_server.testing.faults import Kill, Restart
@@ -47,6 +49,28 @@ async def test_a_journal_survives_the_broker(tmp_path: Path, fsync: FsyncPolicy)
         await client.send(c="subscribe", cid="1", t="orders", bm="0")
         (message,) = await client.publishes(1)
         assert message.data == b"one"
+
+
+@pytest.mark.row("QB29", "QB31")
+async def test_what_has_left_a_queue_is_not_delivered_by_the_next_broker(tmp_path: Path) -> None:
+    queue = QueueTopic(name="work", topics=("orders",), max_per_subscription_backlog=10)
+    config = BrokerConfig(data_dir=tmp_path, segment_bytes=1 << 20, queues=(queue,))
+    subscribe = {"c": "subscribe", "cid": "1", "t": "work", "opts": "max_backlog=10"}
+    async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        for number in range(1, 6):
+            await client.send(b"%d" % number, c="p", t="orders", s=number)
+        await client.send(**subscribe)
+        await client.publishes(5)
+        bookmarks = ",".join(f"{PUBBER}|{number}|" for number in (1, 2, 4))
+        await client.send(c="sow_delete", cid="2", t="work", bm=bookmarks, a="stats")
+        await client.ack("stats", "2")
+    (point,) = json.loads((tmp_path / QUEUE_POINTS_NAME).read_bytes())["queues"]
+    assert (point["name"], point["position"]) == ("work", 3)
+    async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("reader")
+        await client.send(**subscribe)
+        assert [message.data for message in await client.publishes(2)] == [b"3", b"5"]
 
 
 async def test_two_brokers_cannot_have_one_directory(tmp_path: Path) -> None:

@@ -74,16 +74,15 @@ class MessageReader:
         return self._read(to_cursor(place)) if place else self.fresh.get(position)
 
     def _read(self, place: Cursor) -> Record | None:
-        segment = self._journal.segments.get(place.segment)
-        if segment is None:
-            return None
         at = place.offset - self._start
         if self._segment != place.segment or not 0 <= at <= len(self._data) - RECORD_HEADER_BYTES:
-            self._fill(segment, place.offset)
+            if not self._journal.has_segment(place.segment):
+                return None
+            self._fill(self._journal.segments[place.segment], place.offset)
             at = 0
         (length,) = RECORD_LENGTH.unpack_from(self._data, at)
         if at + length > len(self._data):
-            self._fill(segment, place.offset, at_least=length)
+            self._fill(self._journal.segments[place.segment], place.offset, at_least=length)
             at = 0
         return read_record(self._data, at, at + length)[0]
 

@@ -56,10 +56,9 @@ class Queues:
         self._registry = state.queues
         self._given: dict[int, int] = {}  # bytes of this batch by connection
         self._origin = state.publishers.of_id(instance_publisher_id("", state.settings.name))
-        self._written: tuple[QueuePoint, ...] | None = None
         self._registry.expiring = self._copy_expired
-        self.points_due = bool(len(self._registry))
-        self._points_planned = False
+        self.points_due = self._points_planned = False
+        state.queue_points = self.points
 
     # --- consumers -------------------------------------------------------------------------------
 
@@ -189,10 +188,7 @@ class Queues:
             settings = queue.settings
             removals, queue.removals = queue.removals, []
             self._state.batch.remove_from_queue(settings.name, settings.message_type, removals)
-            if not (self.points_due or self._points_planned):
-                self._points_planned = True
-                due = self._state.now + POINTS_INTERVAL_S
-                self._state.timers.set("queue points", due, self._on_points_due)
+            self._plan_points()
 
     def _set_timer(self, queue: Queue) -> None:
         due_us = queue.next_due_us
@@ -204,6 +200,17 @@ class Queues:
         queue.touch()  # so that the batch sets the next timer
 
     # --- recovery points -------------------------------------------------------------------------
+
+    def _plan_points(self) -> None:
+        """Write the points soon: a message has left a queue, or the log has gone on.
+
+        The point of an empty queue is the end of the log. If it stayed behind, a broker that starts
+        would read all that follows, and none of it could be removed.
+        """
+        if not (self.points_due or self._points_planned):
+            self._points_planned = True
+            due = self._state.now + POINTS_INTERVAL_S
+            self._state.timers.set("queue points", due, self._on_points_due)
 
     def _on_points_due(self) -> None:
         self.points_due, self._points_planned = True, False
@@ -226,12 +233,14 @@ class Queues:
     def take_points(self) -> tuple[QueuePoint, ...] | None:
         """The points if they are to be written with this batch and have changed."""
         if not self.points_due:
+            if self._state.batch.has_data and len(self._registry):
+                self._plan_points()
             return None
         self.points_due = False
         points = self.points
-        if points == self._written:
+        if points == self._state.queue_points:
             return None
-        self._written = points
+        self._state.queue_points = points
         return points
 
     # --- dead letters ----------------------------------------------------------------------------

@@ -7,12 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from haclient_fake_server.engine.journal import (
-    RECORD_BYTES,
     Block,
     BlockIndex,
     Cursor,
     MemoryJournal,
-    located_records,
     records_of,
     scan,
     whole_blocks,
@@ -217,19 +215,3 @@ def test_the_last_message_before_a_position_may_be_far_before_it(journal: Memory
         assert record is not None
         assert record.position == wanted
     assert journal.last_before(1) is MemoryJournal().last_before(1) is None
-
-
-def test_each_record_is_read_by_its_place(journal: MemoryJournal) -> None:
-    assert MemoryJournal().last_block_start == Cursor(1, SEGMENT_HEADER_BYTES)
-    chunk, after = journal.read(journal.seek(500), 50_000)
-    for place, record in located_records(chunk, after):
-        assert journal.read_record(place) == record
-    long = block(1001, 2, 3 * RECORD_BYTES)
-    journal.append(long)
-    segment, offset = journal.last_block_start
-    for number in (0, 1):
-        place = Cursor(segment, offset + number * len(long.records) // 2)
-        found = journal.read_record(place)
-        assert found is not None
-        assert (found.position, len(found.payload)) == (1001 + number, 3 * RECORD_BYTES)
-    assert journal.read_record(Cursor(2, 64)) is None

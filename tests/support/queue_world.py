@@ -1,0 +1,91 @@
+"""A broker engine with two queues over one topic, its journal and its `queues.ack` on a disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typing_extensions import override
+
+from haclient_fake_server.engine.broker import Engine
+from haclient_fake_server.engine.settings import QueueTopic
+from haclient_fake_server.engine.state import Effects
+from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.journal.queue_points import QueuePointFile
+from haclient_stores.disk.files import Disk
+from support.engine import Peer, World
+
+__all__ = ["DIRECTORY", "ONCE", "QUEUES", "TOPIC", "WORK", "QueueWorld"]
+
+DIRECTORY = Path("/disk")
+TOPIC, WORK, ONCE = "orders", "work", "once"
+QUEUES = (
+    QueueTopic(name=WORK, topics=(TOPIC,), max_per_subscription_backlog=100),
+    QueueTopic(
+        name=ONCE, topics=(TOPIC,), semantics="at-most-once", max_per_subscription_backlog=100
+    ),
+)
+SEGMENT_BYTES = 8192
+
+
+class QueueWorld(World):
+    """What the shells do for queues, with the files that they write.
+
+    Args:
+        disk: The file system.
+        start_id: Another number for each start.
+        is_synced: Whether each block is synced before anything is sent.
+        queues: The queues.
+
+    Attributes:
+        disk: The file system.
+        files: The journal.
+        point_file: The file `queues.ack`.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        start_id: int,
+        is_synced: bool,
+        queues: tuple[QueueTopic, ...] = QUEUES,
+    ) -> None:
+        self.files = JournalFiles(
+            DIRECTORY, disk, segment_bytes=SEGMENT_BYTES, instance_id=1, start_id=start_id
+        )
+        self.disk = disk
+        self.point_file = QueuePointFile(DIRECTORY, disk, log_starts=self.files.log_starts)
+        self._is_synced = is_synced
+        super().__init__(journal=self.files, queues=queues)
+
+    @override
+    def write(self, effects: Effects) -> None:
+        super().write(effects)
+        if effects.block is not None and self._is_synced:
+            self.files.sync()
+        while self.files.has_unsealed:
+            self.files.seal()
+        if effects.queue_points is not None:
+            self.point_file.write(effects.queue_points)
+
+    def consumer(self, queue: str) -> Peer:
+        """A connection with a subscription to a queue; what it gets is not taken."""
+        peer = self.client(f"consumer of {queue}")
+        peer.send(c="subscribe", cid="1", sub_id="1", t=queue, opts="max_backlog=100")
+        return peer
+
+    def available(self, queue: str) -> set[str]:
+        """The bookmarks of the messages that a queue could deliver now."""
+        peer = self.client("browser")
+        peer.send(c="sow", cid="2", query_id="2", t=queue, opts="top_n=100000")
+        found = {each.bookmark for each in peer.take() if each.kind == "sow"}
+        peer.close()
+        return found
+
+    @override
+    def _new_engine(self) -> Engine:
+        self.queue_points = self.point_file.points
+        engine = super()._new_engine()
+        if engine.queue_points:
+            self.point_file.write(engine.queue_points)
+        return engine

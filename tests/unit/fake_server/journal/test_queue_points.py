@@ -1,0 +1,156 @@
+"""The file of the queues' recovery points."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from haclient_fake_server.engine.queues.points import QueuePoint
+from haclient_fake_server.journal.format import LogStart
+from haclient_fake_server.journal.queue_points import QUEUE_POINTS_NAME, QueuePointFile
+from haclient_stores.disk.files import RealDisk
+from haclient_stores.errors import StoreCorrupt, StoreError
+from support.recording import Event, RecordingDisk, kills, power_cuts
+
+POINTS = (
+    QueuePoint("work", "json", ("^jobs/.*", "caf\u00e9 \udcff"), "epoch", 2**63),
+    QueuePoint("later", "fix", (), "now", 7),
+)
+STARTS = (LogStart(11, 1), LogStart(22, 5))
+
+
+def opened(directory: Path, starts: Sequence[LogStart] = STARTS) -> QueuePointFile:
+    return QueuePointFile(directory, RealDisk(), log_starts=starts)
+
+
+@pytest.mark.row("QB29")
+def test_what_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+    file = opened(tmp_path)
+    assert not file.points
+    file.write(POINTS)
+    assert file.points == POINTS
+    assert opened(tmp_path).points == POINTS
+    file.write(())
+    assert opened(tmp_path).points == ()
+
+
+def test_the_file_is_as_the_readme_says(tmp_path: Path) -> None:
+    opened(tmp_path).write(POINTS[1:])
+    assert json.loads((tmp_path / "queues.ack").read_text("ascii")) == {
+        "format": 1,
+        "log_start": "0000000000000016",
+        "queues": [
+            {
+                "name": "later",
+                "message_type": "fix",
+                "topics": [],
+                "recovery_point": "now",
+                "position": 7,
+            }
+        ],
+    }
+
+
+@pytest.mark.row("QB29")
+def test_later_starts_at_the_end_of_the_log_change_nothing(tmp_path: Path) -> None:
+    opened(tmp_path).write(POINTS[1:])
+    assert opened(tmp_path, [*STARTS, LogStart(33, 7), LogStart(44, 9)]).points == POINTS[1:]
+
+
+@pytest.mark.row("QB29")
+@pytest.mark.parametrize(
+    ("later", "position"), [([(33, 6)], 6), ([(33, 6), (44, 9)], 6), ([(33, 9), (44, 2)], 2)]
+)
+def test_where_the_end_of_the_log_was_lost_a_point_is_moved_back_to_what_follows(
+    tmp_path: Path, later: list[tuple[int, int]], position: int
+) -> None:
+    opened(tmp_path).write(POINTS[1:])
+    starts = [*STARTS, *(LogStart(*each) for each in later)]
+    (point,) = opened(tmp_path, starts).points
+    assert point == POINTS[1]._replace(position=position)
+
+
+@pytest.mark.row("QB29")
+def test_points_of_another_log_are_not_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(tmp_path).write(POINTS)
+    with caplog.at_level(logging.WARNING):
+        assert opened(tmp_path, [LogStart(33, 1)]).points == ()
+    assert "points of another log (no start 0000000000000016)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"format":1}',
+        b'{"format":1,"log_start":"1","queues":[{"name":"x"}]}',
+        b'{"format":1,"log_start":"x","queues":[]}',
+        b"\xff",
+    ],
+)
+def test_a_damaged_file_is_refused_with_what_to_do(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / QUEUE_POINTS_NAME).write_bytes(damage)
+    with pytest.raises(StoreCorrupt, match=r"queues\.ack.*remove it to begin each queue at"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": 1},
+        {"message_type": None},
+        {"topics": "orders"},
+        {"topics": [1]},
+        {"topics": None},
+        {"recovery_point": 5},
+        {"position": "5"},
+        {"position": True},
+        {"position": 0},
+        {"position": 2**64},
+        {"more": 1},
+    ],
+)
+def test_a_point_that_cannot_be_is_damage(tmp_path: Path, change: dict[str, object]) -> None:
+    fields = POINTS[1]._asdict()
+    for point, is_good in ((fields, True), (fields | change, False)):
+        content = {"format": 1, "log_start": "16", "queues": [point]}
+        (tmp_path / QUEUE_POINTS_NAME).write_text(json.dumps(content))
+        if is_good:
+            assert opened(tmp_path).points == POINTS[1:]
+        else:
+            with pytest.raises(StoreCorrupt, match="not the recovery points of queues"):
+                opened(tmp_path)
+
+
+def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / QUEUE_POINTS_NAME).write_text(json.dumps({"format": 2, "other": "fields"}))
+    with pytest.raises(StoreError, match="version 2, but this version of haclient reads up to 1"):
+        opened(tmp_path)
+
+
+@pytest.mark.row("QB29")
+@pytest.mark.parametrize("crash", [kills, power_cuts])
+def test_a_crash_while_it_is_replaced_leaves_the_points_of_before_or_after(crash: object) -> None:
+    events: list[Event] = []
+    disk = RecordingDisk(events)
+    directory = Path("/disk")
+    file = QueuePointFile(directory, disk, log_starts=STARTS)
+    written = [POINTS, POINTS[1:], ()]
+    for points in written:
+        file.write(points)
+        disk.note(points)
+    found: set[tuple[QueuePoint, ...]] = set()
+    for each in kills(events) if crash is kills else power_cuts(events):
+        points = QueuePointFile(directory, each.disk(), log_starts=STARTS).points
+        at = len(each.notes)
+        assert points in [written[at - 1] if at else (), *written[at : at + 1]]
+        found.add(points)
+    assert found == {*written}
