@@ -17,7 +17,7 @@ from haclient.protocol.framing import LENGTH
 from haclient.protocol.identity import publisher_id
 from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.replication.destination import DestinationStatus
-from haclient_fake_server.engine.settings import LogTopic, ReplicateTo, SowTopic
+from haclient_fake_server.engine.settings import LogTopic, QueueTopic, ReplicateTo, SowTopic
 from haclient_fake_server.journal.format import Record
 from support.engine import Peer, World, decode
 
@@ -125,6 +125,7 @@ class Group:
         downgrade_after_s: float | None = None,
         log_topics: tuple[LogTopic, ...] = (LogTopic(".*"),),
         sow_topics: tuple[SowTopic, ...] = (),
+        queues: tuple[QueueTopic, ...] = (),
     ) -> None:
         self.links = [(name, to.lstrip("~")) for name, targets in links.items() for to in targets]
         self.worlds = {
@@ -133,6 +134,7 @@ class Group:
                 ack_interval_s=0.0,
                 log_topics=log_topics,
                 sow_topics=sow_topics,
+                queues=queues,
                 replicate_to=tuple(
                     ReplicateTo(
                         address(to.lstrip("~")),

@@ -206,8 +206,10 @@ class State:
         with_backlog = {number: None for number in self.with_backlog if self._has_backlog(number)}
         self.with_backlog.clear()
         for each in self.destinations:
-            if each.connection is not None and each.is_ready and self.has_more(each):
-                with_backlog[each.connection.id] = None
+            connection = each.connection
+            is_open = connection is not None and not connection.closing
+            if connection is not None and is_open and each.is_ready and self.has_more(each):
+                with_backlog[connection.id] = None
         if self._refusals > MAX_REFUSALS_REPORTED:
             more = self._refusals - MAX_REFUSALS_REPORTED
             self.report(Severity.WARNING, f"{more} further refusals in this batch")
@@ -443,7 +445,7 @@ class State:
 
     def has_more(self, destination: Destination) -> bool:
         """Whether the log has something that a destination was not given."""
-        return destination.position < self.batch.position
+        return destination.has_removals or destination.position < self.batch.position
 
     def sow_topics(self, message_type: str) -> list[SowTopic]:
         """The topics of a message type that have a state of the world, as configured."""

@@ -41,7 +41,7 @@ from haclient_fake_server.journal.format import Record, Removal, RemovalReason
 
 MICROSECONDS: Final = 1_000_000
 
-_NAMES: Final = {reason: reason.name.lower() for reason in RemovalReason}
+_NAMES: Final[dict[int, str]] = {reason: reason.name.lower() for reason in RemovalReason}
 
 _LOWEST_PRIORITY: Final = float("-inf")
 """That of a message without a number where the priority should be."""
@@ -217,6 +217,12 @@ class Queue:
         position = self.table.find(publisher_id, sequence)
         if position is not None:
             self.table.remove(position)
+
+    def remove_elsewhere(self, publisher_id: int, sequence: int, reason: int) -> None:
+        """Remove a message that has left the queue on another instance, leased here or not."""
+        position = self.table.find(publisher_id, sequence)
+        if position is not None:
+            self._remove(position, reason)
 
     def lost(self, position: int) -> None:
         """Remove a message that was handed out, whose record is no longer in the journal."""
@@ -487,7 +493,7 @@ class Queue:
         self._expiring(self, Expired(position, bookmark, reason, deliveries, cancels))
         self._remove(position, reason)
 
-    def _remove(self, position: int, reason: RemovalReason) -> None:
+    def _remove(self, position: int, reason: int) -> None:
         """Remove a message that the queue holds, for the journal too."""
         lease = self._by_position.get(position)
         if lease is not None:
@@ -501,7 +507,7 @@ class Queue:
         self.table.remove(position)
         self._attempts.pop(position, None)
         self._expired_meanwhile.discard(position)
-        self.counts[_NAMES[reason]] += 1
+        self.counts[_NAMES.get(reason, "other")] += 1
         self.removals.append(Removal(publisher_id, sequence, reason))
         self._dirty[self] = None
 

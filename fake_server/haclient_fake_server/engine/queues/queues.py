@@ -189,6 +189,8 @@ class Queues:
             removals, queue.removals = queue.removals, []
             self._state.batch.remove_from_queue(settings.name, settings.message_type, removals)
             self._plan_points()
+            for destination in self._state.destinations:
+                destination.has_removals = True
 
     def _set_timer(self, queue: Queue) -> None:
         due_us = queue.next_due_us

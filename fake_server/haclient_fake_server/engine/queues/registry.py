@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Block, JournalReader
-from haclient_fake_server.engine.patterns import TopicMatcher
+from haclient_fake_server.engine.patterns import TopicMatcher, to_text
 from haclient_fake_server.engine.queues.message_reader import MessageReader
 from haclient_fake_server.engine.queues.message_table import Place
 from haclient_fake_server.engine.queues.queue import Expired, Queue
 from haclient_fake_server.engine.settings import QueueTopic
-from haclient_fake_server.journal.format import Record
+from haclient_fake_server.journal.format import Record, Removals
 
 
 class QueueRegistry:
@@ -86,6 +86,13 @@ class QueueRegistry:
     def restore(self, queue: Queue, record: Record, document: Document, place: Place) -> None:
         """Add a message of the journal to a queue, when the broker starts."""
         queue.enter(record, document, place)
+
+    def remove_elsewhere(self, removals: Removals) -> None:
+        """Remove messages that have left the queue of the same name on another instance."""
+        queue = self.get(to_text(removals.queue), to_text(removals.message_type))
+        if queue is not None:
+            for publisher_id, sequence, reason in removals.entries:
+                queue.remove_elsewhere(publisher_id, sequence, reason)
 
     def begin_batch(self) -> None:
         """The last block was written: note the places of its messages."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -44,6 +44,7 @@ from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.settings import ReplicateTo
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,
+    RecordCommand,
     RecordFlag,
 )
 
@@ -58,6 +59,9 @@ NO_TOPIC: Final = 0
 
 CAUGHT_UP_S: Final = 1.0
 """A destination has caught up when it acknowledges within this time what was the end of the log."""
+
+
+_REMOVAL: Final = int(RecordCommand.QUEUE_REMOVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ class Destination:
         position: The next one to read.
         links: How many connections it has accepted.
         missing: How many records it has dropped, since it has later ones of their publishers.
+        has_removals: Whether the log may have removals from queues that it was not sent.
     """
 
     def __init__(self, settings: ReplicateTo) -> None:
@@ -118,6 +123,7 @@ class Destination:
         self.position = 1
         self.links = 0
         self.missing = 0
+        self.has_removals = False
         self._verified = 0
         self._pinned = False
         self._cursor: Cursor | None = None
@@ -182,6 +188,7 @@ class Destination:
         self.position = max(begin, journal.first_position)
         self.acked = self.position - 1
         self._cursor = None
+        self.has_removals = True
         self._defined_topics = {NO_TOPIC}
         self._in_flight.clear()
         self._catch_up_mark = (end - 1, now)
@@ -213,43 +220,52 @@ class Destination:
         Returns:
             Frames with those of its records that the other side lacks; maybe none.
         """
-        cursor = journal.seek(self.position) if self._cursor is None else self._cursor
+        # Removals have no position: those after the last record that it has are sent again.
+        cursor = journal.seek(max(self.position - 1, 1)) if self._cursor is None else self._cursor
         chunk, self._cursor = journal.read(cursor, CHUNK_BYTES)
+        self.has_removals = self._cursor != Cursor(journal.live.number, journal.live.end)
         frames: list[bytes] = []
         parts: list[bytes] = []
-        known, unpack, start = self._known, RECORD_HEADER.unpack_from, self.position
+        known, start = self._known, self.position
         verified, from_elsewhere = self._verified, RecordFlag.REPLICATED
         size = last = covered = 0
         unit = (0, 0)
-        for begin, end in blocks_of(chunk):
-            at = begin
-            while at < end:
-                fields: tuple[int, ...] = unpack(chunk, at)
-                after, position, publisher, sequence = at + fields[0], *fields[4:7]
-                if position >= start:
-                    same = unit == (publisher, sequence)
-                    is_new = sequence > known.get(publisher, 0)
-                    if same or is_new or (position > verified and not fields[1] & from_elsewhere):
-                        if size > FRAME_BYTES and not same:
-                            frames.append(self._frame(parts, last, position - 1))
-                            parts, size = [], 0
-                        if is_new:
-                            known[publisher] = sequence
-                            verified = min(verified, position - 1)  # it may be lost there again
-                        unit, last = (publisher, sequence), position
-                        if fields[8] not in self._defined_topics:
-                            parts.append(self._definition(fields[8], topics))
-                        parts.append(chunk[at:after])
-                        size += fields[0]
-                    covered = position
-                at = after
+        for at, fields in _headers(chunk):
+            after, position, publisher, sequence = at + fields[0], *fields[4:7]
+            if position >= start:
+                same = unit == (publisher, sequence)
+                is_new = sequence > known.get(publisher, 0)
+                if same or is_new or (position > verified and not fields[1] & from_elsewhere):
+                    if size > FRAME_BYTES and not same:
+                        frames.append(self._frame(parts, last, position - 1))
+                        parts, size = [], 0
+                    if is_new:
+                        known[publisher] = sequence
+                        verified = min(verified, position - 1)  # it may be lost there again
+                    unit, last = (publisher, sequence), position
+                    if fields[8] not in self._defined_topics:
+                        parts.append(self._definition(fields[8], topics))
+                    parts.append(chunk[at:after])
+                    size += fields[0]
+                covered = position
+            elif fields[2] == _REMOVAL:
+                parts.append(chunk[at:after])
+                size += fields[0]
         self._verified = verified
+        self.position = max(start, covered + 1)
         if parts:
-            frames.append(self._frame(parts, last, covered))
+            frames.append(self._last_frame(parts, last, covered))
         elif covered:
             self._skip(covered)
-        self.position = max(start, covered + 1)
         return frames
+
+    def _last_frame(self, parts: list[bytes], last: int, covered: int) -> bytes:
+        """The frame of what is left of a chunk, which may be removals alone."""
+        if last:
+            return self._frame(parts, last, covered)
+        if covered:  # acknowledged with the removals before it, which it may lack
+            return self._frame(parts, covered, covered)
+        return records(parts, self.position - 1)
 
     def _frame(self, parts: list[bytes], last: int, covered: int) -> bytes:
         """A frame; when its record at `last` is acknowledged, everything up to `covered` is."""
@@ -348,3 +364,14 @@ class Destination:
             self.links,
             self.missing,
         )
+
+
+def _headers(chunk: bytes) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Offset and header of each record in a chunk of whole blocks."""
+    unpack = RECORD_HEADER.unpack_from
+    for begin, end in blocks_of(chunk):
+        at = begin
+        while at < end:
+            fields: tuple[int, ...] = unpack(chunk, at)
+            yield at, fields
+            at += fields[0]

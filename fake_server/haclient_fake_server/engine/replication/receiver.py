@@ -54,6 +54,7 @@ from haclient_fake_server.journal.format import (
     RecordCommand,
     RecordFlag,
     read_records,
+    read_removals,
 )
 
 CHUNK_BYTES: Final = 256 * 1024
@@ -257,7 +258,9 @@ class Replicas:
             for record in found:
                 if record.command == RecordCommand.MARK:
                     self._mark(record)
-                elif record.command not in {RecordCommand.TOPIC, RecordCommand.QUEUE_REMOVE}:
+                elif record.command == RecordCommand.QUEUE_REMOVE:
+                    self._state.queues.remove_elsewhere(read_removals(record))
+                elif record.command != RecordCommand.TOPIC:
                     self._record(source, source.topics[record.topic_id], record)
         except (JournalFormatError, KeyError) as error:  # KeyError: a topic that was never defined
             self._refuse(connection, f"malformed records: {error}")

@@ -5,8 +5,9 @@
 `ack` of `replication`      the answer: its instance name, and as body its *vector*: 16 bytes per
                             publisher, id and highest sequence seen, little-endian
 `replicate`                 sender to receiver: `s` is the position of its last record in the
-                            sender's log; the body is data records and marks as in the journal,
-                            a topic's definition before its first record on this connection
+                            sender's log; the body is data records, marks and removals from
+                            queues as in the journal, a topic's definition before its first
+                            record on this connection
 `ack` of `replicated`       receiver to sender: everything up to the position `s` is written here,
                             except for what the body names: 32 bytes per publisher, its id, the
                             lowest and the highest sequence and the number of the records that
@@ -31,7 +32,7 @@ from haclient.protocol.codec import encode_frame
 
 LOGON: Final = "replication_logon"
 REPLICATE: Final = "replicate"
-VERSION: Final = "1"
+VERSION: Final = "2"
 _ENTRY: Final = struct.Struct("<QQ")
 _MISSING: Final = struct.Struct("<QQQQ")
 

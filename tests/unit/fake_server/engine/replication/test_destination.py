@@ -303,7 +303,7 @@ def test_an_asynchronous_destination_never_becomes_synchronous() -> None:
 
 
 @pytest.mark.row("RE3")
-def test_removals_from_queues_are_not_sent() -> None:
+def test_removals_from_queues_are_sent_and_again_after_a_lost_link() -> None:
     log = Log()
     log.write((7, 1))
     log.state.batch.remove_from_queue("work", "json", [(7, 1, 1)])
@@ -311,8 +311,28 @@ def test_removals_from_queues_are_not_sent() -> None:
     log.state.batch.remove_from_queue("work", "json", [(7, 2, 1)])
     log.write()
     log.link()
-    assert log.feed() == [[1, 2]]
-    assert (log.destination.position, log.end) == (3, 3)
+    assert log.feed() == [[1, 0, 2, 0]]
+    assert not log.destination.has_removals
     log.destination.acknowledge(2)
     assert log.destination.status(log.end).behind == 0
+    log.destination.leave()
+    log.link({7: 2})
+    assert log.destination.has_removals
+    assert log.feed() == [
+        [0, 0]
+    ]  # it may lack those after its last record; earlier ones do no harm
+    assert not log.destination.has_removals
+    log.destination.acknowledge(2)
     assert log.feed() == []
+
+
+def test_a_removal_is_acknowledged_with_the_records_that_are_not_sent_with_it() -> None:
+    log = Log()
+    log.write((7, 1), source="west")
+    log.state.batch.remove_from_queue("work", "json", [(7, 1, 1)])
+    log.write((7, 2), source="west")
+    log.link({7: 2})
+    assert log.feed() == [[0]]
+    assert log.destination.acked == 0
+    log.destination.acknowledge(2)
+    assert log.destination.acked == 2

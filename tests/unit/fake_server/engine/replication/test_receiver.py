@@ -141,7 +141,7 @@ def test_a_topic_may_have_a_state_on_one_side_only() -> None:
     [
         ({"client_name": ""}, "two instances of one name"),
         ({"client_name": "broker"}, "two instances of one name"),
-        ({"version": "2"}, "replication version '2', this is 1"),
+        ({"version": "9"}, "replication version '9', this is 2"),
         ({"user_id": "me", "pw": "wrong"}, "auth failure"),
         ({"opts": "start,never"}, "invalid options"),
     ],
@@ -151,7 +151,7 @@ def test_a_sender_that_cannot_be_right_is_refused(fields: dict[str, str], reason
     peer = world.connect()
     words = {
         "client_name": "east",
-        "version": "1",
+        "version": wire.VERSION,
         "opts": "start,1",
         "user_id": "me",
         "pw": "right",
@@ -344,7 +344,7 @@ def test_duplicates_of_publishers_who_are_far_apart_in_the_log_are_found_without
     assert journal.reads < 6 * len(numbers), "two for each stride of a log of 7.5 MB"
 
 
-def test_removals_from_queues_that_come_all_the_same_are_skipped() -> None:
+def test_removals_from_a_queue_that_is_not_here_are_skipped() -> None:
     world = World()
     peer = source(world)
     removal = encode_removals(b"work", b"json", [(77, 1, 1)], now_us=5)

@@ -11,7 +11,7 @@ from support.engine import decode
 
 def test_a_logon_names_the_instance_and_its_credentials_only_if_there_are_any() -> None:
     assert wire.logon("east", user="", password="", beat_interval_s=3.0)[4:] == (
-        b'{"c":"replication_logon","client_name":"east","opts":"start,3","version":"1"}'
+        b'{"c":"replication_logon","client_name":"east","opts":"start,3","version":"2"}'
     )
     word = "x"
     (message,) = decode(wire.logon("east", user="me", password=word, beat_interval_s=0.5))
