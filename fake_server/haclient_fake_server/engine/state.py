@@ -207,8 +207,9 @@ class State:
         self.with_backlog.clear()
         for each in self.destinations:
             connection = each.connection
-            is_open = connection is not None and not connection.closing
-            if connection is not None and is_open and each.is_ready and self.has_more(each):
+            if connection is None or connection.closing or not each.is_ready:
+                continue
+            if self.has_more(each):
                 with_backlog[connection.id] = None
         if self._refusals > MAX_REFUSALS_REPORTED:
             more = self._refusals - MAX_REFUSALS_REPORTED
