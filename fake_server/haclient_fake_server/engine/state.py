@@ -206,11 +206,10 @@ class State:
         with_backlog = {number: None for number in self.with_backlog if self._has_backlog(number)}
         self.with_backlog.clear()
         for each in self.destinations:
-            connection = each.connection
-            if connection is None or connection.closing or not each.is_ready:
+            if each.connection is None or each.connection.closing or not each.is_ready:
                 continue
             if self.has_more(each):
-                with_backlog[connection.id] = None
+                with_backlog[each.connection.id] = None
         if self._refusals > MAX_REFUSALS_REPORTED:
             more = self._refusals - MAX_REFUSALS_REPORTED
             self.report(Severity.WARNING, f"{more} further refusals in this batch")
