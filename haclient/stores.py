@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from haclient.sqlite_adapter import SqliteRecoveryPointAdapter
 from haclient_stores.adapters.conflating import ConflatingRecoveryPointAdapter
+from haclient_stores.adapters.processed_messages import ProcessedMessages
 from haclient_stores.adapters.recovery_point import (
     RecoveryPoint,
     RecoveryPointAdapter,
@@ -46,6 +47,7 @@ __all__ = [
     "NullBookmarkStore",
     "NullPublishStore",
     "OldUndiscarded",
+    "ProcessedMessages",
     "PrunePolicy",
     "Pruned",
     "PublishGap",

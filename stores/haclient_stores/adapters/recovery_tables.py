@@ -84,6 +84,9 @@ class Cursor(Protocol):
     @property
     def description(self) -> Any: ...  # noqa: ANN401, D102  # each driver types it in its own way
 
+    @property
+    def rowcount(self) -> int: ...  # noqa: D102  # PEP 249
+
     def execute(self, operation: str, parameters: Any = ..., /) -> object: ...  # noqa: ANN401, D102  # likewise
 
     def fetchall(self) -> Any: ...  # noqa: ANN401, D102  # likewise
