@@ -47,7 +47,7 @@ class QueueClient(PublishingClient):
         message is never acknowledged; `on_handler_error` says what happens to it:
 
         * `"cancel"` gives it back, after a delay that doubles with each failure of this message
-          here, from 0.1 to 30 seconds;
+          here, from 0.1 to 30 seconds; meanwhile it takes up one place of the backlog;
         * `"expire"` removes it as expired;
         * `DeadLetter(topic)` publishes a copy, and acknowledges the message once that is persisted;
         * a callable gets message and error, and may acknowledge, cancel or expire it; what it
@@ -255,7 +255,10 @@ async def publish_persisted(
     }
     # Without a store a refusal names the command, and nothing else does.
     await core.commander.command(fields, data, what=f"publish to {topic!r}", timeout=timeout)
-    await core.flush(timeout=timeout, ack="persisted")
+    # On this connection: another one would know nothing of the publish.
+    await core.commander.command(
+        core.fields("flush", a="persisted"), what="flush", awaited="persisted", timeout=timeout
+    )
 
 
 def _subscribe(

@@ -156,6 +156,13 @@ class QueueWorkers:
         Raises:
             Exception: What a handler raised, if the policy is `raise`; what a policy raised.
         """
+        backlog, count = self._consumer.backlog, self._handling.workers
+        if backlog is not None and backlog < count:
+            self._consumer.warn_once(
+                "workers",
+                "the queue %s grants a backlog smaller than the number of workers, and some of "
+                "them will always wait: ask for a larger max_backlog, and allow it at the server",
+            )
         async with open_nursery() as nursery, open_nursery() as background:
             self._nursery = nursery
             if self._handling.extend_lease is not None:

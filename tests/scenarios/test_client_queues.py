@@ -659,6 +659,15 @@ async def test_workers_without_a_key_take_what_comes(client: Client, peer: Peer)
     assert [round(at) for _, at in done] == [1, 1, 2, 2]
 
 
+@pytest.mark.row("QC19")
+async def test_more_workers_than_the_backlog_are_warned_about(
+    client: Client, peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await subscribed(client, peer, lambda _: None, "max_backlog=3", workers=4)
+    await wait_all_tasks_blocked()
+    assert "the queue work grants a backlog smaller than the number of workers" in caplog.text
+
+
 @pytest.mark.row("QC11", "QC19")
 async def test_a_key_that_fails_counts_as_a_failure(client: Client, peer: Peer) -> None:
     def key(message: Message) -> object:

@@ -11,6 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from haclient.delay import FixedDelayStrategy
 from haclient.ha import HAClient
 from haclient.protocol.messages import Message
+from haclient.session.dead_letter import DeadLetter
 from haclient.streams import MessageStream
 from haclient.transport.settings import HAOptions
 from haclient_stores.publish_stores.memory import MemoryPublishStore
@@ -293,3 +294,36 @@ async def test_a_queue_that_no_server_takes_back_follows_the_policy(server: Serv
         message.ack()  # it was processed all the same
         await again.ack(await again.expect("sow_delete", bookmark="7|1|"))
         assert stream.end_reason is not None
+
+
+@pytest.mark.row("QC11", "QC14")
+async def test_a_dead_letter_that_is_lost_with_its_link_leaves_its_message_in_the_queue(
+    server: Server,
+) -> None:
+    """Its copy was processed, and may not be on a disk: nothing may be acknowledged."""
+
+    def handler(message: Message) -> None:
+        raise ValueError(message.text)
+
+    client = ha_client(server)
+    async with entered(client, lambda: live(server)) as peer:
+        await together(
+            lambda: client.queue_subscribe(
+                "work",
+                handler=handler,
+                sub_id="s",
+                max_backlog=30,
+                on_handler_error=DeadLetter("dead"),
+            ),
+            lambda: accept(peer),
+        )
+        await leased(peer, 1)
+        await peer.ack(await peer.expect("publish", topic="dead"))
+        await peer.expect("flush", ack_type="persisted")
+        await drop(peer)
+        again = await live(server)
+        await accept(again)
+        async with answering(again):
+            await trio.sleep(100)
+            await client.flush_acks()
+        assert [m.command for m in again.heard] == ["logon", "subscribe"]

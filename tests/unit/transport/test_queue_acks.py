@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 from typing_extensions import override
 
@@ -278,3 +280,85 @@ async def test_a_plain_topic_is_no_queue(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING):
         plain.granted("max_backlog=1")
     assert caplog.text.count("the queue orders sends one message at a time") == 1
+
+
+class Walk:
+    """A client that receives and acknowledges, and a server that confirms, while links are lost."""
+
+    def __init__(self, backlog: int) -> None:
+        self.world = World()
+        self.backlog = backlog
+        self.held: list[Message] = []
+        self.acknowledged: set[str] = set()
+        self.confirmed: set[str] = set()
+        self.link_of: dict[str, int] = {}
+        self.link = 0
+        self.connect()
+        self.world.consumer.granted(f"max_backlog={backlog}")
+
+    @property
+    def is_connected(self) -> bool:
+        return self.world.acks.writer is not None
+
+    def receive(self) -> None:
+        if self.is_connected and len(self.held) < self.backlog:
+            number = len(self.link_of) + 1
+            self.held += self.world.receive(number)
+            self.link_of[f"7|{number}|"] = self.link
+
+    def ack(self) -> None:
+        if self.held:
+            message = self.held.pop(0)
+            self.acknowledged.add(message.bookmark)
+            message.ack()
+
+    def cancel(self) -> None:
+        if self.held:
+            self.held.pop(0).ack(cancel=True)
+
+    def confirm(self) -> None:
+        """The server carries out what it was sent on this link."""
+        self.world.confirm()
+        for sent in self.world.sent:
+            names = sent.bookmark.split(",")
+            if sent.options:
+                assert [self.link_of[name] for name in names] == [self.link]
+            else:
+                self.confirmed.update(names)
+        self.world.sent.clear()
+
+    def wait(self) -> None:
+        self.world.acks.send_pending()
+
+    def lose(self) -> None:
+        if self.is_connected:
+            self.world.lose()
+            self.world.sent.clear()
+            self.link += 1
+
+    def connect(self) -> None:
+        if not self.is_connected:
+            self.world.connect()
+            self.world.acks.resume()
+
+
+STEPS = st.sampled_from([Walk.receive, Walk.ack, Walk.cancel, Walk.confirm, Walk.wait])
+LINK = st.sampled_from([Walk.lose, Walk.connect])
+
+
+@pytest.mark.row("QC14")
+@given(steps=st.lists(STEPS | STEPS | LINK, max_size=60), backlog=st.integers(1, 12))
+def test_every_plain_acknowledgement_is_confirmed_or_sent_again(
+    steps: list[Callable[[Walk], None]], backlog: int
+) -> None:
+    """Whatever happens in between; and no option is sent on another link than its message's."""
+
+    async def run() -> None:
+        walk = Walk(backlog)
+        for step in (*steps, Walk.connect, Walk.wait, Walk.confirm):
+            step(walk)
+        assert walk.confirmed == walk.acknowledged
+        assert walk.world.acks.is_idle
+        assert walk.world.acks.dropped == 0
+
+    trio.run(run)
