@@ -213,17 +213,16 @@ def _positions(queue: Queue, bookmarks: str) -> Collection[int]:
     Raises:
         Refused: One is malformed.
     """
-    return dict.fromkeys(
-        position
-        for text in bookmarks.split(",")
-        if (position := _position(queue, text.strip())) is not None
-    )
+    positions: dict[int, None] = {}
+    for text in bookmarks.split(","):
+        lease = queue.lease_of(text)  # as it was sent, mostly
+        position = _position(queue, text.strip()) if lease is None else lease.position
+        if position is not None:
+            positions[position] = None
+    return positions
 
 
 def _position(queue: Queue, text: str) -> int | None:
-    lease = queue.lease_of(text)
-    if lease is not None:
-        return lease.position
     try:
         bookmark = Bookmark.parse(text)
     except UsageError as error:

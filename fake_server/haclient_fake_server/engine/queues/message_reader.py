@@ -11,8 +11,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from haclient_fake_server.engine.journal import Block, Cursor, JournalReader, Segment
-from haclient_fake_server.engine.queues.message_table import Place, to_cursor, to_place
+from haclient_fake_server.engine.journal import Block, Cursor, JournalReader
+from haclient_fake_server.engine.queues.message_table import Place, split_place, to_place
 from haclient_fake_server.journal.format import (
     RECORD_HEADER_BYTES,
     RECORD_LENGTH,
@@ -71,23 +71,24 @@ class MessageReader:
             position: Its position.
             place: Where it is; 0 for a message of this batch.
         """
-        return self._read(to_cursor(place)) if place else self.fresh.get(position)
+        return self._read(*split_place(place)) if place else self.fresh.get(position)
 
-    def _read(self, place: Cursor) -> Record | None:
-        at = place.offset - self._start
-        if self._segment != place.segment or not 0 <= at <= len(self._data) - RECORD_HEADER_BYTES:
-            if not self._journal.has_segment(place.segment):
+    def _read(self, number: int, offset: int) -> Record | None:
+        at = offset - self._start
+        if self._segment != number or not 0 <= at <= len(self._data) - RECORD_HEADER_BYTES:
+            if not self._journal.has_segment(number):
                 return None
-            self._fill(self._journal.segments[place.segment], place.offset)
+            self._fill(number, offset)
             at = 0
         (length,) = RECORD_LENGTH.unpack_from(self._data, at)
         if at + length > len(self._data):
-            self._fill(self._journal.segments[place.segment], place.offset, at_least=length)
+            self._fill(number, offset, at_least=length)
             at = 0
         return read_record(self._data, at, at + length)[0]
 
-    def _fill(self, segment: Segment, offset: int, *, at_least: int = 0) -> None:
+    def _fill(self, number: int, offset: int, *, at_least: int = 0) -> None:
         """Read what begins at an offset of a segment."""
-        wanted = min(max(READ_AHEAD_BYTES, at_least), segment.end - offset)
-        self._data = self._journal.read_bytes(segment.number, wanted, offset)
-        self._segment, self._start = segment.number, offset
+        end = self._journal.segments[number].end
+        wanted = min(max(READ_AHEAD_BYTES, at_least), end - offset)
+        self._data = self._journal.read_bytes(number, wanted, offset)
+        self._segment, self._start = number, offset

@@ -30,6 +30,7 @@ Place: TypeAlias = int
 for a record of the current batch, whose place is not known yet."""
 
 _OFFSET_BITS: Final = 40
+_OFFSET_MASK: Final = (1 << _OFFSET_BITS) - 1
 
 _NO_PRIORITY: Final = float("-inf")
 
@@ -331,6 +332,6 @@ def to_place(cursor: Cursor) -> Place:
     return cursor.segment << _OFFSET_BITS | cursor.offset
 
 
-def to_cursor(place: Place) -> Cursor:
-    """Where the record of a place begins."""
-    return Cursor(place >> _OFFSET_BITS, place & (1 << _OFFSET_BITS) - 1)
+def split_place(place: Place) -> tuple[int, int]:
+    """The number of the segment, and the offset in it."""
+    return place >> _OFFSET_BITS, place & _OFFSET_MASK

@@ -147,6 +147,9 @@ class Queue:
         self._open: dict[str, Selector] = {}  # those of which a consumer has room
         self._served = 0
         self._changed: dict[int, QueueSubscription] = {}  # those whose room has changed
+        # The only one with room, who gets all messages until that changes: mostly the one that has
+        # just acknowledged some.
+        self._sole: QueueSubscription | None = None
         self._by_bookmark: dict[str, Lease] = {}
         self._by_position: dict[int, Lease] = {}
         self._held: dict[int, dict[int, Lease]] = {}  # by consumer, then by position
@@ -195,6 +198,7 @@ class Queue:
             self._expirations.add(due_us, position)
         if self._barrier is not None and self._barrier(document):
             self._barriers.append(position)
+            self._sole = None
         self._dirty[self] = None
 
     def _lifetime_s(self, own_s: int | None) -> float | None:
@@ -278,6 +282,7 @@ class Queue:
     def room_changed(self, consumer: QueueSubscription) -> None:
         """A consumer has room, or more or less of it; its roster learns it when it is asked."""
         self._changed[consumer.number] = consumer
+        self._sole = None
         self._dirty[self] = None
 
     def room_taken(self, consumer: QueueSubscription) -> None:
@@ -310,6 +315,10 @@ class Queue:
         """
         if not self.table.available:
             return None
+        sole = self._sole
+        if sole is not None and sole.has_room:
+            position = self.table.first_available()
+            return None if position is None else Delivery(position, (sole,))
         before = self._next_barrier()
         if before is not None and before == self.table.first and not self._by_position:
             return self._delivery_of_barrier(before)
@@ -318,6 +327,13 @@ class Queue:
             return None
         if self._changed:
             self._update_rosters()
+        delivery = self._match(before, budget)
+        if delivery is not None and before is None and limit is None:
+            self._note_sole(delivery.consumers[0])
+        return delivery
+
+    def _match(self, before: int | None, budget: ScanBudget) -> Delivery | None:
+        """The next message that a consumer with room wants, and who gets it."""
         found: Key | None = None
         candidates: list[Selector] = []
         for selector in self._open.values():
@@ -330,8 +346,14 @@ class Queue:
         if found is None:
             return None
         ranked = [best for each in candidates if (best := each.roster.best(self._served))]
-        best = ranked[0] if len(ranked) == 1 else min(ranked)
-        return Delivery(found[1], (self.consumers[best.number],))
+        return Delivery(found[1], (self.consumers[min(ranked).number],))
+
+    def _note_sole(self, consumer: QueueSubscription) -> None:
+        """Whether a consumer is the only one with room, and wants all messages."""
+        if len(self._open) == 1:
+            (selector,) = self._open.values()
+            if selector.is_plain and len(selector.roster) == 1:
+                self._sole = consumer
 
     def _next_barrier(self) -> int | None:
         barriers = self._barriers
@@ -371,7 +393,7 @@ class Queue:
             return Lease(row, consumer, None)
         due_us = None if self._lease_us is None else now_us + self._lease_us
         lease = Lease(row, consumer, due_us)
-        attempts = self._attempts.pop(position, None)
+        attempts = self._attempts.pop(position, None) if self._attempts else None
         if attempts is not None:
             lease.deliveries, lease.cancels = attempts[0] + 1, attempts[1]
             self.counts["redelivered"] += 1

@@ -54,6 +54,11 @@ class Selector:
         matches: The filter, `None` for all messages.
         by_priority: Whether the queue has priorities.
         roster: Its consumers that have room.
+
+    Attributes:
+        is_plain: Whether the next message is the first available one.
+        roster: Its consumers that have room.
+        consumers: All its consumers by number.
     """
 
     def __init__(
@@ -62,7 +67,7 @@ class Selector:
         self._table = table
         self._matches = matches
         self._by_priority = by_priority
-        self._is_plain = matches is None and not by_priority
+        self.is_plain = matches is None and not by_priority
         self._examined = 0
         self._matched = 0  # the position that was found to match, and was not taken yet
         self._heap: list[Key] = []
@@ -80,7 +85,7 @@ class Selector:
 
     def returned(self, position: int, bodies: Bodies) -> None:
         """A message that was leased is available again."""
-        if position >= self._examined or self._is_plain:
+        if position >= self._examined or self.is_plain:
             return
         if self._matches is None or self.accepts(bodies.document(position)):
             heapq.heappush(self._heap, self._key(position))
@@ -96,7 +101,7 @@ class Selector:
             bodies: The messages.
             budget: When it is spent, the answer is `None`, and the next call goes on.
         """
-        if self._is_plain:
+        if self.is_plain:
             position = self._table.first_available()
             return None if position is None or position == before else (0.0, position)
         heap = self._heap
