@@ -17,6 +17,7 @@ from typing_extensions import override
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.transport.message_queue import Delivery
+from haclient.transport.queue_acks import may_be_handed_out
 
 __all__ = ["Batches", "MessageStream", "QueueStream"]
 
@@ -200,7 +201,7 @@ class QueueStream(MessageStream):
         self._ack_taken()
         while True:
             for message in self._current:
-                if _may_be_taken(message):
+                if may_be_handed_out(message):
                     if self._auto_ack:
                         self._taken = (message,)
                     return message
@@ -210,7 +211,7 @@ class QueueStream(MessageStream):
     async def _next_list(self) -> list[Message]:
         self._ack_taken()
         while True:
-            rest = [message for message in self._current if _may_be_taken(message)]
+            rest = [message for message in self._current if may_be_handed_out(message)]
             if rest:
                 if self._auto_ack:
                     self._taken = rest
@@ -228,12 +229,6 @@ class QueueStream(MessageStream):
         taken, self._taken = self._taken, ()
         for message in taken:
             message.ack()
-
-
-def _may_be_taken(message: Message) -> bool:
-    """Whether the lease of a message was not broken by a lost connection."""
-    lease = message.lease
-    return lease is None or lease.is_held
 
 
 class Batches:

@@ -153,6 +153,14 @@ class MessageLease(Protocol):
         """Whether the connection on which they were received still exists."""
 
     @abstractmethod
+    def was_processed(self, message: Message, /) -> bool:
+        """Whether a copy of a message was processed before the last connection was lost.
+
+        Args:
+            message: One of these messages.
+        """
+
+    @abstractmethod
     def settle(self, message: Message, option: str, /) -> object:
         """Acknowledge a message; a second call does nothing.
 

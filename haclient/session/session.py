@@ -161,9 +161,8 @@ class Session:
                 message.sub_id = sub_id
             queue = subscription.queue
             if queue is not None and queue.is_queue:
-                run = queue.received(run, self._now)
-            if run:
-                out.deliveries.append((subscription, run))
+                queue.received(run, self._now)
+            out.deliveries.append((subscription, run))
             return
         if subscription.accepted is not None:
             # A message proves that the command was accepted, even if its ack comes later. A

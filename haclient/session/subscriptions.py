@@ -85,15 +85,12 @@ class QueueSide(Protocol):
         """
 
     @abstractmethod
-    def received(self, messages: list[Message], now: float) -> list[Message]:
+    def received(self, messages: list[Message], now: float) -> None:
         """Attach the lease to messages of one chunk.
 
         Args:
             messages: The messages, in order.
             now: The time, in seconds.
-
-        Returns:
-            Those to be delivered: not the ones whose acknowledgement is sent again.
         """
 
     @abstractmethod

@@ -11,7 +11,8 @@ were queued here are dropped, and come as new messages with leases of their own.
 * *Plain* acknowledgements say that work is done, which stays true. Those that the server has not
   confirmed are kept in memory (`retained`), and sent again once the subscriptions are back, unless
   `on_lost_lease` says `drop`. So is the acknowledgement of a message whose handler was still at
-  work. A redelivered message whose acknowledgement is about to be sent again is not delivered.
+  work. When such a message is redelivered on the next link all the same (`processed`), it is
+  acknowledged again and not handed out: its work is done.
 * *Cancel, expire and lease extensions* are about a lease that is gone, so they end with the link.
 
 Each command asks for a `processed` ack: what it confirms is not sent again. No more can be kept
@@ -90,6 +91,8 @@ class QueueAcks:
         writer: Sends on the connection in use; `None` while there is none.
         link: Counts the connections: a lease of an earlier one is broken.
         retained: Queue and bookmark of what is sent again and not confirmed yet.
+        processed: Queue and bookmark of what was acknowledged after its link was lost, or not
+            confirmed before; until this link ends.
         dropped: How many acknowledgements were dropped, since their lease was broken.
     """
 
@@ -114,6 +117,7 @@ class QueueAcks:
         self.writer: Writer | None = None
         self.link = 0
         self.retained: dict[tuple[str, str], None] = {}
+        self.processed: dict[tuple[str, str], None] = {}
         self.dropped = 0
         self._most_retained = 0
         self._resumed = False  # whether the subscriptions of this link are back
@@ -191,6 +195,7 @@ class QueueAcks:
             if command.is_plain:
                 self._retain(command)
         self.send_pending()  # kept, since there is no connection
+        self.processed = dict(self.retained)
 
     def resume(self) -> None:
         """Subscriptions are back: send again what the lost link had not confirmed."""
@@ -217,7 +222,9 @@ class QueueAcks:
         command = AckCommand(topic, (bookmark,))
         if self._on_lost_lease == "drop":
             self.dropped += 1
-        elif self._resumed:
+            return
+        self.processed[topic, bookmark] = None
+        if self._resumed:
             self.send([command])
         else:
             self._most_retained += 1  # it was within the backlog of the lost link
@@ -359,15 +366,11 @@ class QueueConsumer(QueueSide):
             _logger.warning(text, self._what)
 
     @override
-    def received(self, messages: list[Message], now: float) -> list[Message]:
-        """Attach one lease to the messages of a chunk."""
-        if retained := self.acks.retained:
-            messages = [each for each in messages if (each.topic, each.bookmark) not in retained]
+    def received(self, messages: list[Message], now: float) -> None:
         lease = Lease(self, now, self.acks.clock_us())
         for message in messages:
             if message.bookmark:  # else nothing names it in an acknowledgement
                 message.lease = lease
-        return messages
 
     def settle(self, lease: Lease, message: Message, option: str) -> None:
         """Acknowledge a message, on the client's thread."""
@@ -454,6 +457,11 @@ class Lease:
         """Whether the connection on which they were received still exists."""
         return self.link == self.consumer.acks.link
 
+    def was_processed(self, message: Message, /) -> bool:
+        """Whether a copy of a message was processed before its link was lost."""
+        processed = self.consumer.acks.processed
+        return bool(processed) and (message.topic, message.bookmark) in processed
+
     def has_ended(self, message: Message) -> bool:
         """Whether the lease of a message has ended, as far as known."""
         ends_at = self.deadline(message)
@@ -489,3 +497,17 @@ class Lease:
                 "of this machine and of the server; lease deadlines are not enforced",
             )
         return None if left_s is None or left_s == math.inf else self._received_at + left_s
+
+
+def may_be_handed_out(message: Message) -> bool:
+    """Whether a message has yet to be processed; a copy of a processed one is acknowledged here.
+
+    A message whose connection was lost is not: it comes again.
+    """
+    lease = message.lease
+    if lease is None:
+        return True
+    if lease.is_held and lease.was_processed(message):
+        message.ack()
+        return False
+    return lease.is_held

@@ -33,7 +33,7 @@ from haclient.session.dead_letter import DeadLetter
 from haclient.session.queue_acks import AckOption, lease_extension
 from haclient.transport.message_queue import Delivery, Handler
 from haclient.transport.nursery import open_nursery
-from haclient.transport.queue_acks import Lease, QueueConsumer
+from haclient.transport.queue_acks import Lease, QueueConsumer, may_be_handed_out
 
 QueueErrorPolicy: TypeAlias = (
     Literal["raise", "cancel", "expire", "continue", "discard"]
@@ -239,11 +239,10 @@ class QueueWorkers:
     # -- one message ------------------------------------------------------------------
 
     async def _handle(self, message: Message) -> None:
-        lease = message.lease
-        if lease is not None and not lease.is_held:  # the link was lost: it comes again
+        if not may_be_handed_out(message):
             return
         try:
-            if self._watches_lease and lease is not None:
+            if self._watches_lease and message.lease is not None:
                 if not await self._within_lease(message):
                     return
             else:

@@ -192,6 +192,10 @@ class Lease(MessageLease):
         return True
 
     @override
+    def was_processed(self, message: Message, /) -> bool:
+        return False
+
+    @override
     def settle(self, message: Message, option: str, /) -> None:
         self.calls.append(option)
 

@@ -42,6 +42,10 @@ class NotedLease(MessageLease):
         return self._is_held
 
     @override
+    def was_processed(self, message: Message, /) -> bool:
+        return message.text == "processed"
+
+    @override
     def settle(self, message: Message, option: str, /) -> None:
         message.lease = None
         self.settled.append((message.text, option))
@@ -148,6 +152,15 @@ async def test_a_message_of_a_lost_link_is_not_handled(workers: int) -> None:
     await handle(
         failing, QueueHandling(on_handler_error="raise", workers=workers), messages(lease, "a")
     )
+
+
+@pytest.mark.row("QC14")
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_a_copy_of_a_processed_message_is_acknowledged_and_not_handled(workers: int) -> None:
+    lease = NotedLease()
+    handling = QueueHandling(on_handler_error="raise", workers=workers)
+    await handle(failing, handling, messages(lease, "processed"))
+    assert lease.settled == [("processed", "")]
 
 
 @pytest.mark.row("QC11")
