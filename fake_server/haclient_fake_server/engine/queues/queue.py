@@ -268,6 +268,7 @@ class Queue:
         self._dirty[self] = None
 
     def _leave_selector(self, number: int) -> None:
+        self._sole = None
         text = self._filter_texts.pop(number, None)
         if text is None:
             return
