@@ -153,6 +153,14 @@ class MessageLease(Protocol):
         """Whether the connection on which they were received still exists."""
 
     @abstractmethod
+    def has_lapsed(self, message: Message, /) -> bool:
+        """Whether the lease of a message is over, as a length that the server has granted shows.
+
+        Args:
+            message: One of these messages.
+        """
+
+    @abstractmethod
     def was_processed(self, message: Message, /) -> bool:
         """Whether a copy of a message was processed before the last connection was lost.
 

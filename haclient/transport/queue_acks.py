@@ -462,6 +462,23 @@ class Lease:
         processed = self.consumer.acks.processed
         return bool(processed) and (message.topic, message.bookmark) in processed
 
+    def has_lapsed(self, message: Message, /) -> bool:
+        """Whether the server has given the message to another consumer; see `MessageLease`."""
+        consumer = self.consumer
+        if consumer.lease_s is None or not message.lease_period:
+            return False
+        now = trio.current_time()
+        if now < self._received_at + consumer.lease_s:
+            return False
+        if consumer.extended.get((message.topic, message.bookmark), 0.0) > now:
+            return False
+        consumer.warn_once(
+            "lapsed",
+            "messages of the queue %s wait here until their leases are over, and are not handed "
+            "out: ask for a smaller max_backlog, or use more workers",
+        )
+        return True
+
     def has_ended(self, message: Message) -> bool:
         """Whether the lease of a message has ended, as far as known."""
         ends_at = self.deadline(message)
@@ -502,11 +519,14 @@ class Lease:
 def may_be_handed_out(message: Message) -> bool:
     """Whether a message has yet to be processed; a copy of a processed one is acknowledged here.
 
-    A message whose connection was lost is not: it comes again.
+    A message whose connection was lost, or that has waited here until its lease was over, is not:
+    it comes again.
     """
     lease = message.lease
     if lease is None:
         return True
+    if lease.has_lapsed(message):
+        return False
     if lease.is_held and lease.was_processed(message):
         message.ack()
         return False

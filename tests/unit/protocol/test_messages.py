@@ -192,6 +192,10 @@ class Lease(MessageLease):
         return True
 
     @override
+    def has_lapsed(self, message: Message, /) -> bool:
+        return message.text == "lapsed"
+
+    @override
     def was_processed(self, message: Message, /) -> bool:
         return False
 

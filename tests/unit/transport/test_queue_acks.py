@@ -288,6 +288,24 @@ async def test_the_time_of_day_counts_where_the_length_is_unknown(world: World) 
     assert message.lease_deadline == pytest.approx(trio.current_time() + 30), "of the receipt"
 
 
+@pytest.mark.row("QC12")
+async def test_a_message_that_waits_longer_than_its_lease_is_not_handed_out(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.consumer.granted("max_backlog=9,lease=10.0")
+    first, second, third = world.receive(1, 2, 3)
+    (fourth,) = world.receive(4, lp="")
+    await trio.sleep(9)
+    second.extend_lease(5)
+    assert may_be_handed_out(first)
+    await trio.sleep(1)
+    found = [m.bookmark for m in (first, second, third, fourth) if may_be_handed_out(m)]
+    assert found == ["7|2|", "7|4|"]
+    assert caplog.text.count("wait here until their leases are over") == 1
+    world.consumer.granted("max_backlog=9")
+    assert may_be_handed_out(first), "times of day may differ: nobody can tell"
+
+
 async def test_a_message_without_a_bookmark_has_no_lease(world: World) -> None:
     message = Message(topic="work", data=b"x")
     world.consumer.received([message], 0.0)

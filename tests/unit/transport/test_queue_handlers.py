@@ -42,6 +42,10 @@ class NotedLease(MessageLease):
         return self._is_held
 
     @override
+    def has_lapsed(self, message: Message, /) -> bool:
+        return message.text == "lapsed"
+
+    @override
     def was_processed(self, message: Message, /) -> bool:
         return message.text == "processed"
 
@@ -152,6 +156,15 @@ async def test_a_message_of_a_lost_link_is_not_handled(workers: int) -> None:
     await handle(
         failing, QueueHandling(on_handler_error="raise", workers=workers), messages(lease, "a")
     )
+
+
+@pytest.mark.row("QC12")
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_a_message_that_waited_for_too_long_is_not_handled(workers: int) -> None:
+    lease = NotedLease()
+    handling = QueueHandling(on_handler_error="raise", workers=workers)
+    await handle(failing, handling, messages(lease, "lapsed"))
+    assert lease.settled == []
 
 
 @pytest.mark.row("QC14")
