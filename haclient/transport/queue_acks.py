@@ -243,6 +243,9 @@ class QueueAcks:
 
     def settle_later(self, lease: Lease, message: Message, option: str, delay_s: float) -> None:
         """Acknowledge a message after a delay, within its lease."""
+        if not lease.is_held:  # it is back already; and `lost` has emptied what was put off
+            message.lease = None
+            return
         now = trio.current_time()
         ends_at = lease.deadline(message)
         if ends_at is not None:

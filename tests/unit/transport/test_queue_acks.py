@@ -171,6 +171,17 @@ async def test_a_delayed_cancel_comes_before_its_lease_ends(world: World) -> Non
     assert world.take() == [("7|1|", "cancel")]
 
 
+@pytest.mark.row("QC11", "QC14")
+async def test_a_client_that_was_left_keeps_no_message_that_failed(world: World) -> None:
+    """A message is not seen by the garbage collector: a cycle through one would stay for ever."""
+    (message,) = world.receive(1)
+    assert message.lease is not None
+    world.lose()
+    world.acks.settle_later(message.lease, message, "cancel", 1.0)  # type: ignore[arg-type]  # ours
+    assert message.lease is None
+    assert world.acks._delayed == []
+
+
 @pytest.mark.row("QC11")
 async def test_what_was_acknowledged_meanwhile_is_not_cancelled(world: World) -> None:
     (message,) = world.receive(1)
