@@ -17,7 +17,6 @@ from typing_extensions import override
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.transport.message_queue import Delivery
-from haclient.transport.queue_acks import may_be_handed_out
 
 __all__ = ["Batches", "MessageStream", "QueueStream"]
 
@@ -201,7 +200,7 @@ class QueueStream(MessageStream):
         self._ack_taken()
         while True:
             for message in self._current:
-                if may_be_handed_out(message):
+                if message.lease is None or message.lease.may_be_handed_out(message):
                     if self._auto_ack:
                         self._taken = (message,)
                     return message
@@ -211,7 +210,11 @@ class QueueStream(MessageStream):
     async def _next_list(self) -> list[Message]:
         self._ack_taken()
         while True:
-            rest = [message for message in self._current if may_be_handed_out(message)]
+            rest = [
+                message
+                for message in self._current
+                if message.lease is None or message.lease.may_be_handed_out(message)
+            ]
             if rest:
                 if self._auto_ack:
                     self._taken = rest

@@ -147,22 +147,12 @@ class MessageOwner(Protocol):
 class MessageLease(Protocol):
     """The lease of the messages that one queue subscription received together."""
 
-    @property
     @abstractmethod
-    def is_held(self) -> bool:
-        """Whether the connection on which they were received still exists."""
+    def may_be_handed_out(self, message: Message, /) -> bool:
+        """Whether a message has yet to be processed.
 
-    @abstractmethod
-    def has_lapsed(self, message: Message, /) -> bool:
-        """Whether the lease of a message is over, as a length that the server has granted shows.
-
-        Args:
-            message: One of these messages.
-        """
-
-    @abstractmethod
-    def was_processed(self, message: Message, /) -> bool:
-        """Whether a copy of a message was processed before the last connection was lost.
+        Not if its lease is over: it comes again. Nor if a copy of it was processed before the last
+        connection was lost: then it is acknowledged here.
 
         Args:
             message: One of these messages.

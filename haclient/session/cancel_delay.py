@@ -16,15 +16,16 @@ MAX_COUNTED: Final = 10_000
 
 
 class CancelDelay:
-    """The failures of the messages of one subscription."""
+    """The failures of the messages of one subscription.
 
-    __slots__ = ("_failures",)
+    Attributes:
+        counts: How often each has failed, by queue and bookmark.
+    """
+
+    __slots__ = ("counts",)
 
     def __init__(self) -> None:
-        self._failures: dict[tuple[str, str], int] = {}
-
-    def __len__(self) -> int:
-        return len(self._failures)
+        self.counts: dict[tuple[str, str], int] = {}
 
     def failed(self, topic: str, bookmark: str) -> int:
         """Count a failure.
@@ -37,16 +38,15 @@ class CancelDelay:
             How often the message has failed.
         """
         name = (topic, bookmark)
-        count = self._failures.pop(name, 0) + 1
-        self._failures[name] = count  # the youngest
-        if len(self._failures) > MAX_COUNTED:
-            del self._failures[next(iter(self._failures))]
+        count = self.counts.pop(name, 0) + 1
+        self.counts[name] = count  # the youngest
+        if len(self.counts) > MAX_COUNTED:
+            del self.counts[next(iter(self.counts))]
         return count
 
     def forget(self, topic: str, bookmark: str) -> None:
         """The message has succeeded, or will not come again."""
-        if self._failures:
-            self._failures.pop((topic, bookmark), None)
+        self.counts.pop((topic, bookmark), None)
 
     @staticmethod
     def delay_s(count: int) -> float:

@@ -87,18 +87,19 @@ def lease_extension(seconds: float) -> str:
     return f"lease_extension={format_interval(seconds)}"
 
 
-def batch_limit(wanted: int | None, backlog: int | None) -> int:
+def batch_limit(wanted: int | None, backlog: int | None, timeout_s: float) -> int:
     """How many acknowledgements one batch collects.
 
     Args:
         wanted: What the application asked for; `None` for a third of the backlog.
         backlog: What the server has granted; `None` if it does not say. Then it may be 1, and
             nothing is collected.
+        timeout_s: How long an acknowledgement may wait for others.
 
     Returns:
         At least 1, at most the backlog.
     """
-    if backlog is None:
+    if backlog is None or timeout_s == 0:
         return 1
     return max(1, min(wanted or backlog // _SHARE, backlog))
 
@@ -113,48 +114,48 @@ class AckBatch:
 
     Attributes:
         limit: How many are collected; see `batch_limit`.
+        count: How many are there.
     """
 
-    __slots__ = ("_by_topic", "_count", "_oldest_at", "limit", "timeout_s")
+    __slots__ = ("_by_topic", "_oldest_at", "count", "limit", "timeout_s")
 
     def __init__(self, *, timeout_s: float) -> None:
         self.limit = 1
         self.timeout_s = timeout_s
+        self.count = 0
         self._by_topic: dict[str, list[str]] = {}
-        self._count = 0
         self._oldest_at = 0.0
-
-    def __len__(self) -> int:
-        return self._count
 
     @property
     def due_at(self) -> float | None:
         """When it is sent although it is not full; `None` while it is empty."""
-        return self._oldest_at + self.timeout_s if self._count else None
+        return self._oldest_at + self.timeout_s if self.count else None
 
-    def add(self, topic: str, bookmark: str, now: float) -> bool:
+    def begin(self, now: float) -> float:
+        """Note the time before the first one is added; return when it is due."""
+        self._oldest_at = now
+        return now + self.timeout_s
+
+    def add(self, topic: str, bookmark: str) -> bool:
         """Collect one.
 
         Args:
             topic: The queue.
             bookmark: The message.
-            now: The time.
 
         Returns:
-            Whether the batch has to be sent now.
+            Whether the batch is full: then it has to be sent now.
         """
         bookmarks = self._by_topic.get(topic)
         if bookmarks is None:
             bookmarks = self._by_topic[topic] = []
         bookmarks.append(bookmark)
-        if not self._count:
-            self._oldest_at = now
-        self._count += 1
-        return self._count >= self.limit or now >= self._oldest_at + self.timeout_s
+        self.count = count = self.count + 1
+        return count >= self.limit
 
     def take(self) -> list[AckCommand]:
         """The commands for everything that was collected, which is empty then."""
-        by_topic, self._by_topic, self._count = self._by_topic, {}, 0
+        by_topic, self._by_topic, self.count = self._by_topic, {}, 0
         return [
             command
             for topic, bookmarks in by_topic.items()
@@ -164,5 +165,5 @@ class AckBatch:
     def take_topic(self, topic: str) -> list[AckCommand]:
         """The commands for what was collected of one queue."""
         bookmarks = self._by_topic.pop(topic, [])
-        self._count -= len(bookmarks)
+        self.count -= len(bookmarks)
         return ack_commands(topic, bookmarks)

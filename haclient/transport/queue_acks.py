@@ -71,6 +71,7 @@ MAX_UNCONFIRMED: Final = 10_000
 MAX_EXTENDED: Final = 10_000
 """Extended leases that are remembered before those that are over are forgotten."""
 
+_CANCEL: Final = AckOption.CANCEL.value
 _USED_OF_LEASE: Final = 0.9  # a cancel after the end of its lease might meet the next one
 _logger = logging.getLogger(__name__)
 
@@ -354,7 +355,7 @@ class QueueConsumer(QueueSide):
             return
         self._is_queue = True
         self.backlog, self.lease_s = grant
-        self.batch.limit = batch_limit(self.acks.batch_size, grant.backlog)
+        self.batch.limit = batch_limit(self.acks.batch_size, grant.backlog, self.acks.timeout_s)
         if grant.backlog == 1:
             self.warn_once(
                 "backlog",
@@ -379,31 +380,30 @@ class QueueConsumer(QueueSide):
         """Acknowledge a message, on the client's thread."""
         if message.lease is None:  # acknowledged before
             return
-        acks, topic, bookmark = self.acks, message.topic, message.bookmark
-        is_over = option == AckOption.CANCEL and lease.has_ended(message)
+        is_over = option == _CANCEL and lease.has_ended(message)
         message.lease = None
+        acks, topic, bookmark = self.acks, message.topic, message.bookmark
         if self.extended:
             self.extended.pop((topic, bookmark), None)
-        if option != AckOption.CANCEL:
+        if self.failures.counts and option != _CANCEL:
             self.failures.forget(topic, bookmark)
-        if lease.link != acks.link:
-            if not option:
-                acks.acknowledge_late(topic, bookmark)
-            return
         if not option:
-            self._collect(topic, bookmark)
-        elif not is_over:  # else it is back, and a cancel would end the lease that followed
+            if lease.link == acks.link:
+                self._collect(topic, bookmark)
+            else:
+                acks.acknowledge_late(topic, bookmark)
+        elif lease.is_held and not is_over:  # else a cancel would end the lease that followed
             acks.send([*self.batch.take_topic(topic), AckCommand(topic, (bookmark,), option)])
-            if not self.batch:
+            if not self.batch.count:
                 acks.collected(self)
 
     def _collect(self, topic: str, bookmark: str) -> None:
-        batch, now = self.batch, trio.current_time()
-        is_first = not batch
-        if batch.add(topic, bookmark, now):
+        batch = self.batch
+        due_at = None if batch.count else batch.begin(trio.current_time())
+        if batch.add(topic, bookmark):
             self.send_pending()
-        elif is_first:
-            self.acks.collecting(self, now + batch.timeout_s)
+        elif due_at is not None:  # the first one
+            self.acks.collecting(self, due_at)
 
     def extend(self, lease: Lease, messages: Sequence[Message], seconds: float) -> None:
         """Extend the leases of messages of one queue, on the client's thread."""
@@ -424,14 +424,14 @@ class QueueConsumer(QueueSide):
         topic = held[0].topic
         bookmarks = [message.bookmark for message in held]
         self.acks.send([*self.batch.take_topic(topic), *ack_commands(topic, bookmarks, option)])
-        if not self.batch:
+        if not self.batch.count:
             self.acks.collected(self)
 
     @override
     def send_pending(self) -> None:
         """Send what was collected."""
         self.acks.collected(self)
-        if self.batch:
+        if self.batch.count:
             self.acks.send(self.batch.take())
 
 
@@ -460,20 +460,25 @@ class Lease:
         """Whether the connection on which they were received still exists."""
         return self.link == self.consumer.acks.link
 
-    def was_processed(self, message: Message, /) -> bool:
-        """Whether a copy of a message was processed before its link was lost."""
-        processed = self.consumer.acks.processed
-        return bool(processed) and (message.topic, message.bookmark) in processed
-
-    def has_lapsed(self, message: Message, /) -> bool:
-        """Whether the server has given the message to another consumer; see `MessageLease`."""
+    def may_be_handed_out(self, message: Message, /) -> bool:
+        """Whether a message has yet to be processed; see `MessageLease.may_be_handed_out`."""
         consumer = self.consumer
-        if consumer.lease_s is None or not message.lease_period:
+        processed = consumer.acks.processed
+        if not self.is_held:
             return False
-        now = trio.current_time()
-        if now < self._received_at + consumer.lease_s:
+        if processed and (message.topic, message.bookmark) in processed:
+            self.settle(message, "")  # its work was done on an earlier link
             return False
-        if consumer.extended.get((message.topic, message.bookmark), 0.0) > now:
+        lease_s = consumer.lease_s
+        if lease_s is None or trio.current_time() < self._received_at + lease_s:
+            return True
+        return not self._has_lapsed(message)
+
+    def _has_lapsed(self, message: Message) -> bool:
+        """Whether a message has waited here until the server gave it to another consumer."""
+        consumer = self.consumer
+        name, now = (message.topic, message.bookmark), trio.current_time()
+        if not message.lease_period or consumer.extended.get(name, 0.0) > now:
             return False
         consumer.warn_once(
             "lapsed",
@@ -517,20 +522,3 @@ class Lease:
                 "of this machine and of the server; lease deadlines are not enforced",
             )
         return None if left_s is None or left_s == math.inf else self._received_at + left_s
-
-
-def may_be_handed_out(message: Message) -> bool:
-    """Whether a message has yet to be processed; a copy of a processed one is acknowledged here.
-
-    A message whose connection was lost, or that has waited here until its lease was over, is not:
-    it comes again.
-    """
-    lease = message.lease
-    if lease is None:
-        return True
-    if lease.has_lapsed(message):
-        return False
-    if lease.is_held and lease.was_processed(message):
-        message.ack()
-        return False
-    return lease.is_held

@@ -33,7 +33,7 @@ from haclient.session.dead_letter import DeadLetter
 from haclient.session.queue_acks import AckOption, lease_extension
 from haclient.transport.message_queue import Delivery, Handler
 from haclient.transport.nursery import open_nursery
-from haclient.transport.queue_acks import Lease, QueueConsumer, may_be_handed_out
+from haclient.transport.queue_acks import Lease, QueueConsumer
 
 QueueErrorPolicy: TypeAlias = (
     Literal["raise", "cancel", "expire", "continue", "discard"]
@@ -239,15 +239,16 @@ class QueueWorkers:
     # -- one message ------------------------------------------------------------------
 
     async def _handle(self, message: Message) -> None:
-        if not may_be_handed_out(message):
+        lease = message.lease
+        if lease is not None and not lease.may_be_handed_out(message):
             return
         try:
-            if self._watches_lease and message.lease is not None:
+            if self._watches_lease and lease is not None:
                 if not await self._within_lease(message):
                     return
             else:
                 result = self._handler(message)
-                if isawaitable(result):
+                if result is not None and isawaitable(result):
                     await result
         except Exception as error:  # the application's: a policy decides
             if self._handling.on_handler_error == "raise":

@@ -186,18 +186,9 @@ class Lease(MessageLease):
     def __init__(self) -> None:
         self.calls: list[object] = []
 
-    @property
     @override
-    def is_held(self) -> bool:
+    def may_be_handed_out(self, message: Message, /) -> bool:
         return True
-
-    @override
-    def has_lapsed(self, message: Message, /) -> bool:
-        return message.text == "lapsed"
-
-    @override
-    def was_processed(self, message: Message, /) -> bool:
-        return False
 
     @override
     def settle(self, message: Message, option: str, /) -> None:

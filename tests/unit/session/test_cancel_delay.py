@@ -33,6 +33,6 @@ def test_the_count_of_messages_is_limited() -> None:
         delay.failed("a", f"1|{number}|")
     delay.failed("a", "1|0|")  # the youngest now
     delay.failed("a", "1|new|")
-    assert len(delay) == MAX_COUNTED
+    assert len(delay.counts) == MAX_COUNTED
     assert delay.failed("a", "1|0|") == 3
     assert delay.failed("a", "1|1|") == 1, "forgotten first"

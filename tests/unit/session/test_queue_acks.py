@@ -62,7 +62,8 @@ def test_one_command_has_a_limited_number_of_bookmarks() -> None:
 def test_a_batch_is_never_larger_than_the_granted_backlog(
     wanted: int | None, backlog: int | None, limit: int
 ) -> None:
-    assert batch_limit(wanted, backlog) == limit
+    assert batch_limit(wanted, backlog, 0.1) == limit
+    assert batch_limit(wanted, backlog, 0) == 1, "each is sent at once"
 
 
 @pytest.mark.row("QC13")
@@ -78,10 +79,10 @@ def test_a_lease_is_extended_by_an_interval_above_0() -> None:
 def test_a_batch_is_sent_when_it_is_full() -> None:
     batch = AckBatch(timeout_s=10)
     batch.limit = 3
-    assert [batch.add("work", f"1|{n}|", 0.0) for n in (1, 2, 3)] == [False, False, True]
-    assert len(batch) == 3
+    assert [batch.add("work", f"1|{n}|") for n in (1, 2, 3)] == [False, False, True]
+    assert batch.count == 3
     assert batch.take() == [AckCommand("work", ("1|1|", "1|2|", "1|3|"))]
-    assert (len(batch), batch.due_at, batch.take()) == (0, None, [])
+    assert (batch.count, batch.due_at, batch.take()) == (0, None, [])
 
 
 @pytest.mark.row("QC5")
@@ -89,18 +90,19 @@ def test_a_batch_is_sent_when_its_oldest_has_waited_long_enough() -> None:
     batch = AckBatch(timeout_s=10)
     batch.limit = 100
     assert batch.due_at is None
-    assert not batch.add("work", "1|1|", 5.0)
-    assert not batch.add("work", "1|2|", 14.0)
-    assert batch.due_at == 15.0
-    assert batch.add("work", "1|3|", 15.0)
+    assert batch.begin(5.0) == 15.0
+    assert batch.due_at is None, "it is empty"
+    for number in (1, 2):
+        assert not batch.add("work", f"1|{number}|")
+        assert batch.due_at == 15.0
 
 
 @pytest.mark.row("QC6")
 def test_the_backlog_counts_over_all_queues_of_a_subscription() -> None:
     batch = AckBatch(timeout_s=10)
     batch.limit = 2
-    assert not batch.add("a", "1|1|", 0.0)
-    assert batch.add("b", "1|2|", 0.0)
+    assert not batch.add("a", "1|1|")
+    assert batch.add("b", "1|2|")
     assert batch.take() == [AckCommand("a", ("1|1|",)), AckCommand("b", ("1|2|",))]
 
 
@@ -109,10 +111,10 @@ def test_what_was_collected_of_one_queue_can_be_taken_alone() -> None:
     batch = AckBatch(timeout_s=10)
     batch.limit = 100
     for topic, bookmark in (("a", "1|1|"), ("b", "1|2|"), ("a", "1|3|")):
-        batch.add(topic, bookmark, 0.0)
+        batch.add(topic, bookmark)
     assert batch.take_topic("a") == [AckCommand("a", ("1|1|", "1|3|"))]
     assert batch.take_topic("a") == []
-    assert len(batch) == 1
+    assert batch.count == 1
     assert batch.take() == [AckCommand("b", ("1|2|",))]
 
 
@@ -134,10 +136,10 @@ def test_each_acknowledgement_is_sent_once_and_none_is_held_over_the_limit(
 
     given_ = [(topic, f"1|{number}|") for number, topic in enumerate(topics)]
     for number, (topic, bookmark) in enumerate(given_):
-        if batch.add(topic, bookmark, 0.0):
+        if batch.add(topic, bookmark):
             send(batch.take())
         if number in take_at:
             send(batch.take_topic(topic))
-        assert len(batch) < limit
+        assert batch.count < limit
     send(batch.take())
     assert sorted(sent) == sorted(given_)
