@@ -132,7 +132,8 @@ class Publishing:
             return
         table = state.tables[connection.message_type]
         known = message.topic in table.targets
-        if not known and state.queues.get(message.topic, connection.message_type) is not None:
+        queue = state.queues.get(message.topic, connection.message_type)
+        if not known and queue is not None and not queue.settings.publish_target:
             detail = "this queue has no topic that a publish to its name goes to"
             self.refuse(connection, message, Reason.INVALID_TOPIC, detail)
             return
