@@ -17,12 +17,12 @@ from haclient_fake_server.engine.settings import QueueTopic
 Fields: TypeAlias = Mapping[str, int]
 
 FILTERS: dict[str, Callable[[Fields], bool]] = {
-    "": lambda fields: True,
+    "": lambda _: True,
     "/n = 0": lambda fields: fields["n"] == 0,
     "/n > 0": lambda fields: fields["n"] > 0,
     "/id > 6": lambda fields: fields["id"] > 6,
     "/barrier = 1": lambda fields: fields["barrier"] == 1,
-    "/n > 9": lambda fields: False,
+    "/n > 9": lambda _: False,
 }
 """Filters of the wire, and what they say."""
 

@@ -176,6 +176,15 @@ class QueuePair:
 
     # --- what is there
 
+    @property
+    def subscribed(self) -> list[tuple[int, str, str]]:
+        """All consumers: connection, queue and subscription id."""
+        return [
+            (each.connection, queue, each.sub_id)
+            for queue, model in self.models.items()
+            for each in model.consumers
+        ]
+
     def subscriptions(self, number: int, queue: str) -> list[str]:
         """The subscription ids of a consumer for a queue."""
         consumers = self.models[queue].consumers

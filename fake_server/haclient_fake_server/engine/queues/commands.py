@@ -66,7 +66,9 @@ class QueueCommands:
         if bool(message.bookmark) == bool(message.filter):
             raise Refused(Reason.INVALID_BOOKMARK, "wanted either bookmarks or a filter")
         request = read_request(message, options) if message.filter else None
-        positions = _positions(queue, message.bookmark) if request is None else []
+        positions: Collection[int] = ()
+        if request is None:
+            positions = _positions(queue, message.bookmark)
         sequence = message.sequence
         if sequence:
             if sequence <= connection.publisher.seen:
@@ -108,7 +110,7 @@ class QueueCommands:
     ) -> LongCommand:
         """Acknowledge by filter, whoever has the messages."""
         matches = removed = 0
-        for number, position in enumerate(queue.table.positions(), 1):
+        for number, position in enumerate(queue.unfinished(), 1):
             if number % STEP_MESSAGES == 0:
                 yield
             record = queue.record(position)

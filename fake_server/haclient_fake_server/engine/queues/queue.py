@@ -555,9 +555,16 @@ class Queue:
     # --- reading ---------------------------------------------------------------------------------
 
     def record(self, position: int) -> Record | None:
-        """The record of a message that the queue holds, `None` if the journal has it no more."""
+        """The record of a message that the queue holds or that a consumer has.
+
+        Returns:
+            `None` if the journal has it no more.
+        """
         row = self.table.row(position)
-        return None if row is None else self._reader.record(position, row.place)
+        if row is not None:
+            return self._reader.record(position, row.place)
+        lease = self._by_position.get(position)
+        return None if lease is None else self.leased_record(lease)
 
     def leased_record(self, lease: Lease) -> Record | None:
         """The record of a message that was handed out, `None` if the journal has it no more."""
@@ -567,6 +574,18 @@ class Queue:
         """The body of a message that the queue holds, `None` if the journal has it no more."""
         record = self.record(position)
         return None if record is None else Document(record.payload, self.settings.message_type)
+
+    def set_place(self, position: int, place: Place) -> None:
+        """Note where the record of a message is, once its block is written."""
+        self.table.set_place(position, place)
+        if self.is_at_most_once and (lease := self._by_position.get(position)) is not None:
+            lease.place = place  # the table has it no more
+
+    def unfinished(self) -> Iterator[int]:
+        """The positions of all messages that can be acknowledged, lazily."""
+        if self.is_at_most_once:  # what was handed out is removed, and counts as backlog
+            yield from sorted(self._by_position)
+        yield from self.table.positions()
 
     def available(self) -> Iterator[int]:
         """The positions of the available messages, in the order of the log, lazily."""

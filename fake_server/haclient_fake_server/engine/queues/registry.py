@@ -99,7 +99,7 @@ class QueueRegistry:
         if self._fed:
             for position, place in self.reader.take_places():
                 for queue in self._fed[position]:
-                    queue.table.set_place(position, place)
+                    queue.set_place(position, place)
             self._fed.clear()
 
     def close_batch(self, block: Block | None) -> None:
