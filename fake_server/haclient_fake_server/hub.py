@@ -25,6 +25,7 @@ from haclient_fake_server.engine.state import Effects
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
+from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 
 _log = logging.getLogger(__name__)
@@ -60,12 +61,17 @@ class BrokerFiles(NamedTuple):
         guards: Where the guards against removal are written; `None` for a journal in memory.
         queue_points: Where the recovery points of the queues are written; `None` for a journal in
             memory.
+        queue_snapshots: Where file-backed queues are kept; `None` without any.
     """
 
     progress: ProgressFile | None = None
     guards: GuardFile | None = None
     queue_points: QueuePointFile | None = None
+    queue_snapshots: QueueSnapshotFiles | None = None
 
+
+SNAPSHOT_INTERVAL_S: Final = 60.0
+"""How often file-backed queues are written: that much of the log is read after a kill."""
 
 NO_FILES: Final = BrokerFiles()
 
@@ -94,6 +100,7 @@ class Hub:
         self._progress_file = files.progress
         self._guard_file = files.guards
         self._queue_point_file = files.queue_points
+        self._snapshot_files = files.queue_snapshots
         self._new_queue_points: tuple[QueuePoint, ...] = ()
         self._queue_points_changed = trio.Event()
         # The engine has gone on, and the journal may lack what it did.
@@ -115,6 +122,9 @@ class Hub:
             progress=None if files.progress is None else files.progress.progress,
             guards=() if files.guards is None else files.guards.guards,
             queue_points=() if files.queue_points is None else files.queue_points.points,
+            queue_snapshots=()
+            if files.queue_snapshots is None
+            else files.queue_snapshots.snapshots,
         )
         self._write_progress(self._engine.progress)
         if files.queue_points is not None and self._engine.queue_points:
@@ -131,6 +141,9 @@ class Hub:
         # After a failed write the engine has removed messages that the journal still has.
         if file is not None and not self._is_unwritten and points != file.points:
             file.write(points)
+        snapshots = self._snapshot_files
+        if snapshots is not None and not self._is_unwritten and snapshots.is_due:
+            snapshots.write(snapshots.prepare(self._engine.queue_snapshots()))
 
     def next_number(self) -> int:
         """A number for a new connection."""
@@ -243,6 +256,19 @@ class Hub:
             await self._queue_points_changed.wait()
             self._queue_points_changed = trio.Event()
             await trio.to_thread.run_sync(self._queue_point_file.write, self._new_queue_points)
+
+    async def keep_queue_snapshots(self) -> None:
+        """Write what file-backed queues hold, now and then in a thread; never returns.
+
+        Raises:
+            StoreError: The disk failed.
+        """
+        files = self._snapshot_files
+        while files is not None:
+            await trio.sleep(SNAPSHOT_INTERVAL_S)
+            if files.is_due:
+                prepared = files.prepare(self._engine.queue_snapshots())
+                await trio.to_thread.run_sync(files.write, prepared)
 
     async def wait_sealed(self) -> None:
         """Wait until a segment was sealed since the last call."""

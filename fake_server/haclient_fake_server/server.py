@@ -33,6 +33,7 @@ from haclient_fake_server.hub import BrokerFiles, Hub
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
+from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
 from haclient_fake_server.kill_points import KillPoints
 from haclient_fake_server.listener import Listener, listen
 from haclient_fake_server.session import Dial, Session, dial_destination, keep_connected
@@ -104,6 +105,7 @@ class BrokerServer:
                     self._progress_file,
                     self._open_guard_file(),
                     self._open_queue_point_file(self._journal),
+                    self._open_queue_snapshot_files(self._journal),
                 ),
                 kill_points=self._points,
             )
@@ -114,6 +116,7 @@ class BrokerServer:
         self._nursery.start_soon(self._hub.keep_time)
         self._nursery.start_soon(self._hub.keep_sealed)
         self._nursery.start_soon(self._hub.keep_queue_points)
+        self._nursery.start_soon(self._hub.keep_queue_snapshots)
         if self._config.fsync is FsyncPolicy.INTERVAL:
             self._nursery.start_soon(self._hub.keep_synced)
         if self._config.parquet:
@@ -252,6 +255,15 @@ class BrokerServer:
         if config.data_dir is None or isinstance(journal, MemoryJournal):
             return None
         return QueuePointFile(config.data_dir, self._disk, log_starts=journal.log_starts)
+
+    def _open_queue_snapshot_files(
+        self, journal: JournalFiles | MemoryJournal
+    ) -> QueueSnapshotFiles | None:
+        config = self._config
+        queues = [(each.name, each.message_type) for each in config.queues if each.file_backed]
+        if config.data_dir is None or isinstance(journal, MemoryJournal) or not queues:
+            return None
+        return QueueSnapshotFiles(config.data_dir, self._disk, journal, queues=queues)
 
     def _open_journal(self) -> JournalFiles | MemoryJournal:
         config = self._config

@@ -26,7 +26,7 @@ from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import RecordCommand
 from haclient_fake_server.journal.queue_points import QueuePointFile
 from support.engine import Peer
-from support.queue_world import ONCE, QUEUES, TOPIC, WORK, QueueWorld
+from support.queue_world import FILE_BACKED, ONCE, QUEUES, TOPIC, WORK, QueueWorld
 from support.recording import Crash, Event, RecordingDisk, kills, power_cuts
 
 pytestmark = [pytest.mark.row("QB29", "QB31"), pytest.mark.timeout(600)]
@@ -49,10 +49,12 @@ class Driver:
         held: What the queues hold after each of the batches.
     """
 
-    def __init__(self, events: list[Event], *, is_synced: bool) -> None:
+    def __init__(
+        self, events: list[Event], *, is_synced: bool, queues: tuple[QueueTopic, ...] = QUEUES
+    ) -> None:
         self._disk = RecordingDisk(events)
         self.held: list[Held] = [Held(frozenset(), frozenset())]
-        self._world = QueueWorld(self._disk, start_id=1, is_synced=is_synced)
+        self._world = QueueWorld(self._disk, start_id=1, is_synced=is_synced, queues=queues)
         self._publisher = self._world.client("pubber")
         self._work = self._world.consumer(WORK)
         self._once: Peer | None = None
@@ -112,8 +114,9 @@ class Driver:
         self._note(Held(self.held[-1].work, frozenset()))
 
     def _pass_time(self) -> None:
-        """Let the recovery points be written."""
+        """Let the recovery points be written, and the files of file-backed queues."""
         self._world.advance(2.0)
+        self._world.keep_snapshots()
         self._note(self.held[-1])
 
     def _note(self, held: Held) -> None:
@@ -209,6 +212,35 @@ def check_unsynced(*, is_configured: bool, every: int) -> None:
         again.files.close()
         lost += not in_log.issuperset(around(driver, each)[0].work)
     assert lost, "a loss of power has taken the end of the log"
+
+
+@pytest.mark.row("QB30")
+@pytest.mark.parametrize(
+    ("crash", "is_synced"), [(kills, False), (power_cuts, True), (power_cuts, False)]
+)
+def test_a_file_backed_queue_is_what_the_log_says(crash: Crashes, *, is_synced: bool) -> None:
+    """Its file is taken or not: what the queue holds is the same."""
+    events: list[Event] = []
+    driver = Driver(events, is_synced=is_synced, queues=FILE_BACKED)
+    driver.run()
+    taken = ignored = 0
+    for each in itertools.islice(crash(events), 0, None, 3):
+        without = QueueWorld(each.disk(), start_id=2, is_synced=True, queues=QUEUES)
+        wanted = found_in(without)
+        world = QueueWorld(each.disk(), start_id=2, is_synced=True, queues=FILE_BACKED)
+        found = found_in(world)
+        assert found == wanted, each.at
+        later = publish_later(world)
+        world.keep_snapshots()
+        world.files.close()
+        again = QueueWorld(world.disk, start_id=3, is_synced=True, queues=FILE_BACKED)
+        assert found_in(again) == Held(found.work | later, found.once | later), each.at
+        taken += bool(world.snapshot_files.snapshots)
+        ignored += not world.snapshot_files.snapshots
+        assert again.snapshot_files.snapshots
+        again.files.close()
+    assert taken
+    assert ignored
 
 
 @pytest.mark.parametrize("is_configured", [True, False])

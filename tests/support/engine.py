@@ -14,6 +14,7 @@ from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.queues.points import QueuePoint
+from haclient_fake_server.engine.queues.snapshot import QueueSnapshot
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.settings import EngineSettings
 from haclient_fake_server.engine.state import Effects
@@ -119,6 +120,7 @@ class World:
         self.progress: ReplicationProgress | None = None
         self.guards: tuple[Guard, ...] = ()
         self.queue_points: tuple[QueuePoint, ...] = ()
+        self.queue_snapshots: tuple[QueueSnapshot, ...] = ()
         self._connections = 0
         self.engine = self._new_engine()
 
@@ -215,6 +217,7 @@ class World:
             progress=self.progress,
             guards=self.guards,
             queue_points=self.queue_points,
+            queue_snapshots=self.queue_snapshots,
         )
         self.progress, self.queue_points = engine.progress, engine.queue_points
         return engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from typing_extensions import override
@@ -11,10 +12,11 @@ from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.engine.state import Effects
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.queue_points import QueuePointFile
+from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
 from haclient_stores.disk.files import Disk
 from support.engine import Peer, World
 
-__all__ = ["DIRECTORY", "ONCE", "QUEUES", "TOPIC", "WORK", "QueueWorld"]
+__all__ = ["DIRECTORY", "FILE_BACKED", "ONCE", "QUEUES", "TOPIC", "WORK", "QueueWorld"]
 
 DIRECTORY = Path("/disk")
 TOPIC, WORK, ONCE = "orders", "work", "once"
@@ -24,6 +26,7 @@ QUEUES = (
         name=ONCE, topics=(TOPIC,), semantics="at-most-once", max_per_subscription_backlog=100
     ),
 )
+FILE_BACKED = tuple(replace(queue, file_backed=True) for queue in QUEUES)
 SEGMENT_BYTES = 8192
 
 
@@ -40,6 +43,7 @@ class QueueWorld(World):
         disk: The file system.
         files: The journal.
         point_file: The file `queues.ack`.
+        snapshot_files: The files of file-backed queues.
     """
 
     def __init__(
@@ -55,6 +59,8 @@ class QueueWorld(World):
         )
         self.disk = disk
         self.point_file = QueuePointFile(DIRECTORY, disk, log_starts=self.files.log_starts)
+        kept = [(each.name, each.message_type) for each in queues if each.file_backed]
+        self.snapshot_files = QueueSnapshotFiles(DIRECTORY, disk, self.files, queues=kept)
         self._is_synced = is_synced
         super().__init__(journal=self.files, queues=queues)
 
@@ -67,6 +73,12 @@ class QueueWorld(World):
             self.files.seal()
         if effects.queue_points is not None:
             self.point_file.write(effects.queue_points)
+
+    def keep_snapshots(self) -> None:
+        """Write the files of file-backed queues."""
+        if self.snapshot_files.is_due:
+            snapshots = self.engine.queue_snapshots()
+            self.snapshot_files.write(self.snapshot_files.prepare(snapshots))
 
     def consumer(self, queue: str) -> Peer:
         """A connection with a subscription to a queue; what it gets is not taken."""
@@ -85,6 +97,7 @@ class QueueWorld(World):
     @override
     def _new_engine(self) -> Engine:
         self.queue_points = self.point_file.points
+        self.queue_snapshots = self.snapshot_files.snapshots
         engine = super()._new_engine()
         if engine.queue_points:
             self.point_file.write(engine.queue_points)

@@ -28,13 +28,14 @@ from haclient_fake_server.engine.acks import Reason, Refused, ack, failure_ack, 
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.guards import Guard
-from haclient_fake_server.engine.journal import JournalReader
+from haclient_fake_server.engine.journal import Cursor, JournalReader
 from haclient_fake_server.engine.logon import heartbeat, log_on
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishing import Publishing
 from haclient_fake_server.engine.queues.commands import QueueCommands
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.queues import Queues
+from haclient_fake_server.engine.queues.snapshot import QueueSnapshot
 from haclient_fake_server.engine.recovery import recover
 from haclient_fake_server.engine.replay import Replay
 from haclient_fake_server.engine.replication.destination import DestinationStatus
@@ -67,6 +68,7 @@ class Engine:
         guards: The last guards in the `Effects` of the previous engine.
         queue_points: The last ones in the `Effects` of the previous engine, or its `queue_points`
             when it had no more to do.
+        queue_snapshots: Snapshots of an earlier engine, at places that this journal has.
     """
 
     def __init__(  # noqa: PLR0913  # what an earlier engine has left, part by part
@@ -79,10 +81,11 @@ class Engine:
         progress: ReplicationProgress | None = None,
         guards: Iterable[Guard] = (),
         queue_points: Iterable[QueuePoint] = (),
+        queue_snapshots: Iterable[QueueSnapshot] = (),
     ) -> None:
         self._state = State(settings, journal, now=now, now_us=now_us, guards=guards)
         points = tuple(queue_points)
-        recover(self._state, progress, points)
+        recover(self._state, progress, points, queue_snapshots)
         self._report_lost(points)
         acks = self._acks = PersistedAcks(self._state)
         self._replay = Replay(self._state, acks)
@@ -142,6 +145,12 @@ class Engine:
     def queue_points(self) -> tuple[QueuePoint, ...]:
         """Where recovery of the queues may begin, for the next engine on this journal."""
         return self._queues.points
+
+    def queue_snapshots(self) -> list[QueueSnapshot]:
+        """What the file-backed queues hold now that the last block was written."""
+        live = self._state.journal.live
+        end = Cursor(live.number, live.end)
+        return self._state.queues.snapshots(end, self._state.batch.position)
 
     def dialled(self, connection_id: int, address: str, now: float) -> Effects:
         """A connection to a destination was established; its number must be new."""

@@ -16,6 +16,7 @@ from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.queues.message_table import Place, to_place
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.queues.queue import Queue
+from haclient_fake_server.engine.queues.snapshot import QueueSnapshot, definition_of
 from haclient_fake_server.engine.replay import span_of
 from haclient_fake_server.engine.replication.durability import (
     ReplicationProgress,
@@ -39,6 +40,7 @@ def recover(
     state: State,
     progress: ReplicationProgress | None = None,
     queue_points: Iterable[QueuePoint] = (),
+    queue_snapshots: Iterable[QueueSnapshot] = (),
 ) -> None:
     """Restore the engine's state at the end of the journal.
 
@@ -47,6 +49,7 @@ def recover(
         progress: The last one of an earlier engine on this journal; `None` when there is none,
             because nothing was replicated.
         queue_points: The last ones of an earlier engine on this journal.
+        queue_snapshots: Snapshots of queues at places of this journal.
     """
     confirmed = progress.confirmed if progress is not None else None
     summary = state.journal.summary()
@@ -55,7 +58,8 @@ def recover(
     if state.settings.sow_topics:
         _rebuild(state)
     if len(state.queues):
-        _rebuild_queues(state, _queue_starts(state, queue_points))
+        starts = _queue_starts(state, queue_points)
+        _rebuild_queues(state, starts, _fill_queues(state, starts, queue_snapshots))
     end = state.journal.next_position
     last = state.journal.last_before(end)
     state.last = _message(last)
@@ -124,13 +128,50 @@ def _configured_start(state: State, recovery_point: str) -> int:
             return span_of(state, bookmark, not_found="epoch").start
 
 
-def _rebuild_queues(state: State, starts: dict[Queue, int]) -> None:
-    """Rebuild the queues in one pass over the log, from the oldest start on."""
+def _fill_queues(
+    state: State, starts: dict[Queue, int], snapshots: Iterable[QueueSnapshot]
+) -> dict[Queue, Cursor]:
+    """Fill queues from their snapshots where that leaves less of the log to read.
+
+    Args:
+        state: The state of the engine.
+        starts: For each queue the position from which on it is rebuilt, which changes with it.
+        snapshots: Snapshots of queues.
+
+    Returns:
+        For each of these queues the place from which on the log has to be read.
+    """
+    ends: dict[Queue, Cursor] = {}
+    for snapshot in snapshots:
+        queue = state.queues.get(snapshot.name, snapshot.message_type)
+        if (
+            queue is not None
+            and definition_of(queue.settings) == snapshot.definition
+            and starts[queue] < snapshot.next_position
+        ):
+            queue.fill(snapshot.columns)
+            starts[queue] = snapshot.next_position
+            ends[queue] = snapshot.end
+    return ends
+
+
+def _rebuild_queues(state: State, starts: dict[Queue, int], ends: dict[Queue, Cursor]) -> None:
+    """Rebuild the queues in one pass over the log.
+
+    Args:
+        state: The state of the engine.
+        starts: For each queue the position of the first message that it may lack.
+        ends: For those that were filled from snapshots, the places where these end: removals may
+            follow there, even where no message does.
+    """
     journal = state.journal
     first = max(min(starts.values()), journal.first_position)
-    if first >= journal.next_position:
+    others = [start for queue, start in starts.items() if queue not in ends]
+    begins = [*ends.values()]
+    begins += [journal.seek(start) for start in others if start < journal.next_position]
+    if not begins:
         return
-    cursor = journal.seek(first)
+    cursor = min(begins)
     unpack, publish = RECORD_HEADER.unpack_from, int(RecordCommand.PUBLISH)
     while True:
         chunk, after = journal.read(cursor, _CHUNK_BYTES)

@@ -84,6 +84,8 @@ class QueueTopic:
         recovery_point: Where a new queue begins in the log: `epoch`, `now`, or a bookmark or
             timestamp as on the wire.
         dead_letter: A topic that gets a copy of every message that expires; empty for none.
+        file_backed: Keep what the queue holds in a file next to the journal, so that a broker that
+            starts reads only what the log has after it. The file is a cache of the log.
 
     Raises:
         UsageError: A value is wrong, or two of them contradict each other.
@@ -108,6 +110,7 @@ class QueueTopic:
     barrier: str = ""
     recovery_point: str = "epoch"
     dead_letter: str = ""
+    file_backed: bool = False
 
     def __post_init__(self) -> None:
         """Check the values."""

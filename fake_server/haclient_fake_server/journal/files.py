@@ -37,7 +37,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from haclient_fake_server.engine.journal import Block, BlockIndex, JournalReader
+from haclient_fake_server.engine.journal import Block, BlockIndex, Cursor, JournalReader
 from haclient_fake_server.engine.replication.durability import (
     DestinationProgress,
     ReplicationProgress,
@@ -114,6 +114,7 @@ class JournalFiles(JournalReader):
         self._durable = NOT_DURABLE
         self._durable_position = 0
         self._unsynced_names = False
+        self._last_block: Cursor
         self._dirty = False
         self._syncing = threading.Lock()  # the kernel reports an error to one of two syncs only
         self._failure: BaseException | None = None  # of a write or a sync: nothing may follow it
@@ -148,6 +149,7 @@ class JournalFiles(JournalReader):
         )
         live = self._live
         size = BLOCK_HEADER_BYTES + len(block.records)
+        self._last_block = Cursor(live.number, live.end)
         self._prologue.take(block)
         live.add(block, live.end, live.end + size)
         self._dirty = True
@@ -254,6 +256,7 @@ class JournalFiles(JournalReader):
         records = encode_start(start, now_us=now_us)
         self._write(records, 1, first_position=self.next_position, now_us=now_us)
         self._prologue.take_start(start)
+        self._last_block = Cursor(self._live.number, self._live.end)
         self._live.manifest.data_bytes += BLOCK_HEADER_BYTES + len(records)
         self.sync()
 
@@ -399,6 +402,11 @@ class JournalFiles(JournalReader):
     @override
     def log_starts(self) -> tuple[LogStart, ...]:
         return tuple(self._prologue.starts)
+
+    @property
+    def last_block(self) -> Cursor:
+        """The place of the header of the block that was written last."""
+        return self._last_block
 
     @property
     @override

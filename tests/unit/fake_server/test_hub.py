@@ -18,10 +18,11 @@ from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.replication import wire
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.settings import QueueTopic
-from haclient_fake_server.hub import NO_FILES, BrokerFiles, Hub, SessionLike
-from haclient_fake_server.journal.files import ProgressFile
+from haclient_fake_server.hub import NO_FILES, SNAPSHOT_INTERVAL_S, BrokerFiles, Hub, SessionLike
+from haclient_fake_server.journal.files import JournalFiles, ProgressFile
 from haclient_fake_server.journal.format import LogStart
 from haclient_fake_server.journal.queue_points import QueuePointFile
+from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles, snapshot_name
 from haclient_stores.disk.files import RealDisk
 from haclient_stores.errors import StoreFull
 from support.engine import decode
@@ -286,16 +287,17 @@ class QueueBench(Bench):
         )
 
 
+async def run_inline(function: Callable[..., None], *arguments: object) -> None:
+    """Run what belongs into a thread: the clock would jump while the thread runs."""
+    await trio.lowlevel.checkpoint()
+    function(*arguments)
+
+
 @pytest.mark.row("QB29")
 @pytest.mark.usefixtures("autojump_clock")
 async def test_recovery_points_are_written_at_the_start_once_a_second_and_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run_inline(function: Callable[..., None], *arguments: object) -> None:
-        await trio.lowlevel.checkpoint()
-        function(*arguments)
-
-    # The clock would jump while a thread writes.
     monkeypatch.setattr(trio.to_thread, "run_sync", run_inline)
     bench = QueueBench(tmp_path)
     assert bench.diary == ["points [1]"]
@@ -340,3 +342,50 @@ async def test_a_broker_without_queues_writes_no_recovery_points(tmp_path: Path)
     bench.hub.close()
     assert bench.diary == ["journal"]
     assert not Points(tmp_path, bench.diary).points
+
+
+@pytest.mark.row("QB30")
+@pytest.mark.usefixtures("autojump_clock")
+async def test_file_backed_queues_are_written_now_and_then_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_inline)
+    queue = QueueTopic(name="work", topics=("orders",), file_backed=True)
+    config = BrokerConfig(ack_interval_s=0.0, queues=(queue,))
+    path = tmp_path / snapshot_name("work", "json")
+
+    def opened(start_id: int) -> tuple[JournalFiles, QueueSnapshotFiles]:
+        journal = JournalFiles(
+            tmp_path, RealDisk(), segment_bytes=1 << 20, instance_id=1, start_id=start_id
+        )
+        files = QueueSnapshotFiles(tmp_path, RealDisk(), journal, queues=[("work", "json")])
+        return journal, files
+
+    def held(start_id: int) -> list[list[int]]:
+        """The positions in the snapshot that the next broker takes."""
+        journal, files = opened(start_id)
+        journal.close()
+        return [[*each.columns.messages.positions] for each in files.snapshots]
+
+    journal, files = opened(1)
+    hub = Hub(config, journal, now_us=1, files=BrokerFiles(queue_snapshots=files))
+    writer = Session(hub.next_number(), [])
+    hub.accepted(writer, peer="test")
+    hub.received(writer, decode(encode_frame({"c": "logon", "client_name": "w"})))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hub.keep_queue_snapshots)
+        hub.received(writer, decode(encode_frame({"c": "p", "t": "orders", "s": 1}, b"1")))
+        assert not path.exists()
+        await trio.sleep(SNAPSHOT_INTERVAL_S + 1.0)
+        written = path.stat().st_ino
+        await trio.sleep(SNAPSHOT_INTERVAL_S)
+        assert path.stat().st_ino == written, "nothing has happened since"
+        hub.received(writer, decode(encode_frame({"c": "p", "t": "orders", "s": 2}, b"2")))
+        nursery.cancel_scope.cancel()
+    journal.close()
+    assert held(2) == [[1]]  # as after a kill: the second message is in the log alone
+    journal, files = opened(3)
+    hub = Hub(config, journal, now_us=1, files=BrokerFiles(queue_snapshots=files))
+    hub.close()
+    journal.close()
+    assert held(4) == [[1, 2]]

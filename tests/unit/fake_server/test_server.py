@@ -13,6 +13,7 @@ from haclient.errors import StoreFull, StoreLocked, UsageError
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, QueueTopic, ReplicateTo
 from haclient_fake_server.journal.format import segment_name
 from haclient_fake_server.journal.queue_points import QUEUE_POINTS_NAME
+from haclient_fake_server.journal.queue_snapshots import snapshot_name
 from haclient_fake_server.server import BrokerServer, serve
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_fake_server.testing.faults import Kill, Restart
@@ -51,9 +52,17 @@ async def test_a_journal_survives_the_broker(tmp_path: Path, fsync: FsyncPolicy)
         assert message.data == b"one"
 
 
-@pytest.mark.row("QB29", "QB31")
-async def test_what_has_left_a_queue_is_not_delivered_by_the_next_broker(tmp_path: Path) -> None:
-    queue = QueueTopic(name="work", topics=("orders",), max_per_subscription_backlog=10)
+@pytest.mark.row("QB29", "QB30", "QB31")
+@pytest.mark.parametrize("file_backed", [False, True])
+async def test_what_has_left_a_queue_is_not_delivered_by_the_next_broker(
+    tmp_path: Path, *, file_backed: bool
+) -> None:
+    queue = QueueTopic(
+        name="work",
+        topics=("orders",),
+        max_per_subscription_backlog=10,
+        file_backed=file_backed,
+    )
     config = BrokerConfig(data_dir=tmp_path, segment_bytes=1 << 20, queues=(queue,))
     subscribe = {"c": "subscribe", "cid": "1", "t": "work", "opts": "max_backlog=10"}
     async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
@@ -67,6 +76,7 @@ async def test_what_has_left_a_queue_is_not_delivered_by_the_next_broker(tmp_pat
         await client.ack("stats", "2")
     (point,) = json.loads((tmp_path / QUEUE_POINTS_NAME).read_bytes())["queues"]
     assert (point["name"], point["position"]) == ("work", 3)
+    assert (tmp_path / snapshot_name("work", "json")).exists() == file_backed
     async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
         await client.logon("reader")
         await client.send(**subscribe)

@@ -44,6 +44,10 @@ class Deadlines:
             limit -= 1
             yield entry >> _POSITION_BITS, entry & _POSITION_MASK
 
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Moment and position of all entries, in no order."""
+        return ((entry >> _POSITION_BITS, entry & _POSITION_MASK) for entry in self._heap)
+
     def is_mostly_stale(self, counting: int) -> bool:
         """Whether more than half of the entries no longer count, of which `counting` may count."""
         return len(self._heap) > 2 * counting + _SLACK

@@ -52,6 +52,24 @@ class Row(NamedTuple):
     place: Place
 
 
+class TableColumns(NamedTuple):
+    """The messages of a table as columns, in the order of the log.
+
+    Attributes:
+        positions: Their positions.
+        places: Where their records are in the journal.
+        publishers: The ids of their publishers.
+        sequences: Their sequences.
+        priorities: Their priorities; empty for a table without any.
+    """
+
+    positions: array[int]
+    places: array[int]
+    publishers: array[int]
+    sequences: array[int]
+    priorities: array[float]
+
+
 class _Chunk:
     """A run of rows in the order of the log."""
 
@@ -125,6 +143,10 @@ class _Chunk:
         self.sequences = array("Q", compress(self.sequences, kept))
         self.priorities = array("d", compress(self.priorities, kept))
         self.states = bytearray(compress(self.states, kept))
+        self.index_publishers()
+
+    def index_publishers(self) -> None:
+        """Build `by_publisher` anew."""
         self.by_publisher = {}
         for row, publisher_id in enumerate(self.publishers):
             self.by_publisher.setdefault(publisher_id, array("H")).append(row)
@@ -303,6 +325,35 @@ class MessageTable:
                 for position, state in zip(chunk.positions, chunk.states, strict=True)
                 if state != REMOVED
             ]
+
+    def columns(self) -> TableColumns:
+        """All messages, in order."""
+        found = TableColumns(array("Q"), array("Q"), array("Q"), array("Q"), array("d"))
+        for chunk in self._chunks:
+            kept = [state != REMOVED for state in chunk.states]
+            found.positions.extend(compress(chunk.positions, kept))
+            found.places.extend(compress(chunk.places, kept))
+            found.publishers.extend(compress(chunk.publishers, kept))
+            found.sequences.extend(compress(chunk.sequences, kept))
+            found.priorities.extend(compress(chunk.priorities, kept))
+        return found
+
+    def fill(self, columns: TableColumns) -> None:
+        """Fill an empty table with messages as `columns` returned them, all available."""
+        positions, places, publishers, sequences, priorities = columns
+        for start in range(0, len(positions), CHUNK_ROWS):
+            end = start + CHUNK_ROWS
+            chunk = _Chunk()
+            chunk.positions, chunk.places = positions[start:end], places[start:end]
+            chunk.publishers, chunk.sequences = publishers[start:end], sequences[start:end]
+            chunk.priorities = priorities[start:end]
+            count = len(chunk.positions)
+            chunk.states = bytearray([AVAILABLE]) * count
+            chunk.live = chunk.available = count
+            chunk.index_publishers()
+            self._chunks.append(chunk)
+            self._firsts.append(chunk.positions[0])
+            self.available += count
 
     def _drop(self, number: int) -> None:
         """Drop a chunk whose messages are all gone."""

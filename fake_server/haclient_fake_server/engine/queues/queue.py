@@ -18,6 +18,7 @@ after a restart all that was not removed is available again.
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -36,6 +37,7 @@ from haclient_fake_server.engine.queues.message_table import (
 )
 from haclient_fake_server.engine.queues.roster import ROSTERS
 from haclient_fake_server.engine.queues.selector import Key, ScanBudget, Selector
+from haclient_fake_server.engine.queues.snapshot import QueueColumns
 from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.journal.format import Record, Removal, RemovalReason
 
@@ -551,6 +553,32 @@ class Queue:
             )
         if self._expirations.is_mostly_stale(len(table)):
             self._expirations.keep(lambda _, position: table.state(position) != REMOVED)
+
+    # --- snapshots -------------------------------------------------------------------------------
+
+    def columns(self) -> QueueColumns:
+        """What the queue holds; what consumers have is among it."""
+        due_us, due_positions = array("Q"), array("Q")
+        for moment_us, position in self._expirations:
+            if self.table.state(position) != REMOVED:
+                due_us.append(moment_us)
+                due_positions.append(position)
+        for position in sorted(self._expired_meanwhile):  # they are due since their leases began
+            due_us.append(0)
+            due_positions.append(position)
+        barriers = array("Q", [each for each in self._barriers if self._holds(each)])
+        return QueueColumns(self.table.columns(), due_us, due_positions, barriers)
+
+    def fill(self, columns: QueueColumns) -> None:
+        """Fill a new queue with what another one held: all of it is available."""
+        self.table.fill(columns.messages)
+        for moment_us, position in zip(columns.due_us, columns.due_positions, strict=True):
+            self._expirations.add(moment_us, position)
+        self._barriers.extend(columns.barriers)
+        self._dirty[self] = None
+
+    def _holds(self, position: int) -> bool:
+        return self.table.state(position) != REMOVED
 
     # --- reading ---------------------------------------------------------------------------------
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from haclient_fake_server.engine.filters import Document
-from haclient_fake_server.engine.journal import Block, JournalReader
+from haclient_fake_server.engine.journal import Block, Cursor, JournalReader
 from haclient_fake_server.engine.patterns import TopicMatcher, to_text
 from haclient_fake_server.engine.queues.message_reader import MessageReader
 from haclient_fake_server.engine.queues.message_table import Place
 from haclient_fake_server.engine.queues.queue import Expired, Queue
+from haclient_fake_server.engine.queues.snapshot import QueueSnapshot, definition_of
 from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.journal.format import Record, Removals
 
@@ -93,6 +94,27 @@ class QueueRegistry:
         if queue is not None:
             for publisher_id, sequence, reason in removals.entries:
                 queue.remove_elsewhere(publisher_id, sequence, reason)
+
+    def snapshots(self, end: Cursor, next_position: int) -> list[QueueSnapshot]:
+        """What the file-backed queues hold, at the end of the log.
+
+        Args:
+            end: The end of the log.
+            next_position: Its next position.
+        """
+        self.begin_batch()  # the places of the last batch's messages
+        return [
+            QueueSnapshot(
+                queue.settings.name,
+                queue.settings.message_type,
+                definition_of(queue.settings),
+                end,
+                next_position,
+                queue.columns(),
+            )
+            for queue in self
+            if queue.settings.file_backed
+        ]
 
     def begin_batch(self) -> None:
         """The last block was written: note the places of its messages."""

@@ -1,0 +1,240 @@
+"""The files of file-backed queues, next to the journal: a cache of what the log says of each.
+
+A file has what a queue holds at one place of the log. A broker that starts reads the log from there
+on, which is less than from the oldest message that the queue holds. A file is written whole, now
+and then and when the broker is closed. It is never needed: one that is damaged, of another version,
+or of another log is ignored, and written again.
+
+A file names its log by the youngest start and by the header of the last block before its place,
+with the checksums in it. A log that was cut before that place and went on has another block there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import zlib
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final, cast
+
+from haclient.protocol.identity import publisher_id
+from haclient_fake_server.engine.journal import Cursor
+from haclient_fake_server.engine.queues.message_table import TableColumns
+from haclient_fake_server.engine.queues.snapshot import (
+    QueueColumns,
+    QueueSnapshot,
+)
+from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
+from haclient_stores.disk.files import Disk
+
+FORMAT_VERSION: Final = 1
+MAGIC: Final = b"HAQUEUE\n"
+MAX_HEADER_BYTES: Final = 2**20
+"""A longer first line is not that of a snapshot."""
+
+_CRC_BYTES: Final = 4
+_NAME: Final = re.compile(r"queue\.[0-9a-f]{16}\.state")
+_log = logging.getLogger(__name__)
+
+
+def snapshot_name(name: str, message_type: str) -> str:
+    """The file name for a queue, whose own name may have any characters."""
+    return f"queue.{publisher_id(f'{message_type} {name}'):016x}.state"
+
+
+class QueueSnapshotFiles:
+    """The files of the file-backed queues of one broker.
+
+    Args:
+        directory: The journal's directory, whose lock also protects these files.
+        disk: The file system.
+        journal: The journal, as the broker that starts has opened it.
+        queues: Name and message type of each file-backed queue; the files of others are removed.
+
+    Attributes:
+        snapshots: Those that are true of the log.
+
+    Raises:
+        StoreError: The disk failed.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        disk: Disk,
+        journal: JournalFiles,
+        *,
+        queues: Iterable[tuple[str, str]],
+    ) -> None:
+        self._directory = directory
+        self._disk = disk
+        self._journal = journal
+        self._written: Cursor | None = None
+        self.snapshots: tuple[QueueSnapshot, ...] = ()
+        wanted = {snapshot_name(*queue) for queue in queues}
+        for name in disk.listdir(directory):
+            if _NAME.fullmatch(name) and name not in wanted:
+                disk.remove(directory / name)
+        found = [self._load(directory / name) for name in sorted(wanted)]
+        self.snapshots = tuple(each for each in found if each is not None)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the log has grown since the last call of `write`."""
+        live = self._journal.live
+        return self._written != Cursor(live.number, live.end)
+
+    def prepare(self, snapshots: Iterable[QueueSnapshot]) -> list[tuple[Path, bytes]]:
+        """The files to write; for the thread of the event loop, while nothing is appended.
+
+        Args:
+            snapshots: What the queues hold at the end of the log.
+        """
+        journal = self._journal
+        block = journal.last_block
+        header = journal.read_bytes(block.segment, BLOCK_HEADER_BYTES, block.offset)
+        self._written = Cursor(journal.live.number, journal.live.end)
+        return [
+            (
+                self._directory / snapshot_name(each.name, each.message_type),
+                _encode(each, start_id=journal.log_starts[-1].id, block=block, header=header),
+            )
+            for each in snapshots
+        ]
+
+    def write(self, files: Iterable[tuple[Path, bytes]]) -> None:
+        """Replace files as `prepare` has returned them, and sync them; may run in a thread.
+
+        Raises:
+            StoreError: The disk failed.
+        """
+        for path, data in files:
+            self._disk.replace(path, data)
+
+    def _load(self, path: Path) -> QueueSnapshot | None:
+        """A snapshot, if there is one that is true of this log."""
+        if not self._disk.exists(path):
+            return None
+        file = self._disk.open(path, writable=False)
+        try:
+            data = file.pread(file.size(), 0)
+        finally:
+            file.close()
+        try:
+            fields, snapshot = _decode(data)
+        except (ValueError, KeyError, TypeError, StopIteration) as error:
+            # It is not what `_encode` has written.
+            _log.warning("%s: ignored, since it is damaged or of another version: %s", path, error)
+            return None
+        problem = self._problem(fields, snapshot)
+        if problem:
+            _log.warning("%s: ignored: %s", path, problem)
+        return None if problem else snapshot
+
+    def _problem(self, fields: dict[str, Any], snapshot: QueueSnapshot) -> str:
+        """Why a snapshot is not true of this log; empty if it is."""
+        starts = self._journal.log_starts
+        known = [start.id for start in starts]
+        start_id = int(fields["log_start"], 16)
+        if start_id not in known:
+            return f"it is of another log (no start {start_id:016x})"
+        later = starts[known.index(start_id) + 1 :]
+        if any(start.first_position < snapshot.next_position for start in later):
+            return "the log has lost its end since"
+        number, offset = snapshot.end
+        at = int(fields["block"])
+        segment = self._journal.segments.get(number)
+        if segment is None or not 0 < at < offset <= segment.end:
+            return "the log has lost its end since"
+        header = self._journal.read_bytes(number, BLOCK_HEADER_BYTES, at)
+        return "" if header.hex() == fields["header"] else "the log has another block there"
+
+
+def _encode(snapshot: QueueSnapshot, *, start_id: int, block: Cursor, header: bytes) -> bytes:
+    messages, *others = snapshot.columns
+    columns: list[array[int] | array[float]] = [*messages, *others]
+    fields = {
+        "format": FORMAT_VERSION,
+        "byte_order": sys.byteorder,
+        "name": snapshot.name,
+        "message_type": snapshot.message_type,
+        "definition": snapshot.definition,
+        "log_start": f"{start_id:016x}",
+        "segment": snapshot.end.segment,
+        "offset": snapshot.end.offset,
+        "block": block.offset,
+        "header": header.hex(),
+        "next_position": snapshot.next_position,
+        "columns": [len(column) for column in columns],
+    }
+    parts = [MAGIC, json.dumps(fields).encode("ascii"), b"\n"]
+    parts += [column.tobytes() for column in columns]
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return b"".join((*parts, crc.to_bytes(_CRC_BYTES, "little")))
+
+
+def _decode(data: bytes) -> tuple[dict[str, Any], QueueSnapshot]:
+    """Fields and snapshot of a file.
+
+    Raises:
+        ValueError: The file is damaged, or of another version or machine.
+        KeyError: A field is missing.
+        TypeError: A field is of another type.
+    """
+    view = memoryview(data)
+    body, crc = view[:-_CRC_BYTES], view[-_CRC_BYTES:]
+    if not data.startswith(MAGIC) or zlib.crc32(body) != int.from_bytes(crc, "little"):
+        raise ValueError("the checksum is wrong")
+    start = data.index(b"\n", len(MAGIC), MAX_HEADER_BYTES)
+    fields = cast("dict[str, Any]", json.loads(data[len(MAGIC) : start]))
+    if (fields["format"], fields["byte_order"]) != (FORMAT_VERSION, sys.byteorder):
+        raise ValueError(f"version {fields['format']}, byte order {fields['byte_order']}")
+    reader = _ColumnReader(body, start + 1, fields["columns"])
+    messages = TableColumns(
+        reader.integers(),
+        reader.integers(),
+        reader.integers(),
+        reader.integers(),
+        reader.floats(),
+    )
+    columns = QueueColumns(messages, reader.integers(), reader.integers(), reader.integers())
+    place = Cursor(fields["segment"], fields["offset"])
+    return fields, QueueSnapshot(
+        fields["name"],
+        fields["message_type"],
+        fields["definition"],
+        place,
+        fields["next_position"],
+        columns,
+    )
+
+
+class _ColumnReader:
+    """Reads columns one after the other."""
+
+    def __init__(self, data: memoryview, offset: int, counts: list[int]) -> None:
+        self._data = data
+        self._offset = offset
+        self._counts = iter(counts)
+
+    def integers(self) -> array[int]:
+        column = array("Q")
+        column.frombytes(self._next(column.itemsize))
+        return column
+
+    def floats(self) -> array[float]:
+        column = array("d")
+        column.frombytes(self._next(column.itemsize))
+        return column
+
+    def _next(self, item_bytes: int) -> memoryview:
+        start = self._offset
+        self._offset += next(self._counts) * item_bytes
+        return self._data[start : self._offset]
