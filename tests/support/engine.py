@@ -40,6 +40,7 @@ class Peer:
         self.closed = ""
         self.stalled = False
         self._inbox: list[bytes] = []
+        self._put_back: list[Message] = []
         self._commands = 0
 
     def send(self, body: bytes = b"", /, **fields: str | int) -> None:
@@ -76,7 +77,12 @@ class Peer:
 
     def take(self, *, expand_sow: bool = True) -> list[Message]:
         """Everything that came since the last look."""
-        return decode(self.take_bytes(), expand_sow=expand_sow)
+        before, self._put_back = self._put_back, []
+        return before + decode(self.take_bytes(), expand_sow=expand_sow)
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Leave some of what `take` has returned for its next call."""
+        self._put_back += messages
 
     def bodies(self) -> list[bytes]:
         """The bodies of the publishes that came since the last look."""

@@ -11,9 +11,11 @@ from haclient_fake_server.config import (
     BrokerConfig,
     FsyncPolicy,
     LogTopic,
+    QueueTopic,
     ReplicateTo,
     SowTopic,
     parse_log_topic,
+    parse_queue,
     parse_replicate_to,
     parse_sow_topic,
 )
@@ -125,3 +127,76 @@ def test_a_destination_is_synchronous_unless_told_otherwise(text: str, mode: str
 def test_a_pattern_that_re2_cannot_carry_out_is_a_mistake(text: str) -> None:
     with pytest.raises(UsageError, match="--log-topic"):
         parse_log_topic(text)
+
+
+def test_a_queue_on_the_command_line_is_a_name_a_topic_and_options() -> None:
+    assert parse_queue("work") == QueueTopic(name="work")
+    assert parse_queue("work:jobs") == QueueTopic(name="work", topics=("jobs",))
+    text = (
+        "work:^jobs/,max_backlog=20,queue_backlog=100,lease=30,leasing=strict,delivery=fast,"
+        "max_deliveries=5,max_cancels=3,expiration=86400,dead_letter=dead,recovery_point=now"
+    )
+    assert parse_queue(text) == QueueTopic(
+        name="work",
+        topics=("^jobs/",),
+        max_per_subscription_backlog=20,
+        max_backlog=100,
+        lease_s=30.0,
+        leasing="strict",
+        delivery="fast",
+        max_deliveries=5,
+        max_cancels=3,
+        expiration_s=86_400.0,
+        dead_letter="dead",
+        recovery_point="now",
+    )
+    assert parse_queue("work,semantics=at-most-once").semantics == "at-most-once"
+    assert parse_queue("work,priority=/p").priority == "/p"
+    assert parse_queue("work,barrier=/stop = 1").barrier == "/stop = 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "wanted a name"),
+        (":jobs", "wanted a name"),
+        ("wo.*rk", "wanted a name"),
+        ("work,lease", "'lease' is no option=value; the options: max_backlog, "),
+        ("work,leese=5", "'leese=5' is no option=value"),
+        ("work,lease=5,lease=6", "lease is given twice"),
+        ("work,lease=soon", "lease=soon: wanted a number"),
+        ("work,lease=0", "wanted more than 0 seconds"),
+        ("work,lease=nan", "wanted more than 0 seconds"),
+        ("work,lease=inf", "wanted more than 0 seconds"),
+        ("work,max_backlog=0", "wanted 1 or more"),
+        ("work,max_backlog=1.5", "max_backlog=1.5: wanted a number"),
+        ("work,max_deliveries=-1", "wanted 0 or more"),
+        ("work,semantics=once", "wanted one of at-least-once, at-most-once"),
+        ("work,delivery=slow", "wanted one of fast, round-robin, proportional"),
+        ("work,priority=/p,barrier=/q = 1", "exclude each other"),
+        ("work,priority=/p +", "priority: "),
+        ("work:(,lease=1", "topics: "),
+        ("work,dead_letter=work", "is one of its own topics"),
+        ("work,recovery_point=yesterday", "recovery_point: "),
+    ],
+)
+def test_a_wrong_queue_is_refused_in_one_line_that_repeats_it(text: str, told: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse_queue(text)
+    message = str(refused.value)
+    assert message.startswith(f"--queue {text}: ")
+    assert told in message
+    assert "\n" not in message
+
+
+def test_the_engine_is_told_of_the_queues() -> None:
+    queues = (QueueTopic(name="work", topics=("jobs",)),)
+    assert BrokerConfig(queues=queues).engine_settings().queues == queues
+
+
+def test_queues_are_checked_with_the_rest_of_a_configuration() -> None:
+    with pytest.raises(UsageError, match="broker 'broker': queue 'work': another queue has"):
+        BrokerConfig(queues=(QueueTopic(name="work"), QueueTopic(name="work")))
+    wrong: Any = ("work",)
+    with pytest.raises(UsageError, match="queues has a str: wanted a tuple of QueueTopic"):
+        BrokerConfig(queues=wrong)

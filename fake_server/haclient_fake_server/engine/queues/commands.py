@@ -34,6 +34,8 @@ from haclient_stores.bookmark import Bookmark
 
 STEP_MESSAGES: Final = 500
 """Messages that one step reads."""
+STEP_BYTES: Final = 2**20
+"""What one step of a query sends, at least one message: large messages must not fill the memory."""
 MAX_BATCH_SIZE: Final = 10_000
 """Messages in one frame of a query."""
 
@@ -69,10 +71,13 @@ class QueueCommands:
         positions: Collection[int] = ()
         if request is None:
             positions = _positions(queue, message.bookmark)
+        else:
+            _check_pending(connection)
         sequence = message.sequence
         if sequence:
             if sequence <= connection.publisher.seen:
                 self._publishing.acknowledge_duplicate(connection, message)
+                self._stats(connection, message, queue)
                 return
             connection.publisher.seen = sequence
             self._state.unnoted[connection.publisher.id] = connection.publisher
@@ -137,15 +142,27 @@ class QueueCommands:
         state.acknowledge(connection, message, "received", "processed", "completed", more=more)
         if "persisted" in wanted:
             state.confirm(connection, ack("persisted", message.command_id, more=more))
-        if "stats" in wanted:
-            counts: dict[str, str | int] = {
-                "records_deleted": removed,
-                "topic_matches": len(queue.table),
-                "matches": matches,
-            }
-            if message.query_id:
-                counts["query_id"] = message.query_id
-            state.send(connection, ack("stats", message.command_id, more=counts))
+        self._stats(connection, message, queue, matches=matches, removed=removed)
+
+    def _stats(
+        self,
+        connection: Connection,
+        message: Message,
+        queue: Queue,
+        *,
+        matches: int = 0,
+        removed: int = 0,
+    ) -> None:
+        if "stats" not in requested(message.ack_type):
+            return
+        counts: dict[str, str | int] = {
+            "records_deleted": removed,
+            "topic_matches": len(queue.table),
+            "matches": matches,
+        }
+        if message.query_id:
+            counts["query_id"] = message.query_id
+        self._state.send(connection, ack("stats", message.command_id, more=counts))
 
     # --- browsing --------------------------------------------------------------------------------
 
@@ -162,6 +179,7 @@ class QueueCommands:
         if (message.batch_size or 1) > MAX_BATCH_SIZE:
             detail = f"{message.batch_size}, at most {MAX_BATCH_SIZE}"
             raise Refused(Reason.INVALID_BATCH_SIZE, detail)
+        _check_pending(connection)
         query_id = message.query_id or message.sub_id or message.command_id
         more = {"query_id": query_id}
         self._state.acknowledge(connection, message, "received", "processed", more=more)
@@ -174,7 +192,7 @@ class QueueCommands:
         outer: dict[str, str | int] = {"c": "sow", "query_id": query_id, "t": message.topic}
         state.send(connection, encode_frame({"c": "group_begin", "query_id": query_id}))
         batch: list[tuple[dict[str, str | int], bytes]] = []
-        matches = examined = returned = 0
+        matches = examined = returned = size = 0
         skipped = request.options.skip_n or 0
         for position in queue.available():
             if returned == request.top_n:
@@ -186,10 +204,13 @@ class QueueCommands:
                 if matches > skipped:
                     returned += 1
                     batch.append((_fields(request, record), record.payload))
-            if len(batch) >= (message.batch_size or 1):
+                    size += len(record.payload)
+            is_large = size >= STEP_BYTES
+            if batch and (is_large or len(batch) >= (message.batch_size or 1)):
                 state.send(connection, sow_batch(outer, batch))
                 batch = []
-            if examined % STEP_MESSAGES == 0:
+            if is_large or examined % STEP_MESSAGES == 0:
+                size = 0
                 yield
         if batch:
             state.send(connection, sow_batch(outer, batch))
@@ -202,11 +223,19 @@ class QueueCommands:
             state.send(connection, ack("stats", message.command_id, more={**more, **counts}))
 
     def _begin(self, connection: Connection, command: LongCommand) -> None:
-        if len(connection.queries) >= MAX_PENDING_COMMANDS:
-            detail = f"{len(connection.queries)} are not answered yet"
-            raise Refused(Reason.TOO_MANY_QUERIES, detail)
         connection.queries.append(command)
         self._state.with_backlog[connection.id] = None
+
+
+def _check_pending(connection: Connection) -> None:
+    """Check that a connection may begin another command that takes several steps.
+
+    Raises:
+        Refused: It has too many that have not ended.
+    """
+    pending = len(connection.queries)
+    if pending >= MAX_PENDING_COMMANDS:
+        raise Refused(Reason.TOO_MANY_QUERIES, f"{pending} are not answered yet")
 
 
 def _positions(queue: Queue, bookmarks: str) -> Collection[int]:

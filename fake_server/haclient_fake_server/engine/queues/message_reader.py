@@ -76,19 +76,22 @@ class MessageReader:
     def _read(self, number: int, offset: int) -> Record | None:
         at = offset - self._start
         if self._segment != number or not 0 <= at <= len(self._data) - RECORD_HEADER_BYTES:
-            if not self._journal.has_segment(number):
+            if not self._fill(number, offset):
                 return None
-            self._fill(number, offset)
             at = 0
         (length,) = RECORD_LENGTH.unpack_from(self._data, at)
         if at + length > len(self._data):
-            self._fill(number, offset, at_least=length)
+            if not self._fill(number, offset, at_least=length):
+                return None
             at = 0
         return read_record(self._data, at, at + length)[0]
 
-    def _fill(self, number: int, offset: int, *, at_least: int = 0) -> None:
-        """Read what begins at an offset of a segment."""
+    def _fill(self, number: int, offset: int, *, at_least: int = 0) -> bool:
+        """Read what begins at an offset of a segment; whether it is still there."""
+        if not self._journal.has_segment(number):
+            return False
         end = self._journal.segments[number].end
         wanted = min(max(READ_AHEAD_BYTES, at_least), end - offset)
         self._data = self._journal.read_bytes(number, wanted, offset)
         self._segment, self._start = number, offset
+        return True

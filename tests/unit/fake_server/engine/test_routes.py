@@ -15,8 +15,11 @@ from haclient_fake_server.engine.connections import (
     Subscription,
 )
 from haclient_fake_server.engine.filters import Document, compile_filter
+from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.patterns import TopicMatcher
+from haclient_fake_server.engine.queues.registry import QueueRegistry
 from haclient_fake_server.engine.routes import FanoutGroup, Plan, Route, RouteTable
+from haclient_fake_server.engine.settings import QueueTopic
 
 ONE, TWO = Connection(1, peer="", now=0), Connection(2, peer="", now=0)
 
@@ -109,3 +112,32 @@ def test_a_change_of_subscriptions_drops_the_plans() -> None:
     table.leave(item)
     table.leave(item)
     assert table.plan(route).subscriptions == ()
+
+
+def test_a_publish_to_a_redirected_name_goes_to_the_topic() -> None:
+    table = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=True, sow=None))
+    table.redirect("work", "jobs")
+    assert table.targets == {"work": table.route("jobs"), "jobs": table.route("jobs")}
+    own = table.route("work")  # the topic of that name is another one, and gets no publish
+    assert own is not table.route("jobs")
+    assert table.targets["work"] is table.route("jobs")
+
+
+def test_a_topic_that_is_known_may_still_be_redirected() -> None:
+    table = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=True, sow=None))
+    table.route("work")
+    table.redirect("work", "jobs")
+    assert table.targets["work"] is table.route("jobs")
+
+
+def test_what_is_not_replay_is_not_in_the_plan_of_a_topic_that_a_queue_has_taken_over() -> None:
+    (queue,) = QueueRegistry([QueueTopic(name="orders")], MemoryJournal())
+    queues = (queue,)
+    table = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=True, queues=queues))
+    assert table.route("orders").is_queue
+    assert not table.route("elsewhere").is_queue
+    from_log = BookmarkSubscription(ONE, "2", number=2, selection=Selection(TopicMatcher("orders")))
+    table.enter(subscription(ONE, "1"))
+    table.enter(from_log)
+    plan = table.plan(table.route("orders"))
+    assert (plan.subscriptions, plan.waiting) == ((), (from_log,))

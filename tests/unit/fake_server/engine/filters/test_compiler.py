@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from haclient_fake_server.engine.filters import Document, FilterError, compile_filter
+from haclient_fake_server.engine.filters import (
+    Document,
+    FilterError,
+    compile_expression,
+    compile_filter,
+)
 from haclient_fake_server.engine.filters.parser import MAX_FILTER_CHARACTERS, MAX_NESTING
 from haclient_fake_server.engine.patterns import MAX_PATTERN_BYTES
 
@@ -275,3 +280,29 @@ def test_a_filter_may_be_used_again_and_again() -> None:
     compiled = compile_filter("/id MOD 3 = 1")
     found = [number for number in range(9) if compiled(Document(b'{"id":%d}' % number))]
     assert found == [1, 4, 7]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("/two", 2),
+        ("/deep/er/est", "end"),
+        ("/list", 1),
+        ("/missing", None),
+        ("/nothing", None),
+        ("/hollow", None),
+        ("/one + 2 * /two", 5),
+        ("-/half", -0.5),
+        ("7", 7),
+        ("'x'", "x"),
+        ("/two > 1", True),
+    ],
+)
+def test_an_expression_has_a_value(text: str, value: object) -> None:
+    assert compile_expression(text)(Document(BODY)) == value
+
+
+@pytest.mark.parametrize("text", ["", "/a +", "+ 1", "/a /b", "1 +* 2", "(/a", "NOSUCH(/a)"])
+def test_a_text_that_is_no_expression_is_refused(text: str) -> None:
+    with pytest.raises(FilterError):
+        compile_expression(text)

@@ -1,0 +1,147 @@
+"""Reading queued messages, from memory and from segment files that roll."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from haclient.protocol.codec import encode_frame
+from haclient_fake_server.engine.broker import Engine
+from haclient_fake_server.engine.queues import message_reader
+from haclient_fake_server.engine.queues.message_table import split_place
+from haclient_fake_server.engine.queues.queue import Queue
+from haclient_fake_server.engine.settings import EngineSettings, QueueTopic
+from haclient_fake_server.engine.state import Effects
+from haclient_fake_server.journal.files import JournalFiles
+from haclient_fake_server.journal.format import segment_name
+from haclient_stores.disk.files import RealDisk
+from support.engine import START_US, decode
+from support.queue_engine import QueueWorld, delivered, numbers
+
+BODIES = [b'{"n": %d, "fill": "%s"}' % (n, b"x" * (n * 37 % 300)) for n in range(1, 201)]
+
+
+def read_all(queue: Queue) -> list[bytes]:
+    """The bodies of all messages that a queue holds."""
+    records = [queue.record(position) for position in queue.table.positions()]
+    return [b"gone" if record is None else record.payload for record in records]
+
+
+@pytest.fixture(params=[64, 100, 64 * 1024])
+def read_ahead(request: pytest.FixtureRequest) -> Iterator[int]:
+    """So many bytes are read at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(message_reader, "READ_AHEAD_BYTES", request.param)
+        yield request.param
+
+
+@pytest.mark.usefixtures("read_ahead")
+@pytest.mark.parametrize("batch", [1, 7, 200])
+def test_every_message_is_read_from_memory_and_then_from_the_journal(batch: int) -> None:
+    world = QueueWorld(max_per_subscription_backlog=200)
+    for first in range(0, 200, batch):
+        world.publish(*BODIES[first : first + batch])
+    assert read_all(world.queue()) == BODIES  # the last batch's places are not known yet
+    world.publish(b"{}", topic="elsewhere")
+    assert read_all(world.queue()) == BODIES
+    assert not world.engine._state.queues.reader.fresh
+    backwards = [world.queue().record(position) for position in range(200, 0, -1)]
+    assert [record.payload for record in backwards if record] == BODIES[::-1]
+    assert [message.data for message in delivered(world.consumer(opts="max_backlog=200"))] == BODIES
+
+
+def test_a_message_of_the_running_batch_is_delivered_in_that_batch() -> None:
+    world = QueueWorld()
+    worker = world.consumer()
+    world.publish(*BODIES[:2])
+    assert numbers(worker) == [1]
+
+
+class Broker:
+    """An engine over real segment files."""
+
+    def __init__(self, directory: Path, *, segment_bytes: int = 4096) -> None:
+        self.files = JournalFiles(
+            directory, RealDisk(), segment_bytes=segment_bytes, instance_id=1, start_id=1
+        )
+        queue = QueueTopic(name="work", topics=("jobs",), max_per_subscription_backlog=1000)
+        self.engine = Engine(EngineSettings(queues=(queue,)), self.files, now=1.0, now_us=START_US)
+        self.out: dict[int, list[bytes]] = {1: [], 2: []}
+        for number in self.out:
+            self.engine.connected(number, 1.0)
+            self.send(number, c="logon", cid="0", client_name=f"client{number}")
+
+    def send(self, number: int, body: bytes = b"", /, **fields: str | int) -> None:
+        messages = decode(encode_frame(fields, body), expand_sow=False)
+        self.carry_out(self.engine.received(number, messages, 1.0))
+
+    def carry_out(self, effects: Effects) -> None:
+        if effects.block is not None:
+            self.files.append(effects.block)
+        for number, data in effects.sends:
+            self.out[number].append(data)
+
+    def publish(self, *bodies: bytes) -> None:
+        for body in bodies:
+            self.send(1, body, c="p", t="jobs")
+
+    def bodies(self) -> list[bytes]:
+        messages = decode(*self.out[2])
+        self.out[2] = []
+        return [message.data for message in messages if message.kind == "p"]
+
+    @property
+    def queue(self) -> Queue:
+        (queue,) = self.engine._state.queues
+        return queue
+
+
+@pytest.mark.usefixtures("read_ahead")
+def test_messages_are_found_in_segment_files_that_roll(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    try:
+        broker.publish(*BODIES)
+        assert read_all(broker.queue) == BODIES
+        places = [broker.queue.table.row(n) for n in range(1, 200)]
+        assert len({split_place(row.place)[0] for row in places if row}) > 5
+        broker.send(2, c="subscribe", sub_id="1", t="work", opts="max_backlog=1000")
+        assert broker.bodies() == BODIES
+    finally:
+        broker.files.close()
+
+
+def test_after_a_restart_the_places_are_those_of_the_files(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    broker.publish(*BODIES)
+    broker.files.close()
+    broker = Broker(tmp_path)
+    try:
+        assert read_all(broker.queue) == BODIES
+        broker.publish(*BODIES[:3])
+        assert read_all(broker.queue) == BODIES + BODIES[:3]
+    finally:
+        broker.files.close()
+
+
+def test_a_message_whose_segment_was_removed_leaves_the_queue(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    broker.publish(*BODIES)
+    while broker.files.has_unsealed:
+        broker.files.seal()
+    broker.files.close()
+    broker = Broker(tmp_path)
+    try:
+        rows = [broker.queue.table.row(position) for position in range(1, 201)]
+        segments = [split_place(row.place)[0] for row in rows if row]
+        lost = segments.count(segments[0])
+        assert 0 < lost < 50
+        # An operator may do that beside a running broker.
+        (tmp_path / segment_name(segments[0])).unlink()
+        assert broker.queue.record(1) is None
+        broker.send(2, c="subscribe", sub_id="1", t="work", opts="max_backlog=1000")
+        assert broker.bodies() == BODIES[lost:]
+        assert broker.queue.counts["lost"] == lost
+    finally:
+        broker.files.close()

@@ -1,0 +1,170 @@
+"""The table of a queue's messages against a plain dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from haclient_fake_server.engine.journal import Cursor
+from haclient_fake_server.engine.queues import message_table
+from haclient_fake_server.engine.queues.message_table import (
+    AVAILABLE,
+    LEASED,
+    REMOVED,
+    MessageTable,
+    Row,
+    split_place,
+    to_place,
+)
+
+
+@pytest.fixture
+def small_chunks() -> Iterator[None]:
+    """Chunks of four rows, which are packed when they have more than two."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(message_table, "CHUNK_ROWS", 4)
+        patch.setattr(message_table, "_PACK_ABOVE", 2)
+        yield
+
+
+class Model:
+    """What a table holds, by position: the row, its priority and its state."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Row] = {}
+        self.priorities: dict[int, float] = {}
+        self.states: dict[int, int] = {}
+
+    def of_state(self, state: int) -> list[int]:
+        """The positions of a state, in order."""
+        return sorted(position for position in self.rows if self.states[position] == state)
+
+
+def check(table: MessageTable, model: Model, positions: range, bookmarks: int) -> None:
+    """Everything that can be asked of the table."""
+    available, leased = model.of_state(AVAILABLE), model.of_state(LEASED)
+    assert (len(table), table.available, table.leased) == (
+        len(model.rows),
+        len(available),
+        len(leased),
+    )
+    assert table.first == min(model.rows, default=None)
+    assert list(table.positions()) == sorted(model.rows)
+    for position in positions:
+        assert table.state(position) == model.states.get(position, REMOVED)
+        assert table.row(position) == model.rows.get(position)
+        later = [each for each in available if each >= position]
+        assert table.next_available(position) == (later[0] if later else None)
+        if position in model.rows:
+            assert table.priority(position) == model.priorities[position]
+    held = {row[1:3]: position for position, row in model.rows.items()}
+    for publisher in (1, 2, 2**64 - 1):
+        for sequence in range(1, bookmarks + 2):
+            assert table.find(publisher, sequence) == held.get((publisher, sequence))
+    assert table.first_available() == (available[0] if available else None)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.sampled_from([1, 2, 2**64 - 1]), st.integers(1, 3)),
+        st.tuples(
+            st.sampled_from(["lease", "lease first", "release", "remove", "place"]),
+            st.integers(0, 30),
+            st.just(0),
+        ),
+    ),
+    max_size=60,
+)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@settings(deadline=None)
+@given(steps=STEPS, first=st.integers(1, 5))
+def test_the_table_is_a_dictionary_in_the_order_of_the_log(
+    steps: list[tuple[str, int, int]], first: int
+) -> None:
+    table, model = MessageTable(has_priorities=True), Model()
+    position, sequences = first, dict[int, int]()
+    for step, number, distance in steps:
+        leased, available = model.of_state(LEASED), model.of_state(AVAILABLE)
+        if step == "add":
+            position += distance  # other topics have positions, too
+            sequence = sequences[number] = sequences.get(number, 0) + distance
+            table.add(position, number, sequence, priority=-distance, place=distance % 2)
+            model.rows[position] = Row(position, number, sequence, distance % 2)
+            model.priorities[position] = -distance
+            model.states[position] = AVAILABLE
+        elif step == "lease" and available:
+            chosen = available[number % len(available)]
+            assert table.lease(chosen) == model.rows[chosen]
+            model.states[chosen] = LEASED
+        elif step == "lease first" and available:
+            chosen = table.first_available() or 0
+            assert table.lease(chosen) == model.rows[chosen]
+            model.states[chosen] = LEASED
+        elif step == "release" and leased:
+            chosen = leased[number % len(leased)]
+            table.release(chosen)
+            model.states[chosen] = AVAILABLE
+        elif step == "remove" and model.rows:
+            chosen = sorted(model.rows)[number % len(model.rows)]
+            table.remove(chosen)
+            del model.rows[chosen], model.states[chosen]
+        elif step == "place":
+            chosen = first + number
+            table.set_place(chosen, 77)
+            if chosen in model.rows:
+                model.rows[chosen] = model.rows[chosen]._replace(place=77)
+        check(table, model, range(position + 2), max(sequences.values(), default=0))
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_equal_sequences_of_different_publishers_are_different_messages() -> None:
+    table = MessageTable()
+    for position in range(1, 31):
+        table.add(position, position % 3, (position + 2) // 3)
+    assert [table.find(publisher, 4) for publisher in (1, 2, 0)] == [10, 11, 12]
+    table.remove(11)
+    assert [table.find(publisher, 4) for publisher in (1, 2, 0)] == [10, None, 12]
+
+
+def test_the_greatest_numbers_fit() -> None:
+    table = MessageTable()
+    row = Row(2**64 - 1, 2**64 - 1, 2**64 - 1, to_place(Cursor(2**24 - 1, 2**40 - 1)))
+    table.add(*row[:3], place=row.place)
+    assert table.row(row.position) == row
+    assert table.find(2**64 - 1, 2**64 - 1) == row.position
+    assert split_place(row.place) == (2**24 - 1, 2**40 - 1)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 3, 5, 9])
+def test_what_it_does_not_hold_cannot_be_changed(missing: int) -> None:
+    table = MessageTable()
+    for position in (2, 3, 4):
+        table.add(position, 1, position)
+    table.remove(3)
+    for change in (table.lease, table.release, table.remove):
+        with pytest.raises(KeyError):
+            change(missing)
+    table.set_place(missing, 5)
+    assert (table.state(missing), table.row(missing)) == (REMOVED, None)
+    assert len(table) == 2
+
+
+@pytest.mark.parametrize("kept", [1, 65_536, 65_537, 131_073])
+def test_a_chunk_that_is_empty_or_mostly_gone_is_given_back(kept: int) -> None:
+    """One message that is never acknowledged does not keep the memory of all others."""
+    table = MessageTable()
+    for position in range(1, 131_074):  # two whole chunks, and a row
+        table.add(position, 7, position)
+    for position in range(1, 131_074):
+        if position != kept:
+            table.remove(position)
+    assert (len(table), table.first, table.first_available()) == (1, kept, kept)
+    assert table.find(7, kept) == kept
+    assert list(table.positions()) == [kept]
+    rows = [len(chunk.states) for chunk in table._chunks]
+    assert sum(rows) <= message_table._PACK_ABOVE + 1
