@@ -15,6 +15,7 @@ from haclient.cli.demo.run import demo
 from haclient.cli.ping import ping
 from haclient.cli.publish import publish
 from haclient.cli.pyspark.commands import pyspark_commands
+from haclient.cli.queue.commands import queue
 from haclient.cli.sow import sow
 from haclient.cli.store import store
 from haclient.cli.subscribe import subscribe
@@ -27,7 +28,7 @@ def commands() -> None:
     """Publish to and subscribe from AMPS servers without losing or repeating a message."""
 
 
-for _command in (broker, demo, ping, publish, pyspark_commands, sow, store, subscribe):
+for _command in (broker, demo, ping, publish, pyspark_commands, queue, sow, store, subscribe):
     commands.add_command(_command)
 
 

@@ -532,7 +532,8 @@ class Queue:
         self.table.remove(position)
         self._attempts.pop(position, None)
         self._expired_meanwhile.discard(position)
-        self.counts[_NAMES.get(reason, "other")] += 1
+        if reason is not RemovalReason.DELIVERED:  # counted as a delivery, as every other one is
+            self.counts[_NAMES.get(reason, "other")] += 1
         self.removals.append(Removal(publisher_id, sequence, reason))
         self._dirty[self] = None
 

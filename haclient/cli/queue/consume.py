@@ -1,0 +1,189 @@
+"""`haclient queue consume`: print messages of a queue and acknowledge them.
+
+Each message is written to standard output, and only then acknowledged, with no await in between. So
+a process that is killed has never acknowledged a message that it has not printed. What it has
+printed comes again if the acknowledgement had not reached the server; these are at most as many
+messages as the backlog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Literal, TypeAlias
+
+import click
+import trio
+
+from haclient.cli.connection import Connection
+from haclient.cli.options import (
+    client_name_option,
+    filter_option,
+    json_option,
+    server_option,
+    timeout_option,
+    with_request,
+)
+from haclient.cli.output import STDOUT, OutputClosed, OutputWriter, as_json_line, as_line
+from haclient.cli.queue.statistics import find_queue
+from haclient.cli.queue.taker import Taker, run_connected
+from haclient.cli.termination import ExitCode, run_until_signal
+from haclient.errors import HAClientError, TimedOut
+from haclient.ha import HAClient
+from haclient.protocol.messages import Message
+
+_CHECKPOINT_EVERY: Final = 64
+"""Messages between two checkpoints for signals, while the output takes all at once."""
+
+Afterwards: TypeAlias = Literal["ack", "cancel", "expire", "no-ack"]
+
+
+def _leave(_: Message) -> None:
+    """The server gives it back when we disconnect."""
+
+
+_SETTLE: Final[dict[Afterwards, Callable[[Message], object]]] = {
+    "ack": Message.ack,
+    "cancel": lambda message: message.ack(cancel=True),
+    "expire": lambda message: message.ack(expire=True),
+    "no-ack": _leave,
+}
+_KEEPS: Final = frozenset({"cancel", "no-ack"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    servers: tuple[str, ...]
+    client_name: str | None
+    name: str
+    filter: str
+    count: int | None
+    max_backlog: int
+    afterwards: Afterwards
+    timeout: float | None
+    as_json: bool
+
+    @property
+    def keeps(self) -> bool:
+        """Whether messages are given back."""
+        return self.afterwards in _KEEPS
+
+    def check(self) -> None:
+        """Check what one option alone does not show.
+
+        Raises:
+            click.UsageError: Messages that are given back would come for ever.
+        """
+        if self.keeps and self.count is None:
+            raise click.UsageError(
+                f"--{self.afterwards} needs -n: messages that are given back come again"
+            )
+
+
+def taker_of(request: _Request) -> Taker:
+    """What takes the messages for a request."""
+    return Taker(
+        name=request.name,
+        filter=request.filter,
+        count=request.count,
+        max_backlog=request.max_backlog,
+        idle_s=request.timeout or float("inf"),
+        settle=_SETTLE[request.afterwards],
+        keeps=request.keeps,
+    )
+
+
+async def _print(
+    request: _Request, taker: Taker, output: OutputWriter, batch: list[Message]
+) -> None:
+    form = as_json_line if request.as_json else as_line
+    for number, message in enumerate(batch, 1):
+        await output.write(form(message))
+        taker.finish(message)  # no await in between: a signal finds it printed and finished
+        if not number % _CHECKPOINT_EVERY:
+            await trio.lowlevel.checkpoint()
+
+
+async def _consume(request: _Request, taker: Taker, output: OutputWriter, client: HAClient) -> None:
+    known = await find_queue(client, request.name)
+    if known is not None and known.semantics == "at-most-once" and request.afterwards != "ack":
+        raise HAClientError(
+            f"--{request.afterwards}: {request.name!r} delivers at most once, so a message is gone "
+            "when it is delivered; `haclient queue browse` leaves messages where they are"
+        )
+    await taker.take(client, partial(_print, request, taker, output))
+
+
+async def _work(request: _Request, taker: Taker, output: OutputWriter) -> int:
+    connection = Connection(
+        servers=request.servers,
+        name=request.client_name,
+        timeout_s=request.timeout,
+        give_up_after_s=request.timeout,
+    )
+    try:
+        await run_connected(connection, taker, partial(_consume, request, taker, output))
+    except OutputClosed:  # the pipe was closed (`| head`); what was not printed is given back
+        return ExitCode.OK
+    if request.count is None or taker.is_complete:
+        return ExitCode.OK
+    raise TimedOut(
+        f"{taker.taken} of {request.count} messages came, then none for {request.timeout:g} s"
+    )
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@server_option
+@filter_option
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option(
+    "--max-backlog",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="How many unacknowledged messages the server may send; it may grant less.",
+)
+@click.option(
+    "--ack",
+    "afterwards",
+    flag_value="ack",
+    default=True,
+    help="Acknowledge what is printed. This is the default.",
+)
+@click.option(
+    "--cancel",
+    "afterwards",
+    flag_value="cancel",
+    help="Give back what was printed, at the end; it counts as cancelled. Needs -n.",
+)
+@click.option(
+    "--expire", "afterwards", flag_value="expire", help="Remove what is printed as expired."
+)
+@click.option(
+    "--no-ack",
+    "afterwards",
+    flag_value="no-ack",
+    help="Leave what was printed to the server, which gives it back at the end. Needs -n.",
+)
+@client_name_option
+@timeout_option(
+    help="End when no message came for so long (default: never); also the limit for "
+    "connecting to a server (default: 10) and for finding one again (default: 30)."
+)
+@json_option
+@with_request(_Request)
+def consume(request: _Request) -> int:
+    """Print messages of a queue as they come, one per line, and acknowledge them.
+
+    A message is acknowledged after it was printed: a process that is killed loses none.
+    """
+    request.check()
+    taker, output = taker_of(request), OutputWriter(STDOUT)
+    return run_until_signal(
+        partial(_work, request, taker, output),
+        lambda: f"interrupted after {taker.taken} messages",
+        # Only promised work that was not done is a failure.
+        is_service=request.count is None,
+    )

@@ -1,0 +1,257 @@
+"""`haclient queue move`: move messages from a queue to another queue or topic.
+
+A message is copied, and acknowledged once the server has persisted the copy. So a kill at any
+moment loses no message. A copy whose original was not acknowledged in time is there, and so is the
+original, which is copied again by the next run. Copies keep the correlation id. A signal lets the
+copies that were begun be finished and acknowledged.
+
+Of a queue with `at-most-once` a message is gone when it is delivered, so that a kill would lose it:
+such a queue is refused where the server tells the semantics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import click
+import msgspec
+import trio
+
+from haclient.cli.connection import Connection
+from haclient.cli.options import (
+    client_name_option,
+    filter_option,
+    json_option,
+    server_option,
+    timeout_option,
+    with_request,
+)
+from haclient.cli.output import print_report
+from haclient.cli.queue.statistics import QueueStatistics, ServerQueues, ask_queues
+from haclient.cli.queue.taker import Taker, run_connected
+from haclient.cli.termination import ExitCode, hidden_warnings, run_until_signal
+from haclient.errors import HAClientError, PublishFailed, TimedOut
+from haclient.ha import HAClient
+from haclient.protocol.messages import Message
+from haclient.stores import MemoryPublishStore
+
+_IDLE_S: Final = 1.0
+"""How long no message may come before the queue counts as empty."""
+
+_PERSIST_S: Final = 30.0
+"""How long the server may take to persist copies."""
+
+_STATUS: Final = "/HACLIENT/status"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    servers: tuple[str, ...]
+    client_name: str | None
+    source: str
+    target: str
+    filter: str
+    count: int | None
+    max_backlog: int
+    timeout: float | None
+    as_json: bool
+
+    def check(self) -> None:
+        """Check what one option alone does not show.
+
+        Raises:
+            click.UsageError: A message would be moved to where it is.
+        """
+        if self.source == self.target:
+            raise click.UsageError(f"{self.source!r} is both the source and the target")
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did: the result of `--json`."""
+
+    source: str
+    target: str
+    moved: int
+    seconds: float
+
+    def as_text(self) -> str:
+        """The summary as a sentence."""
+        messages = "1 message" if self.moved == 1 else f"{self.moved} messages"
+        return f"moved {messages} from {self.source} to {self.target} in {self.seconds:.2f} s"
+
+
+def check_route(source: QueueStatistics, target: str, queues: ServerQueues) -> None:
+    """Check that messages can be moved from a queue without losing them, and come to an end.
+
+    Raises:
+        HAClientError: The queue delivers at most once; or what is published to the target comes
+            to the queue again.
+    """
+    if source.semantics == "at-most-once":
+        raise HAClientError(
+            f"{source.name!r} delivers at most once, so a message is gone when it is delivered, "
+            "and a kill would lose it: consume it, and publish what is printed"
+        )
+    from haclient_fake_server.engine.patterns import TopicMatcher  # noqa: PLC0415 - needed here only
+
+    other = queues.named(target)
+    feeding = [target] if other is None else other.topics
+    own = [TopicMatcher(topic) for topic in source.topics]
+    for topic in feeding:
+        if topic in source.topics or any(matcher.matches(topic) for matcher in own):
+            where = "" if other is None else f", a queue over {topic!r},"
+            raise HAClientError(
+                f"what is published to {target!r}{where} comes to {source.name!r} again: "
+                "there would be no end"
+            )
+
+
+async def _check(request: _Request, client: HAClient) -> None:
+    """Check source and target where the server tells about them."""
+    queues = await ask_queues(client)
+    if queues is None:
+        return
+    source = queues.select(request.source).named(request.source)
+    if source is not None:
+        check_route(source, request.target, queues)
+    if queues.named(request.target) is None:
+        await _check_logged(client, request.target)
+
+
+async def _check_logged(client: HAClient, topic: str) -> None:
+    """Check that the target is in the transaction log: elsewhere a copy is with nobody.
+
+    Raises:
+        HAClientError: It is not.
+    """
+    query = msgspec.json.encode({"topics": [topic]})
+    async with client.sow(_STATUS, data=query) as stream:
+        answers = [message.data async for message in stream if message.kind == "sow"]
+    unlogged = msgspec.json.decode(answers[0], type=dict[str, object]).get("unlogged_topics")
+    if unlogged:
+        raise HAClientError(
+            f"the server keeps no log of {topic!r}: a copy would be lost unless somebody had "
+            "subscribed to it"
+        )
+
+
+class Mover:
+    """Copies messages, and finishes each when its copy is persisted.
+
+    Args:
+        client: It has a publish store.
+        taker: What takes the messages.
+        target: The topic of the copies.
+        timeout_s: How long the server may take to persist a batch of them, in seconds.
+    """
+
+    def __init__(self, client: HAClient, taker: Taker, target: str, timeout_s: float) -> None:
+        self._client = client
+        self._taker = taker
+        self._target = target
+        self._timeout_s = timeout_s
+
+    async def move(self, batch: list[Message]) -> None:
+        """Copy a batch. A signal waits for its end: no copy is left beside its original.
+
+        Raises:
+            PublishFailed: The server has refused a copy; its original stays.
+            TimedOut: The server has not persisted the copies in time; their originals stay.
+        """
+        client = self._client
+        with trio.CancelScope(shield=True):
+            copies = [
+                (
+                    await client.publish(
+                        self._target, message.data, correlation_id=message.correlation_id
+                    ),
+                    message,
+                )
+                for message in batch
+            ]
+            await client.publish_flush(timeout=self._timeout_s)
+            for sequence, message in copies:
+                await self._finish(message, sequence or 0)
+
+    async def _finish(self, message: Message, sequence: int) -> None:
+        try:
+            await self._client.wait_persisted(sequence, timeout=self._timeout_s)
+        except PublishFailed as error:
+            raise PublishFailed(
+                f"the server refused the copy of {message.bookmark} to {self._target!r}: "
+                f"{error.reason or 'no reason given'}; {self._taker.taken} messages were moved",
+                reason=error.reason,
+            ) from error
+        self._taker.finish(message)
+
+
+async def _move(request: _Request, taker: Taker, client: HAClient) -> None:
+    await _check(request, client)
+    mover = Mover(client, taker, request.target, request.timeout or _PERSIST_S)
+    await taker.take(client, mover.move)
+
+
+async def _work(request: _Request, taker: Taker) -> int:
+    connection = Connection(
+        servers=request.servers,
+        name=request.client_name,
+        timeout_s=request.timeout,
+        give_up_after_s=request.timeout,
+        publish_store=MemoryPublishStore(),
+    )
+    began = trio.current_time()
+    with hidden_warnings("haclient.transport.core", "publish %s was refused"):
+        await run_connected(connection, taker, partial(_move, request, taker))
+    summary = Summary(
+        source=request.source,
+        target=request.target,
+        moved=taker.taken,
+        seconds=round(trio.current_time() - began, 3),
+    )
+    print_report(summary, summary.as_text(), as_json=request.as_json, aside=True)
+    if request.count is None or taker.is_complete:
+        return ExitCode.OK
+    raise TimedOut(f"{taker.taken} of {request.count} messages were there to move")
+
+
+@click.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@server_option
+@filter_option
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option(
+    "--max-backlog",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="How many messages are moved together; the server may grant less.",
+)
+@client_name_option
+@timeout_option(
+    help="How long the server may take to persist copies (default: 30), and how long a lost "
+    "connection is looked for (default: 30)."
+)
+@json_option
+@with_request(_Request)
+def move(request: _Request) -> int:
+    """Move the messages of a queue to another queue or topic, until there are no more.
+
+    A message is acknowledged when its copy is persisted: a kill at any moment loses none, and may
+    leave a copy beside its original.
+    """
+    request.check()
+    taker = Taker(
+        name=request.source,
+        filter=request.filter,
+        count=request.count,
+        max_backlog=request.max_backlog,
+        idle_s=_IDLE_S,
+        settle=Message.ack,
+    )
+    return run_until_signal(
+        partial(_work, request, taker),
+        lambda: f"interrupted after {taker.taken} messages; the others are where they were",
+    )

@@ -1,0 +1,140 @@
+"""What a server tells about its queues.
+
+The reference broker answers queries on its own topic `/HACLIENT/queues`, which other servers do not
+have. Commands use it to name mistakes exactly (no such queue, not with these semantics); without it
+they go by what the server answers to the command itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from haclient.client import Client
+from haclient.errors import CommandError, HAClientError, InvalidTopic
+
+_TOPIC: Final = "/HACLIENT/queues"
+
+_NAMED: Final = 10
+"""How many queues an error names at most."""
+
+
+class QueueStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue. Counts of what has happened are those since the broker was started.
+
+    Attributes:
+        name: Its name.
+        topics: Its underlying topics, which may be regular expressions.
+        semantics: `at-least-once` or `at-most-once`.
+        depth: Its messages.
+        available: Those that no consumer has.
+        leased: Those that a consumer has and has not acknowledged.
+        consumers: Its subscriptions.
+        oldest_bookmark: The bookmark of its oldest message; empty if there is none.
+        oldest_us: When that was logged, in microseconds since 1970.
+        delivered: Deliveries.
+        redelivered: Those that were not the first of their message.
+        acknowledged: Messages that were acknowledged.
+        cancelled: How often a message was given back.
+        expired: Messages that have left the queue unprocessed, by reason.
+        lease_s: How long a lease lasts; `None` for ever.
+        max_per_subscription_backlog: How many messages one consumer may have.
+    """
+
+    name: str
+    topics: tuple[str, ...]
+    semantics: str
+    depth: int
+    available: int
+    leased: int
+    consumers: int
+    oldest_bookmark: str
+    oldest_us: int
+    delivered: int
+    redelivered: int
+    acknowledged: int
+    cancelled: int
+    expired: dict[str, int]
+    lease_s: float | None
+    max_per_subscription_backlog: int
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    queues: tuple[msgspec.Raw, ...]
+
+
+class ServerQueues:
+    """The queues of a server, of the message type of the connection.
+
+    Args:
+        records: One JSON object for each.
+    """
+
+    def __init__(self, records: Sequence[bytes]) -> None:
+        self.records = records
+        self._queues = [msgspec.json.decode(each, type=QueueStatistics) for each in records]
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    @property
+    def all(self) -> Sequence[tuple[QueueStatistics, bytes]]:
+        """Each queue with the object that it was read from."""
+        return list(zip(self._queues, self.records, strict=True))
+
+    def named(self, name: str) -> QueueStatistics | None:
+        """The queue of a name."""
+        return next((each for each in self._queues if each.name == name), None)
+
+    def select(self, name: str) -> ServerQueues:
+        """The queue of a name alone.
+
+        Raises:
+            HAClientError: There is none.
+        """
+        found = [record for queue, record in self.all if queue.name == name]
+        if found:
+            return ServerQueues(found)
+        names = [each.name for each in self._queues]
+        if not names:
+            raise HAClientError(f"{name!r} is no queue: the server has none of this message type")
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        known = ", ".join(repr(each) for each in names[:_NAMED])
+        raise HAClientError(f"{name!r} is no queue: the server has {known}{more}")
+
+
+async def ask_queues(client: Client) -> ServerQueues | None:
+    """The queues of the server; `None` if the server does not tell them.
+
+    Args:
+        client: It has logged on.
+
+    Raises:
+        CommandError: The server refused the query for a reason of its own.
+        DisconnectedError: The connection was lost.
+    """
+    try:
+        async with client.sow(_TOPIC, data="{}") as stream:
+            records = [message.data async for message in stream if message.kind == "sow"]
+    except InvalidTopic:
+        return None
+    except CommandError as error:
+        error.add_note(f"the query of {_TOPIC}")
+        raise
+    if not records:  # a server that takes it for an ordinary topic without records
+        return None
+    return ServerQueues(
+        [bytes(raw) for raw in msgspec.json.decode(records[0], type=_Answer).queues]
+    )
+
+
+async def find_queue(client: Client, name: str) -> QueueStatistics | None:
+    """The statistics of a queue; `None` if the server does not tell them.
+
+    Raises:
+        HAClientError: The server tells its queues, and this is none of them.
+    """
+    queues = await ask_queues(client)
+    return None if queues is None else queues.select(name).named(name)

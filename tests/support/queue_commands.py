@@ -1,0 +1,58 @@
+"""The commands `haclient queue` in the test's own process, and the queues that their tests use."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from haclient.cli.app import run
+from haclient_fake_server.testing.processes import BrokerProcess
+from support.process import haclient
+
+__all__ = ["QUEUES", "QueueCommands"]
+
+QUEUES = (
+    "browsed",
+    "counted,max_backlog=3,lease=60",
+    "endless,max_backlog=3",
+    "kept,max_backlog=3,lease=60",
+    "left,max_backlog=3,lease=60",
+    "spoiled,max_backlog=10,lease=60",
+    "short,max_backlog=10,lease=1",
+    "once,max_backlog=3,semantics=at-most-once",
+    "source,max_backlog=10",
+    "partly,max_backlog=10",
+    "copies,max_backlog=10",
+    "other:source.two,max_backlog=10",
+    "third:source.two",
+    "refused,max_backlog=10",
+)
+
+
+class QueueCommands:
+    """Runs `haclient queue` in this process and tells what came of it."""
+
+    def __init__(self, broker: BrokerProcess, capture: pytest.CaptureFixture[str]) -> None:
+        self.uri = broker.uri
+        self._capture = capture
+
+    def __call__(self, command: str, *words: str) -> tuple[int, list[str], str]:
+        """Exit code, lines of stdout, and stderr."""
+        code = run(["queue", command, "--server", self.uri, *words])
+        out, err = self._capture.readouterr()
+        return code, out.splitlines(), err
+
+    def publish(self, topic: str, *lines: str) -> None:
+        """Publish messages, and wait until they are persisted."""
+        text = "".join(f"{line}\n" for line in lines).encode()
+        result = haclient("publish", "--server", self.uri, "--topic", topic, stdin=text)
+        assert result.code == 0, result.err
+
+    def statistics(self, name: str) -> dict[str, Any]:
+        """What the broker tells of a queue."""
+        code, [line], err = self("depth", name, "--json")
+        assert (code, err) == (0, "")
+        found: dict[str, Any] = json.loads(line)
+        return found

@@ -1,0 +1,32 @@
+"""`haclient queue browse`."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from support.queue_commands import QueueCommands
+
+
+@pytest.mark.row("QC18", "CLI9")
+def test_messages_are_printed_and_stay_where_they_are(queue: QueueCommands) -> None:
+    rows = [f'{{"id": {number}}}' for number in range(5)]
+    queue.publish("browsed", *rows)
+    assert queue("browse", "browsed") == (0, rows, "")
+    assert queue("browse", "browsed", "-n", "2") == (0, rows[:2], "")
+    assert queue("browse", "browsed", "--filter", "/id > 3") == (0, rows[4:], "")
+    _, lines, _ = queue("browse", "browsed", "--json", "-n", "1")
+    [found] = map(json.loads, lines)
+    assert (found["topic"], found["data"]) == ("browsed", rows[0])
+    assert found["bookmark"]
+    told = queue.statistics("browsed")
+    assert (told["depth"], told["available"], told["delivered"]) == (5, 5, 0)
+
+
+@pytest.mark.row("CLI9")
+def test_a_malformed_filter_and_a_short_time_are_one_line(queue: QueueCommands) -> None:
+    code, _, err = queue("browse", "browsed", "--filter", "/id >")
+    assert (code, err) == (1, "haclient: error: sow on 'browsed': bad filter\n")
+    code, _, err = queue("browse", "browsed", "--timeout", "0.000001")
+    assert (code, err.count("\n")) == (3, 1)

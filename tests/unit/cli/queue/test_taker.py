@@ -1,0 +1,60 @@
+"""No more messages are taken from a queue than are wanted."""
+
+from __future__ import annotations
+
+import pytest
+
+from haclient.cli.queue.taker import Taker, granted_backlog
+from haclient.protocol.messages import Message
+from support.queue_commands import QueueCommands
+
+
+def taker(*, count: int | None, keeps: bool = False) -> Taker:
+    return Taker(
+        name="work",
+        filter="",
+        count=count,
+        max_backlog=10,
+        idle_s=1.0,
+        settle=Message.ack,
+        keeps=keeps,
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "keeps", "asked"),
+    [(None, False, 10), (3, False, 3), (30, False, 10), (30, True, 30)],
+)
+def test_the_backlog_is_no_larger_than_what_is_wanted(
+    count: int | None, *, keeps: bool, asked: int
+) -> None:
+    assert taker(count=count, keeps=keeps).asked_backlog == asked
+
+
+def test_a_message_without_a_queue_has_no_backlog() -> None:
+    assert granted_backlog(Message(kind="p")) is None
+
+
+@pytest.mark.row("CLI9")
+@pytest.mark.parametrize("name", ["counted", "once"])
+def test_a_counted_run_takes_exactly_so_many(queue: QueueCommands, name: str) -> None:
+    rows = [f'{{"id": {number}}}' for number in range(12)]
+    queue.publish(name, *rows)
+    code, lines, err = queue("consume", name, "-n", "7", "--timeout", "10")
+    assert (code, lines, err) == (0, rows[:7], "")
+    told = queue.statistics(name)
+    assert (told["delivered"], told["depth"], told["redelivered"]) == (7, 5, 0)
+    code, lines, _ = queue("consume", name, "-n", "5", "--timeout", "10")
+    assert (code, lines) == (0, rows[7:])
+    assert queue.statistics(name)["delivered"] == 12
+
+
+@pytest.mark.row("CLI9")
+def test_acknowledgements_are_not_held_until_their_leases_end(queue: QueueCommands) -> None:
+    """The tenth message does not come for longer than the lease of the nine."""
+    rows = [f'{{"id": {number}}}' for number in range(9)]
+    queue.publish("short", *rows)
+    code, lines, _ = queue("consume", "short", "-n", "10", "--timeout", "2.5")
+    assert (code, lines) == (3, rows)
+    told = queue.statistics("short")
+    assert (told["depth"], told["redelivered"]) == (0, 0)
