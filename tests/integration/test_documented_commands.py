@@ -16,7 +16,11 @@ ELSEWHERE = ("python3 -m venv", ". .venv/bin/activate", "cd ")  # makes the envi
 @pytest.mark.row("CLI9")
 @pytest.mark.parametrize(
     ("page", "left_out"),
-    [("tutorial.md", ELSEWHERE), ("command-line.md", ("haclient demo",))],  # the tutorial has it
+    [
+        ("tutorial.md", ELSEWHERE),
+        ("command-line.md", ("haclient demo",)),  # the tutorial has it
+        ("queues.md", ()),
+    ],
 )
 def test_a_page_is_true_as_it_is_typed(
     page: str, left_out: tuple[str, ...], tmp_path: Path

@@ -90,3 +90,34 @@ def test_a_missing_file_is_one_line_and_no_traceback() -> None:
     assert done.returncode == 2
     assert "no-such-file" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.row("QC15")
+def test_killed_workers_book_each_payment_once() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "queue_payments.py"), "--payments", "400", "--json"],
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=3 * LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    verdict = json.loads(done.stdout)
+    assert verdict["payments"] == verdict["booked"] == 400
+    assert verdict["wrong_accounts"] == 0
+    assert verdict["kills"] >= 3
+
+
+def test_a_job_with_too_few_payments_is_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "queue_payments.py"), "--payments", "1"],
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "wanted 10 payments" in done.stderr
+    assert "Traceback" not in done.stderr
