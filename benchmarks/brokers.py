@@ -26,11 +26,11 @@ _LIMIT_S = 120.0
 
 
 @contextmanager
-def broker_process(setting: Setting) -> Generator[str]:
-    """A broker with a fresh log on core 1; its URI."""
+def broker_process(setting: Setting, *options: str) -> Generator[str]:
+    """A broker with a fresh log on core 1, with further options of the command; its URI."""
     data = tempfile.mkdtemp(dir=setting.scratch)
     process = module_process(
-        "haclient", "broker", "run", "--listen", "tcp://127.0.0.1:0", "--data", data
+        "haclient", "broker", "run", "--listen", "tcp://127.0.0.1:0", "--data", data, *options
     )
     assert process.stdout is not None
     try:

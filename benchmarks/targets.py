@@ -79,6 +79,7 @@ TARGETS = (
     _at_most("fail-over, first message p99", "", 250),
     _at_least("broker publish and deliver", "", 100_000),
     _at_least("broker replay", "", 200_000),
+    _at_least("queue publish and consume, shallow", "", 50_000),
     _at_most("from haclient import Client", "", 250),
 )
 """Memory: the frame, 2 % and one segment of 4 MiB, which is 3 % of a million 152-byte frames."""
