@@ -251,7 +251,7 @@ class QueueSubscription(Subscription):
     @property
     def has_room(self) -> bool:
         """Whether it may be given another message now."""
-        return self.leased < self.backlog and not self.is_choked
+        return self.leased < self.backlog and not self.is_choked and not self.connection.closing
 
     @property
     def used(self) -> float:

@@ -83,7 +83,8 @@ class QueueTopic:
         barrier: A filter; a message that matches waits for all before it, and all after it wait.
         recovery_point: Where a new queue begins in the log: `epoch`, `now`, or a bookmark or
             timestamp as on the wire.
-        dead_letter: A topic that gets a copy of every message that expires; empty for none.
+        dead_letter: A topic, or another queue, that gets a copy of every message that expires;
+            empty for none.
         file_backed: Keep what the queue holds in a file next to the journal, so that a broker that
             starts reads only what the log has after it. The file is a cache of the log.
 
@@ -313,8 +314,11 @@ def check_queues(
     """Check queues against each other and against the other topics.
 
     Raises:
-        UsageError: A name is taken, or a topic that has to be logged is not.
+        UsageError: A name is taken, a topic is not logged that has to be, or a queue gets its own
+            dead letters.
     """
+    queues = tuple(queues)
+    targets = {(queue.message_type, queue.name): queue.publish_target for queue in queues}
     taken = {(topic.message_type, topic.name): "a topic with a state" for topic in sow_topics}
     log = [(TopicMatcher(topic.pattern), topic.message_type) for topic in log_topics]
     for queue in queues:
@@ -323,7 +327,9 @@ def check_queues(
             raise UsageError(f"queue {queue.name!r}: {taken[name]} has that name")
         taken[name] = "another queue"
         literal = [topic for topic in queue.underlying if not is_regex_topic(topic)]
-        for topic in (*literal, *filter(None, (queue.dead_letter, queue.default_publish_target))):
+        dead_letter = targets.get((queue.message_type, queue.dead_letter), queue.dead_letter)
+        _check_dead_letter(queue, dead_letter)
+        for topic in (*literal, *filter(None, (dead_letter, queue.default_publish_target))):
             if not any(
                 (not kind or kind == queue.message_type) and matcher.matches(topic)
                 for matcher, kind in log
@@ -331,3 +337,14 @@ def check_queues(
                 raise UsageError(f"queue {queue.name!r}: {topic!r} is not in the transaction log")
         if not log:
             raise UsageError(f"queue {queue.name!r}: a queue needs a log, and no topic is logged")
+
+
+def _check_dead_letter(queue: QueueTopic, topic: str) -> None:
+    """Check where dead letters go to if they are sent to a queue: its `topic`, empty for none."""
+    if not queue.dead_letter:
+        return
+    what = f"queue {queue.name!r}: dead_letter {queue.dead_letter!r}"
+    if not topic:
+        raise UsageError(f"{what} is a queue without a topic for publishes: name that topic")
+    if any(TopicMatcher(each).matches(topic) for each in queue.underlying):
+        raise UsageError(f"{what} publishes to {topic!r}, one of its own topics")

@@ -409,6 +409,8 @@ class State:
         if not connection.closing:
             connection.closing = True
             self._closes.append((connection.id, reason))
+            for consumer in connection.consumers.values():
+                consumer.room_changed()  # it has none any more
 
     def report(self, severity: Severity, text: str) -> None:
         """Add a line to the broker's log."""
@@ -441,7 +443,7 @@ class State:
     def _has_backlog(self, number: int) -> bool:
         """Whether a connection that got a backlog in this batch still exists and has one."""
         connection = self.connections.get(number)
-        return connection is not None and connection.has_backlog
+        return connection is not None and not connection.closing and connection.has_backlog
 
     def has_more(self, destination: Destination) -> bool:
         """Whether the log has something that a destination was not given."""

@@ -374,6 +374,7 @@ class Queue:
             for selector in selectors
             if selector.accepts(document)
             for consumer in selector.consumers.values()
+            if not consumer.connection.closing
         ]
         consumers.sort(key=lambda consumer: consumer.number)
         return Delivery(position, tuple(consumers), is_barrier=True) if consumers else None

@@ -180,7 +180,7 @@ class Queues:
             self._state.send(connection, b"%b%b%b" % (LENGTH.pack(size), head, body))
             given = self._given.get(connection.id, 0) + size
             self._given[connection.id] = given
-            if given > MAX_GIVEN_BYTES or connection.closing:
+            if given > MAX_GIVEN_BYTES:
                 self._choke(consumer)
 
     def _record_removals(self, queue: Queue) -> None:
@@ -257,7 +257,9 @@ class Queues:
             text = f"queue {settings.name!r}: an expired message was removed from the journal"
             state.report(Severity.ERROR, f"{text}: {expired.bookmark} has no dead letter")
             return
-        route = state.tables[settings.message_type].route(settings.dead_letter)
+        table = state.tables[settings.message_type]
+        # The name of a queue stands for the topic that publishes to it go to.
+        route = table.targets.get(settings.dead_letter) or table.route(settings.dead_letter)
         document = Document(original.payload, settings.message_type)
         record = Record(
             position=0,

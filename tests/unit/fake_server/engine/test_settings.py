@@ -173,6 +173,19 @@ def test_a_queue_begins_at_a_place_in_the_log(point: str) -> None:
             {"queues": (QueueTopic(name="a", topics=("^b",)),), "log_topics": ()},
             "a queue needs a log",
         ),
+        (
+            {"queues": (QueueTopic(name="a", topics=("b",), dead_letter="a"),)},
+            "dead_letter 'a' publishes to 'b', one of its own topics",
+        ),
+        (
+            {
+                "queues": (
+                    QueueTopic(name="a", dead_letter="c"),
+                    QueueTopic(name="c", topics=("x", "y")),
+                )
+            },
+            "dead_letter 'c' is a queue without a topic for publishes",
+        ),
     ],
 )
 def test_queues_have_names_of_their_own_and_topics_that_are_logged(

@@ -323,3 +323,41 @@ def test_a_number_is_found_in_a_body() -> None:
     world.publish_numbers(1, first=12)
     (message,) = delivered(world.consumer())
     assert number(message) == 12
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"semantics": "at-most-once"}, {"barrier": "/n = 1"}], ids=str
+)
+def test_a_connection_that_is_being_closed_is_given_nothing(options: dict[str, str]) -> None:
+    world = QueueWorld(max_per_subscription_backlog=9, **options)
+    world.publish_numbers(3)
+    peer = world.client("peer")
+    subscribe = {"c": "subscribe", "t": "work", "sub_id": "1", "opts": "max_backlog=9"}
+    peer.send_all([encode_frame(subscribe), encode_frame({"c": "nonsense"})])
+    assert (delivered(peer), peer.closed) == ([], "unknown command")
+    assert world.states() == (3, 0)
+    assert numbers(world.consumer(opts="max_backlog=9")) == [1, 2, 3]
+
+
+def test_a_connection_that_waits_and_is_closed_gives_everything_back() -> None:
+    world = QueueWorld(max_per_subscription_backlog=9)
+    peer = world.consumer(opts="max_backlog=9")
+    peer.stalled = True
+    world.publish_numbers(2)
+    world.engine.over_high_water(peer.number)
+    peer.send(c="nonsense")
+    assert (numbers(peer), peer.closed) == ([1, 2], "unknown command")
+    assert world.states() == (2, 0)
+
+
+def test_a_dead_letter_may_go_to_a_queue_by_its_name() -> None:
+    world = QueueWorld(
+        QueueTopic(name="work", topics=("jobs",), expiration_s=2.0, dead_letter="failed"),
+        QueueTopic(name="failed", topics=("failed jobs",)),
+    )
+    world.publish_numbers(2)
+    world.advance(2.0)
+    assert (world.states("work"), world.states("failed")) == ((0, 0), (2, 0))
+    worker = world.client("worker")
+    consume(worker, t="failed")
+    assert numbers(worker) == [1]
