@@ -1,4 +1,4 @@
-"""A consumer of the queue `jobs` as a process, to be killed: `queue_worker.py URI NAME DATABASE`.
+"""A consumer of the queue `jobs` as a process, to be killed: `queue_worker.py URIS NAME DATABASE`.
 
 It inserts the body of each message into the table `results`, in one transaction with the message's
 id, and writes one line for each message that it has handled, new or not.
@@ -17,7 +17,7 @@ from haclient.protocol.messages import Message
 from haclient.stores import ProcessedMessages
 
 
-async def main(uri: str, name: str, database: str) -> None:
+async def main(uris: str, name: str, database: str) -> None:
     """Consume until the process is killed."""
     connection = sqlite3.connect(database, timeout=60)
     connection.execute("pragma synchronous = off")  # what a kill leaves is the same
@@ -32,7 +32,8 @@ async def main(uri: str, name: str, database: str) -> None:
         sys.stdout.write(f"{message.text}\n")
         sys.stdout.flush()
 
-    async with HAClient(name, servers=[uri], delay_strategy=FixedDelayStrategy(0.1)) as client:
+    servers, delay = uris.split(","), FixedDelayStrategy(0.1)
+    async with HAClient(name, servers=servers, delay_strategy=delay) as client:
         await client.queue_subscribe("jobs", handler=work, max_backlog=20)
         await trio.sleep_forever()
 
