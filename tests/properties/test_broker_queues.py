@@ -56,6 +56,7 @@ def queue_rules(draw: st.DrawFn, name: str) -> QueueTopic:
         priority="/p" if order == "priority" else "",
         barrier="/barrier = 1" if order == "barrier" else "",
         dead_letter=draw(st.sampled_from(["", f"dead.{name}"])),
+        file_backed=draw(st.booleans()),
     )
 
 
@@ -143,9 +144,9 @@ class Queues(RuleBasedStateMachine):
         self.pair.advance(quarters / 4)
 
     @precondition(lambda self: self.quiet_steps > QUIET)
-    @rule(at=which, kind=st.sampled_from(["as it was", "old points", "publish", "acknowledge"]))
+    @rule(at=which, kind=st.sampled_from(["as it was", "old files", "publish", "acknowledge"]))
     def restart(self, at: int, kind: str) -> None:
-        """The broker stops, or is killed at a command; its points may be old, or missing."""
+        """The broker stops, or is killed at a command; its files may be old, or missing."""
         self.quiet_steps = 0
         queue = self.queue(at)
         known = self.pair.models[queue].outstanding or list(self.pair.bodies)
@@ -153,8 +154,9 @@ class Queues(RuleBasedStateMachine):
             self.pair.publish(die=True)
         elif kind == "acknowledge" and known and self.pair.consumers:
             self.pair.acknowledge(self.worker(at), queue, known[at % len(known)], die=True)
-        elif kind == "old points":
-            self.pair.restart(self.pair.points[at % len(self.pair.points)])
+        elif kind == "old files":
+            points, snapshots = self.pair.points, self.pair.snapshots
+            self.pair.restart(points[at % len(points)], snapshots[-1 - at % len(snapshots)])
         else:
             self.pair.restart()
 

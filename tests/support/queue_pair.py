@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
@@ -16,6 +17,7 @@ from haclient.protocol.identity import publisher_id
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.journal import Cursor, records_of
 from haclient_fake_server.engine.queues.points import QueuePoint
+from haclient_fake_server.engine.queues.snapshot import QueueSnapshot
 from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.journal.format import (
     SEGMENT_HEADER_BYTES,
@@ -53,6 +55,7 @@ class QueuePair:
         self.bodies: dict[str, bytes] = {}
         self.consumers: dict[int, Peer] = {}
         self.points: list[tuple[QueuePoint, ...]] = [()]
+        self.snapshots: list[tuple[QueueSnapshot, ...]] = [()]
         self.agrees = True
         self._sequences = count(1)
         self._command_ids = count(1)
@@ -167,10 +170,20 @@ class QueuePair:
         self._advance_models()
         self.compare()
 
-    def restart(self, points: tuple[QueuePoint, ...] | None = None) -> None:
-        """Start the broker again, with these points in its file, or with those that it had."""
+    def restart(
+        self,
+        points: tuple[QueuePoint, ...] | None = None,
+        snapshots: tuple[QueueSnapshot, ...] = (),
+    ) -> None:
+        """Start the broker again, with these points in its file, or with those that it had.
+
+        Args:
+            points: What `queues.ack` has.
+            snapshots: What the files of file-backed queues have.
+        """
         if points is not None:
             self.world.queue_points = points
+        self.world.queue_snapshots = snapshots
         self.world.restart()
         self._restarted()
 
@@ -272,6 +285,7 @@ class QueuePair:
 
     def check(self) -> None:
         """Browsing, the statistics, the log and the dead letters say what the models say."""
+        self.snapshots.append(tuple(deepcopy(self.world.engine.queue_snapshots())))
         statistics = self.statistics()
         for queue, model in self.models.items():
             available = [message.bookmark for message in model.messages if not message.holder]
