@@ -7,7 +7,7 @@ import pytest
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.publishing import MAX_TOPIC_CHARACTERS
-from haclient_fake_server.engine.settings import LogTopic, SowTopic
+from haclient_fake_server.engine.settings import LogTopic, QueueTopic, SowTopic
 from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
 from support.engine import World
 
@@ -41,6 +41,17 @@ def test_a_publish_becomes_a_record_behind_its_topics_definition() -> None:
         expiration_s=60,
         payload=b'{"id":1}',
     )
+
+
+@pytest.mark.row("QB1")
+def test_the_first_publish_to_a_queue_with_the_name_of_its_topic_is_taken() -> None:
+    world = World(queues=(QueueTopic(name="work"),))
+    consumer = world.client("consumer")
+    consumer.send(c="subscribe", cid="1", sub_id="1", t="work")
+    consumer.take()
+    world.client("pubber").publish(3, b'{"id":1}', t="work")
+    (message,) = consumer.take()
+    assert (message.topic, message.data) == ("work", b'{"id":1}')
 
 
 @pytest.mark.parametrize("sequence", [5, None])
