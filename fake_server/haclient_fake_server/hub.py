@@ -297,7 +297,7 @@ class Hub:
 
     def _write(self, effects: Effects) -> None:
         """Write what has to be in the files before any ack or message is sent."""
-        self._is_unwritten = True
+        was_unwritten, self._is_unwritten = self._is_unwritten, True
         if effects.block is not None:
             self._points.reach(KillPoint.BEFORE_WRITE)
             self._journal.append(effects.block)
@@ -311,8 +311,9 @@ class Hub:
             self._write_progress(effects.progress)
         if effects.guards is not None and self._guard_file is not None:
             self._guard_file.write(effects.guards)
-        self._is_unwritten = False
-        if effects.queue_points is not None:
+        # Connections that end after a failed write have effects, too, which make nothing good.
+        self._is_unwritten = was_unwritten
+        if effects.queue_points is not None and not was_unwritten:
             self._new_queue_points = effects.queue_points
             self._queue_points_changed.set()
         for severity, text in effects.events:

@@ -332,6 +332,7 @@ async def test_after_a_failed_write_no_recovery_point_says_what_the_journal_lack
     bookmark = f"{publisher_id('writer')}|1|"
     with pytest.raises(StoreFull):
         bench.send(worker, c="sow_delete", cid="2", t="work", bm=bookmark)
+    bench.hub.disconnected(worker)  # connections end before the hub does
     bench.hub.close()
     assert [entry for entry in bench.diary if "points" in entry] == ["points [1]"]
 
