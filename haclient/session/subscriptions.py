@@ -94,8 +94,8 @@ class QueueSide(Protocol):
         """
 
     @abstractmethod
-    def send_pending(self) -> None:
-        """Send the acknowledgements that were collected."""
+    def close(self) -> None:
+        """Send what was collected: the subscription ends, and the server returns its leases."""
 
 
 @dataclass(frozen=True, slots=True)

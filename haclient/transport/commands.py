@@ -481,7 +481,7 @@ class Commander:
         for one in subscriptions:
             self.session.router.remove(one)
             if one.queue is not None:  # before the server returns its leases
-                one.queue.send_pending()
+                one.queue.close()
         connection = self.connection
         if not subscriptions or connection is None or not self.status.is_logged_on:
             return None

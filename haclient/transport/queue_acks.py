@@ -307,6 +307,7 @@ class QueueConsumer(QueueSide):
         failures: How often its messages have failed here.
         extended: The later end of each lease that was extended, by queue and bookmark.
         scopes: What is cancelled at the end of a lease, by queue and bookmark.
+        is_closed: Whether the subscription has ended, and each lease with it.
     """
 
     __slots__ = (
@@ -319,6 +320,7 @@ class QueueConsumer(QueueSide):
         "batch",
         "extended",
         "failures",
+        "is_closed",
         "lease_s",
         "scopes",
     )
@@ -331,6 +333,7 @@ class QueueConsumer(QueueSide):
         self.failures = CancelDelay()
         self.extended: dict[tuple[str, str], float] = {}
         self.scopes: dict[tuple[str, str], trio.CancelScope] = {}
+        self.is_closed = False
         self._what = what
         self._is_queue = is_queue
         self._asked = asked
@@ -371,6 +374,9 @@ class QueueConsumer(QueueSide):
 
     @override
     def received(self, messages: list[Message], now: float) -> None:
+        if self.extended:  # a message that comes again has another lease
+            for message in messages:
+                self.extended.pop((message.topic, message.bookmark), None)
         lease = Lease(self, now, self.acks.clock_us())
         for message in messages:
             if message.bookmark:  # else nothing names it in an acknowledgement
@@ -409,7 +415,7 @@ class QueueConsumer(QueueSide):
         """Extend the leases of messages of one queue, on the client's thread."""
         option = lease_extension(seconds)
         held = [each for each in messages if each.lease is not None]
-        if lease.link != self.acks.link or not held:
+        if not (lease.is_held and held):
             return
         now = trio.current_time()
         ends_at = now + seconds
@@ -428,6 +434,11 @@ class QueueConsumer(QueueSide):
             self.acks.collected(self)
 
     @override
+    def close(self) -> None:
+        """Send what was collected; no message of this subscription is held any more."""
+        self.send_pending()
+        self.is_closed = True
+
     def send_pending(self) -> None:
         """Send what was collected."""
         self.acks.collected(self)
@@ -457,8 +468,8 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether the connection on which they were received still exists."""
-        return self.link == self.consumer.acks.link
+        """Whether the connection on which they were received and the subscription still exist."""
+        return self.link == self.consumer.acks.link and not self.consumer.is_closed
 
     def may_be_handed_out(self, message: Message, /) -> bool:
         """Whether a message has yet to be processed; see `MessageLease.may_be_handed_out`."""

@@ -9,9 +9,9 @@ messages; with a key, those of equal keys are handled in order and one at a time
 message comes after others of its key: the queue has no other order for it. No more messages wait
 for a worker than the backlog has room for.
 
-**Leases.** A message whose connection was lost is not handed to the handler any more, since it
-comes again. On demand a handler is cancelled when its lease ends, or the lease is extended while it
-works, by one task for all messages.
+**Leases.** A message whose connection was lost, or whose subscription has ended, is not handed to
+the handler any more, since it comes again. On demand a handler is cancelled when its lease ends, or
+the lease is extended while it works, by one task for all messages.
 """
 
 from __future__ import annotations

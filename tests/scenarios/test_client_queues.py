@@ -592,6 +592,27 @@ async def test_a_lease_may_be_extended(client: Client, peer: Peer) -> None:
 
 
 @pytest.mark.row("QC12", "QC13")
+async def test_a_message_that_comes_again_has_a_lease_of_its_own(
+    client: Client, peer: Peer
+) -> None:
+    calls: list[float] = []
+
+    async def handler(message: Message) -> None:
+        calls.append(trio.current_time())
+        if len(calls) == 1:
+            message.extend_lease(12)
+            await trio.sleep_forever()
+
+    await subscribed(client, peer, handler, "max_backlog=1", cancel_at_lease_end=True)
+    await leased(peer, 1, lp="10s")
+    assert (await peer.hear()).options == "lease_extension=12s"
+    await trio.sleep(12)
+    await leased(peer, 1, lp="10s")
+    await peer.expect("sow_delete", bookmark="7|1|", options="")
+    assert calls[1] - calls[0] == pytest.approx(12, abs=0.1)
+
+
+@pytest.mark.row("QC12", "QC13")
 async def test_the_lease_is_extended_while_a_handler_works(client: Client, peer: Peer) -> None:
     async def handler(_: Message) -> None:
         await trio.sleep(35)
@@ -694,6 +715,28 @@ async def test_workers_finish_what_they_have_begun(client: Client, peer: Peer) -
     await together(lambda: client.unsubscribe("s"), lambda: peer.answer("unsubscribe"))
     await trio.sleep(2)
     assert sorted(done) == [b"1", b"2"]
+
+
+@pytest.mark.row("QC10")
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_what_an_unsubscribe_has_given_back_is_not_handled(
+    client: Client, peer: Peer, workers: int
+) -> None:
+    done: list[bytes] = []
+
+    async def handler(message: Message) -> None:
+        await trio.sleep(1)
+        done.append(message.data)
+        if message.data == b"2":
+            raise ValueError
+
+    await subscribed(client, peer, handler, workers=workers)
+    await leased(peer, *range(2, 7))
+    await wait_all_tasks_blocked()
+    await together(lambda: client.unsubscribe("s"), lambda: peer.answer("unsubscribe"))
+    await trio.sleep(60)
+    assert sorted(done) == [b"2", b"3"][:workers], "the others come to another consumer"
+    assert await heard(peer) == [("7|3|", "")][: workers - 1], "nor is anything given back twice"
 
 
 # -- explicit acknowledgements -----------------------------------------------------------------

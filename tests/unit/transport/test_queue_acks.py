@@ -290,7 +290,7 @@ async def test_extended_leases_that_are_over_are_forgotten(world: World) -> None
         world.receive(number)[0].extend_lease(60)
     assert len(world.consumer.extended) == MAX_EXTENDED
     await trio.sleep(61)
-    world.receive(0)[0].extend_lease(60)
+    world.receive(MAX_EXTENDED)[0].extend_lease(60)
     assert len(world.consumer.extended) == 1
 
 
