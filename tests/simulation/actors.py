@@ -20,12 +20,20 @@ from haclient.delay import ExponentialDelayStrategy
 from haclient.errors import CommandError, DisconnectedError, PublishGap, TimedOut
 from haclient.ha import HAClient
 from haclient.protocol.identity import publisher_id
-from haclient_fake_server.config import BrokerConfig, FsyncPolicy, LogTopic, ReplicateTo, SowTopic
+from haclient_fake_server.config import (
+    BrokerConfig,
+    FsyncPolicy,
+    LogTopic,
+    QueueTopic,
+    ReplicateTo,
+    SowTopic,
+)
 from haclient_fake_server.server import BrokerServer
 from haclient_stores.interfaces import BookmarkStore, PublishStore
-from simulation.history import History, MessageId
+from simulation.history import JOBS_TOPIC, History, MessageId
+from simulation.jobs import BARRIER, DEAD_TOPIC, PRIORITY
 from simulation.nodes import Life, Program
-from simulation.plans import Plan
+from simulation.plans import Plan, QueuePlan
 from simulation.store_kinds import POINTS_TOPIC
 
 __all__ = [
@@ -41,7 +49,7 @@ __all__ = [
 UNLOGGED_TOPIC: Final = "elsewhere"
 """No broker has it in its log."""
 
-_LOGGED: Final = f"^(orders|state|{POINTS_TOPIC})$"
+_LOGGED: Final = f"^(orders|state|{JOBS_TOPIC}|{DEAD_TOPIC}|{POINTS_TOPIC})$"
 _JOURNAL_BYTES: Final = 128 * 1024
 
 
@@ -133,12 +141,15 @@ class Broker(Program):
 
     Attributes:
         server: The one that runs.
+        clock_ahead_us: By how much its clock is ahead of the virtual time, as it was when its
+            process began: from then on it does not read the clock.
     """
 
     def __init__(self, name: str, around: Surroundings, clock_us: Callable[[], int]) -> None:
         plan = around.plan
         self._clock_us = clock_us
         self.server: BrokerServer | None = None
+        self.clock_ahead_us = 0
         self._missing = 0
         self._config = BrokerConfig(
             name=name,
@@ -161,6 +172,7 @@ class Broker(Program):
                 for each in plan.replications
                 if each.source == name
             ),
+            queues=tuple(_queue(each) for each in plan.queues) if name == plan.brokers[0] else (),
         )
 
     @override
@@ -172,6 +184,7 @@ class Broker(Program):
             wall_clock_us=self._clock_us,
             start_id=lambda: start_id,
         )
+        self.clock_ahead_us = self._clock_us() - int(trio.current_time() * 1_000_000)
         async with server:
             self.server = server
             await trio.sleep_forever()
@@ -185,6 +198,24 @@ class Broker(Program):
     def crashed(self, *, power: bool) -> None:
         self._missing = self.missing
         self.server = None
+
+
+def _queue(plan: QueuePlan) -> QueueTopic:
+    return QueueTopic(
+        name=plan.name,
+        topics=() if plan.name == JOBS_TOPIC else (JOBS_TOPIC,),
+        semantics=plan.semantics,
+        lease_s=plan.lease_s,
+        max_per_subscription_backlog=plan.backlog,
+        delivery=plan.delivery,
+        leasing=plan.leasing,
+        max_deliveries=plan.max_deliveries,
+        max_cancels=plan.max_cancels,
+        expiration_s=plan.expiration_s,
+        priority=PRIORITY if plan.priority else "",
+        barrier=BARRIER if plan.barrier else "",
+        dead_letter=plan.dead_letters,
+    )
 
 
 class Reader(Program):

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 __all__ = [
+    "JOBS_TOPIC",
     "Abandoned",
     "Accepted",
+    "Calmed",
+    "Confirmed",
     "Delivered",
     "DeliveriesLost",
     "Discarded",
     "DiscardsLost",
+    "Disturbed",
+    "Drained",
     "Fact",
     "History",
+    "LinkClosed",
+    "LinkOpened",
     "MessageId",
     "Point",
     "Resumed",
+    "Settled",
+    "Taken",
+    "Unsubscribed",
 ]
+
+JOBS_TOPIC: Final = "jobs"
+"""What queues are over."""
+
+_JOB_PUBLISHERS: Final = "j"
 
 
 class MessageId(NamedTuple):
@@ -30,6 +45,8 @@ class MessageId(NamedTuple):
     @property
     def topic(self) -> str:
         """What it is published on."""
+        if self.publisher.startswith(_JOB_PUBLISHERS):
+            return JOBS_TOPIC
         return "state" if self.number % 4 == 3 else "orders"
 
 
@@ -40,6 +57,7 @@ class Accepted:
     message: MessageId
     topic: str
     sequence: int
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +126,134 @@ class Point:
     bookmarks: str
 
 
+@dataclass(frozen=True, slots=True)
+class LinkOpened:
+    """A consumer has connected; its connections are numbered over all its processes, from 1.
+
+    Attributes:
+        life: Which of its processes it is.
+    """
+
+    consumer: str
+    link: int
+    life: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClosed:
+    """One side has closed its end of a connection of a consumer.
+
+    Attributes:
+        by: The broker, which returns the leases then, or the client, which knows from then on that
+            what it sends has nowhere to go.
+    """
+
+    consumer: str
+    link: int
+    by: Literal["broker", "client"]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A handler was called with a message of a queue.
+
+    Attributes:
+        number: It is the how manieth such call of the run.
+        link: The connection that it came on.
+        lease_end: When the broker ends the lease, in virtual seconds; None without a lease period.
+        is_firm: Whether nobody extends it.
+    """
+
+    consumer: str
+    link: int
+    queue: str
+    message: MessageId
+    lease_end: float | None
+    at: float
+    number: int
+    is_firm: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """An application is done with a message of a queue, one way or the other.
+
+    Attributes:
+        number: That of the call.
+        how: `done`: the handler has returned, or the message was acknowledged by hand. `failed`:
+            the handler raised, or the message was cancelled by hand. `expired`: it was to expire.
+            `cut`: the client has cancelled the handler, because the lease is over.
+    """
+
+    consumer: str
+    link: int
+    queue: str
+    message: MessageId
+    how: Literal["done", "failed", "expired", "cut"]
+    at: float
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribed:
+    """A consumer leaves a queue: its leases end about now."""
+
+    consumer: str
+    queue: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The broker has said that it has taken the acknowledgements of these messages."""
+
+    queue: str
+    messages: frozenset[MessageId]
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbed:
+    """Something goes wrong from now on, until some time."""
+
+    at: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calmed:
+    """Faults have stopped, and their consequences are over: every link works from now on."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """Faults have stopped, nothing more is published, and every queue is empty."""
+
+    at: float
+
+
 Fact: TypeAlias = (
-    Accepted | Abandoned | Resumed | Delivered | DeliveriesLost | Discarded | DiscardsLost | Point
+    Accepted
+    | Abandoned
+    | Resumed
+    | Delivered
+    | DeliveriesLost
+    | Discarded
+    | DiscardsLost
+    | Point
+    | LinkOpened
+    | LinkClosed
+    | Taken
+    | Settled
+    | Unsubscribed
+    | Confirmed
+    | Disturbed
+    | Calmed
+    | Drained
 )
 
 

@@ -2,35 +2,66 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from haclient.client import Client
+from haclient.protocol.messages import Message
 from haclient.transport.memory_network import network
 from haclient_stores.bookmark import EPOCH
 from simulation.actors import message_of, uri
 from simulation.checkers import LogRecord
-from simulation.history import Abandoned
+from simulation.history import JOBS_TOPIC, Abandoned
+from simulation.jobs import DEAD_TOPIC
+from simulation.queue_checkers import DeadLetter
 
 if TYPE_CHECKING:
     from simulation.simulator import Run
 
-__all__ = ["log_of", "sizes", "sow_of"]
+__all__ = ["dead_letters_of", "depths_of", "log_of", "sizes", "sow_of"]
+
+_MESSAGES: Final = f"^(orders|state|{JOBS_TOPIC})$"
+_STATISTICS: Final = "/HACLIENT/queues"
 
 
 async def log_of(broker: str) -> list[LogRecord]:
-    """Everything in a broker's log, in its order."""
-    found: list[LogRecord] = []
+    """All messages in a broker's log, in its order."""
+    records = await _recorded(broker, _MESSAGES)
+    return [(each.bookmark, message_of(each.data)) for each in records]
+
+
+async def dead_letters_of(broker: str) -> list[DeadLetter]:
+    """What queues have copied, in order."""
+    found: list[DeadLetter] = []
+    for each in await _recorded(broker, DEAD_TOPIC):
+        context = json.loads(each.correlation_id)
+        found.append(DeadLetter(context["queue"], message_of(each.data), context["reason"]))
+    return found
+
+
+async def depths_of(broker: str) -> dict[str, int]:
+    """How many messages each queue holds."""
     async with Client("inspector") as client:
         await client.connect(uri(broker))
         await client.logon()
-        messages = client.bookmark_stream("^(orders|state)$", sub_id="inspection", bookmark=EPOCH)
+        async with client.sow(_STATISTICS) as records:
+            found = [json.loads(record.data) async for record in records]
+    return {each["name"]: each["depth"] for one in found for each in one["queues"]}
+
+
+async def _recorded(broker: str, topic: str) -> list[Message]:
+    found: list[Message] = []
+    async with Client("inspector") as client:
+        await client.connect(uri(broker))
+        await client.logon()
+        messages = client.bookmark_stream(topic, sub_id="inspection", bookmark=EPOCH)
         async with messages, trio.open_nursery() as nursery:
 
             async def collect() -> None:
                 async for batch in messages.batches():
-                    found.extend((each.bookmark, message_of(each.data)) for each in batch)
+                    found.extend(batch)
 
             nursery.start_soon(collect)
             await messages.wait_caught_up()

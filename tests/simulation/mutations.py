@@ -8,10 +8,10 @@ found.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final
 from weakref import WeakKeyDictionary
 
 from typing_extensions import override
@@ -32,36 +32,15 @@ from haclient_stores.publish_stores.segment import SLOT_BYTES
 from haclient_stores.tracker import resumption
 from haclient_stores.tracker import tracker as tracking
 from simulation import disk
+from simulation.planting import Mutation, Ours, registering, replace_attribute
+from simulation.queue_mutations import QUEUE_MUTATIONS
 
 __all__ = ["MUTATIONS", "Mutation", "planted"]
 
 _LONGEST_FRAME: Final = 2048
-Ours: TypeAlias = Any  # an object of the product, inside and all
-_F = TypeVar("_F", bound=Callable[..., Any])
 
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """A planted bug.
-
-    Attributes:
-        what: What is wrong, in words.
-        plant: Plants it; called with the stack that takes it out again.
-    """
-
-    what: str
-    plant: Callable[[contextlib.ExitStack], None]
-
-
-MUTATIONS: Final[dict[str, Mutation]] = {}
-
-
-def _mutation(what: str) -> Callable[[_F], _F]:
-    def register(plant: _F) -> _F:
-        MUTATIONS[plant.__name__.strip("_")] = Mutation(what, plant)
-        return plant
-
-    return register
+MUTATIONS: Final[dict[str, Mutation]] = dict(QUEUE_MUTATIONS)
+_mutation = registering(MUTATIONS)
 
 
 @contextlib.contextmanager
@@ -71,17 +50,6 @@ def planted(name: str) -> Generator[None]:
         if name:
             MUTATIONS[name].plant(stack)
         yield
-
-
-def _replace(stack: contextlib.ExitStack, owner: object, name: str, value: object) -> Ours:
-    original = getattr(owner, name)
-    own = vars(owner).get(name)  # a static method as such; none where it is inherited
-    setattr(owner, name, value)
-    if own is None:
-        stack.callback(delattr, owner, name)
-    else:
-        stack.callback(setattr, owner, name, own)
-    return original
 
 
 @_mutation("the broker acknowledges the last block, which it has not written yet")
@@ -102,8 +70,8 @@ def _ack_before_write(stack: contextlib.ExitStack) -> None:
         made.memory[offset : offset + size] = bytes(size)
         return made
 
-    appended = _replace(stack, journal_files.JournalFiles, "append", append)
-    copied = _replace(stack, disk._Inode, "copy", copy)
+    appended = replace_attribute(stack, journal_files.JournalFiles, "append", append)
+    copied = replace_attribute(stack, disk._Inode, "copy", copy)
 
 
 @_mutation("the recovery point is the highest sequence seen of each publisher")
@@ -112,12 +80,12 @@ def _recovery_point_as_highest_seen(stack: contextlib.ExitStack) -> None:
         ids = self.publishers.ids
         return BookmarkList(tuple(Bookmark(ids[p], s) for p, s in self.seen.items()))
 
-    _replace(stack, tracking.SubscriptionTracker, "recovery_point", point)
+    replace_attribute(stack, tracking.SubscriptionTracker, "recovery_point", point)
 
 
 @_mutation("the publish store is trimmed to what the server has seen, not to what is persisted")
 def _trim_by_s(stack: contextlib.ExitStack) -> None:
-    _replace(stack, logon, "_persisted", lambda _bookmark, seen: seen)
+    replace_attribute(stack, logon, "_persisted", lambda _bookmark, seen: seen)
 
 
 @_mutation("messages are discarded before the handler gets them")
@@ -128,7 +96,7 @@ def _discard_before_handler(stack: contextlib.ExitStack) -> None:
             message.discard()
         return batch
 
-    taken = _replace(stack, message_queue.Delivery, "next_batch", next_batch)
+    taken = replace_attribute(stack, message_queue.Delivery, "next_batch", next_batch)
 
 
 @_mutation("after a logon new publishes leave before those that wait for their ack")
@@ -138,7 +106,7 @@ def _new_publish_before_replay(stack: contextlib.ExitStack) -> None:
         if self.log is not None:
             self.log.rewind(self.log.last_sequence)
 
-    reconciled = _replace(stack, publisher.Publisher, "reconcile", reconcile)
+    reconciled = replace_attribute(stack, publisher.Publisher, "reconcile", reconcile)
 
 
 @_mutation("a restarted broker has forgotten which sequences it has seen")
@@ -146,7 +114,7 @@ def _duplicates_forgotten_at_restart(stack: contextlib.ExitStack) -> None:
     def restore(self: publishers.Publishers, number: int, _high: int, *, assigned: bool) -> None:
         restored(self, number, 0, assigned=assigned)
 
-    restored = _replace(stack, publishers.Publishers, "restore", restore)
+    restored = replace_attribute(stack, publishers.Publishers, "restore", restore)
 
 
 class _Trusting(bytes):
@@ -168,14 +136,14 @@ def _stale_frames_of_a_recycled_segment(stack: contextlib.ExitStack) -> None:
             memory[self._at - SLOT_BYTES : self._at] = stale[end - SLOT_BYTES : end]
         return sequence
 
-    appended = _replace(stack, segments.SegmentLog, "append", append)
+    appended = replace_attribute(stack, segments.SegmentLog, "append", append)
     vars(segment_file)["bytes"] = _Trusting
     stack.callback(vars(segment_file).pop, "bytes")
 
 
 @_mutation("the broker acknowledges a subscription that it holds back up to the end of its log")
 def _persisted_ack_for_what_was_not_sent(stack: contextlib.ExitStack) -> None:
-    _replace(
+    replace_attribute(
         stack,
         persisted_acks.PersistedAcks,
         "_safe_bookmark",
@@ -198,13 +166,13 @@ def _lock_after_rename(stack: contextlib.ExitStack) -> None:
         if source.name.endswith(".prune"):
             unlocked.pop(self).lock()
 
-    locked = _replace(stack, disk.SimulatedDisk, "open_locked", open_locked)
-    renamed = _replace(stack, disk.SimulatedDisk, "rename", rename)
+    locked = replace_attribute(stack, disk.SimulatedDisk, "open_locked", open_locked)
+    renamed = replace_attribute(stack, disk.SimulatedDisk, "rename", rename)
 
 
 @_mutation("the lock of a file that was opened before a rename counts, whatever the path names now")
 def _lock_before_rename(stack: contextlib.ExitStack) -> None:
-    _replace(stack, disk.SimulatedDisk, "_leads_to", lambda *_: True)
+    replace_attribute(stack, disk.SimulatedDisk, "_leads_to", lambda *_: True)
 
 
 @_mutation("a store without history numbers from what the server has seen, not from the clock")
@@ -212,13 +180,13 @@ def _number_reuse_after_a_restart(stack: contextlib.ExitStack) -> None:
     def reconcile(self: Ours, *, seen: int, persisted: int, clock_us: int) -> None:
         reconciled(self, seen=seen, persisted=persisted, clock_us=clock_us and 0)
 
-    reconciled = _replace(stack, window.PublishWindow, "reconcile", reconcile)
-    _replace(stack, segments.SegmentLog, "number_above", lambda _self, _sequence: None)
+    reconciled = replace_attribute(stack, window.PublishWindow, "reconcile", reconcile)
+    replace_attribute(stack, segments.SegmentLog, "number_above", lambda _self, _sequence: None)
 
 
 @_mutation("an entry at another server resumes without a time anchor")
 def _missing_time_anchor(stack: contextlib.ExitStack) -> None:
-    _replace(stack, resume, "resume_bookmarks", lambda log, _server, **_: (log.resume(),))
+    replace_attribute(stack, resume, "resume_bookmarks", lambda log, _server, **_: (log.resume(),))
 
 
 @_mutation("a new process resumes without a time anchor")
@@ -228,7 +196,7 @@ def _missing_time_anchor_after_a_restart(stack: contextlib.ExitStack) -> None:
         for handle in self.subscriptions.values():
             handle.server_order.server = ""
 
-    opened = _replace(stack, logged_bookmark.LoggedBookmarkStore, "__init__", recover)
+    opened = replace_attribute(stack, logged_bookmark.LoggedBookmarkStore, "__init__", recover)
 
 
 @_mutation("the time of a loss is an anchor although the replay was not complete")
@@ -238,12 +206,12 @@ def _time_anchor_of_an_incomplete_entry(stack: contextlib.ExitStack) -> None:
         at: float = told(self, link_until, now)
         return max(at, link_until)
 
-    told = _replace(stack, resume.ResumePosition, "caught_up_until", caught_up_until)
+    told = replace_attribute(stack, resume.ResumePosition, "caught_up_until", caught_up_until)
 
 
 @_mutation("an entry that was cut off counts as complete on the same server")
 def _incomplete_entry_is_home(stack: contextlib.ExitStack) -> None:
-    _replace(stack, resumption.Resumption, "in_order", property(lambda _self: True))
+    replace_attribute(stack, resumption.Resumption, "in_order", property(lambda _self: True))
 
 
 @_mutation("what was queued for a handler when the link was lost is handed out nevertheless")
@@ -254,7 +222,7 @@ def _old_queue_after_the_new_link(stack: contextlib.ExitStack) -> None:
         self._batches.extend(kept)
         return first
 
-    dropped = _replace(stack, message_queue.Delivery, "drop", drop)
+    dropped = replace_attribute(stack, message_queue.Delivery, "drop", drop)
 
 
 @_mutation("persisted acks do not wait for synchronous destinations")
@@ -262,13 +230,13 @@ def _ack_before_replication(stack: contextlib.ExitStack) -> None:
     def settle(self: Ours, reached: int, *, end: int, last: Ours) -> bool:
         return bool(settled(self, reached * 0 + end, end=end, last=last))
 
-    settled = _replace(stack, durability.Durability, "advance_confirmed", settle)
+    settled = replace_attribute(stack, durability.Durability, "advance_confirmed", settle)
 
 
 @_mutation("a discard is remembered in memory and not in the file")
 def _discard_not_written(stack: contextlib.ExitStack) -> None:
     forgetful = subscription.Journal.discard_function
-    _replace(stack, logged_bookmark.LogJournal, "discard_function", forgetful)
+    replace_attribute(stack, logged_bookmark.LogJournal, "discard_function", forgetful)
 
 
 @_mutation("what was queued when the link was lost counts as handed out")
@@ -276,7 +244,7 @@ def _lost_queue_counts_as_seen(stack: contextlib.ExitStack) -> None:
     def drop_queued(queued: Ours, **options: bool) -> None:
         queued.sink.drop(**options)
 
-    _replace(stack, core, "drop_queued", drop_queued)
+    replace_attribute(stack, core, "drop_queued", drop_queued)
 
 
 @_mutation("a step of the client's clock leads to a replay that begins too late")
@@ -284,12 +252,12 @@ def _steps_of_the_clock_are_believed(stack: contextlib.ExitStack) -> None:
     def believe(_: Ours, wall_us: int, _now: float) -> int:
         return wall_us
 
-    _replace(stack, resume.StepProofClock, "earliest_us", believe)
+    replace_attribute(stack, resume.StepProofClock, "earliest_us", believe)
 
 
 @_mutation("durability group never syncs")
 def _groups_are_never_synced(stack: contextlib.ExitStack) -> None:
-    _replace(stack, store_maintenance, "group_sync", lambda _store: None)
+    replace_attribute(stack, store_maintenance, "group_sync", lambda _store: None)
 
 
 @_mutation("a ring forgets what was discarded and not yet acknowledged")
@@ -298,7 +266,7 @@ def _ring_without_applied(stack: contextlib.ExitStack) -> None:
         vectors = tuple((publisher, resume, resume) for publisher, resume, _ in slot.vectors)
         restored(self, replace(slot, vectors=vectors))
 
-    restored = _replace(stack, ring_bookmark.RingJournal, "restore", restore)
+    restored = replace_attribute(stack, ring_bookmark.RingJournal, "restore", restore)
 
 
 @_mutation("what comes right behind a point that an adapter has kept counts as known")
@@ -309,7 +277,7 @@ def _points_count_for_more(stack: contextlib.ExitStack) -> None:
             tracker = handle.tracker
             tracker.seen = {publisher: seen + 2 for publisher, seen in tracker.seen.items()}
 
-    took = _replace(stack, tracked_store.TrackedBookmarkStore, "seed", recovered)
+    took = replace_attribute(stack, tracked_store.TrackedBookmarkStore, "seed", recovered)
 
 
 @_mutation("the broker's journal takes blocks behind one that it could not write")
@@ -317,17 +285,17 @@ def _blocks_behind_a_failed_write(stack: contextlib.ExitStack) -> None:
     def write(self: Ours, *values: Ours, **named: Ours) -> None:
         self._write_block(*values, **named)
 
-    _replace(stack, journal_files.JournalFiles, "_write", write)
+    replace_attribute(stack, journal_files.JournalFiles, "_write", write)
 
 
 @_mutation("a replicated record that cannot be taken any more counts as one that is in the log")
 def _diverging_pair_counts_as_equal(stack: contextlib.ExitStack) -> None:
-    _replace(stack, receiver.Holdings, "lacks", lambda *_: False)
+    replace_attribute(stack, receiver.Holdings, "lacks", lambda *_: False)
 
 
 @_mutation("a replica does not take down that a publish was refused or is not logged")
 def _marks_are_not_replicated(stack: contextlib.ExitStack) -> None:
-    _replace(stack, receiver.Replicas, "_mark", lambda *_: None)
+    replace_attribute(stack, receiver.Replicas, "_mark", lambda *_: None)
 
 
 @_mutation("a server has a publish gap until it was told that its replicas have a message too")
@@ -335,7 +303,7 @@ def _gap_until_told(stack: contextlib.ExitStack) -> None:
     def has_of(self: Ours, acknowledged: int) -> int:
         return acknowledged if self.persisted is None else self.persisted
 
-    _replace(stack, logon.LoggedOn, "has_of", has_of)
+    replace_attribute(stack, logon.LoggedOn, "has_of", has_of)
 
 
 @_mutation("at the first contact the vector of a destination is taken for all that it has")
@@ -345,14 +313,14 @@ def _first_vector_is_believed(stack: contextlib.ExitStack) -> None:
             self.instance, self._verified = message.client_name, end - 1
         welcomed(self, message, journal, end=end, now=now)
 
-    welcomed = _replace(stack, destination.Destination, "welcome", welcome)
+    welcomed = replace_attribute(stack, destination.Destination, "welcome", welcome)
 
 
 @_mutation("a connection counts as a success as soon as it is live")
 def _young_connections_are_stable(stack: contextlib.ExitStack) -> None:
-    _replace(stack, reconnector, "STABLE_AFTER_S", 0.0)
+    replace_attribute(stack, reconnector, "STABLE_AFTER_S", 0.0)
 
 
 @_mutation("a server that was restored from an older backup is taken for the same log")
 def _restored_log_is_the_same(stack: contextlib.ExitStack) -> None:
-    _replace(stack, resume, "_holds", lambda *_: True)
+    replace_attribute(stack, resume, "_holds", lambda *_: True)

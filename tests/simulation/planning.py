@@ -24,6 +24,7 @@ from simulation.plans import (
     SubscriberPlan,
     WhenFull,
 )
+from simulation.queue_planning import queue_plan
 from simulation.stories import told, with_stories
 
 __all__ = ["FAULTS", "plan_of"]
@@ -76,6 +77,8 @@ _DISK: Final = (
 
 def plan_of(seed: int) -> Plan:
     """The plan that belongs to a seed."""
+    if (queued := queue_plan(seed, _fault)) is not None:
+        return queued
     if (story := told(seed)) is not None:
         return story
     chance = Random(f"plan {seed}")
@@ -205,7 +208,8 @@ def _with_script(plan: Plan, chance: Random) -> Plan:
 
 def _clients(plan: Plan) -> list[str]:
     publishers = [each.name for each in plan.publishers]
-    return publishers + [each.name for each in plan.subscribers]
+    subscribers = [each.name for each in plan.subscribers]
+    return [*publishers, *subscribers, *(each.name for each in plan.consumers)]
 
 
 def _pause(chance: Random) -> float:

@@ -14,12 +14,14 @@ from typing_extensions import override
 
 __all__ = [
     "BookmarkStoreKind",
+    "ConsumerPlan",
     "DurabilityKind",
     "Links",
     "Plan",
     "Prunes",
     "PublishStoreKind",
     "PublisherPlan",
+    "QueuePlan",
     "Replication",
     "Step",
     "SubscriberPlan",
@@ -139,6 +141,83 @@ class SubscriberPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePlan:
+    """A queue over the jobs; the first broker has it, and no other.
+
+    Attributes:
+        name: Its name; that of the topic for a queue that takes its topic over.
+        semantics: Whether a delivery is a lease or a removal.
+        lease_s: How long a lease lasts; None for ever.
+        backlog: The most that one consumer may have.
+        delivery: Which consumer is served; empty for the default.
+        leasing: Whether only the holder of a lease may end it.
+        max_deliveries: A message that was delivered so often expires; 0 for never.
+        max_cancels: A message that was cancelled more often expires; 0 for never.
+        expiration_s: How long a message may wait; None for ever.
+        priority: Whether it serves messages by priority.
+        barrier: Whether some messages are barriers.
+        dead_letters: The topic that gets what expires; empty for none.
+    """
+
+    name: str
+    semantics: Literal["at-least-once", "at-most-once"] = "at-least-once"
+    lease_s: float | None = None
+    backlog: int = 8
+    delivery: Literal["", "fast", "round-robin", "proportional"] = ""
+    leasing: Literal["sublet", "strict"] = "sublet"
+    max_deliveries: int = 0
+    max_cancels: int = 0
+    expiration_s: float | None = None
+    priority: bool = False
+    barrier: bool = False
+    dead_letters: str = ""
+
+    @property
+    def is_at_most_once(self) -> bool:
+        """Whether a delivery removes the message."""
+        return self.semantics == "at-most-once"
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether a message can leave it unprocessed."""
+        return bool(self.max_deliveries or self.max_cancels or self.expiration_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerPlan:
+    """One process that consumes queues.
+
+    Attributes:
+        name: Its client name.
+        queues: The queues that it subscribes to.
+        backlog: What it asks for.
+        workers: How many handlers of a queue run at one time.
+        by_hand: Whether the application acknowledges, at some time after its handler has returned.
+        fails: The share of deliveries that its handler raises an error for.
+        dies: The share of deliveries in whose middle the process is killed.
+        hangs: The share of deliveries that take longer than their lease.
+        extends: The share of deliveries whose lease is extended before they go on.
+        slow_s: How long a delivery takes, at most.
+        gives_up: Whether a failure expires the message, instead of returning it.
+        at_lease_end: What the client does for a handler that takes long: nothing, `cut` it off
+            when the lease ends, or `extend` the lease.
+    """
+
+    name: str
+    queues: tuple[str, ...]
+    backlog: int = 5
+    workers: int = 1
+    by_hand: bool = False
+    fails: float = 0.0
+    dies: float = 0.0
+    hangs: float = 0.0
+    extends: float = 0.0
+    slow_s: float = 0.0
+    gives_up: bool = False
+    at_lease_end: Literal["", "cut", "extend"] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
     """How connections are; each draws its own values below these."""
 
@@ -155,6 +234,8 @@ class Plan:
     Attributes:
         fsync: Whether brokers sync each batch: only then may they lose their power.
         finishes: Whether subscribers discard all but what they keep, before they start once more.
+        queues: Queues of the first broker.
+        consumers: Who consumes them.
     """
 
     seed: int
@@ -168,6 +249,8 @@ class Plan:
     heartbeat_s: float = 2.0
     links: Links = field(default_factory=Links)
     script: tuple[Step, ...] = ()
+    queues: tuple[QueuePlan, ...] = ()
+    consumers: tuple[ConsumerPlan, ...] = ()
 
     def keeping(self, numbers: Collection[int]) -> Plan:
         """The same plan with these steps only; the others' waits are kept."""

@@ -13,7 +13,8 @@ from haclient_stores.errors import StoreFull
 from haclient_stores.publish_stores.publish_log import PublishLog
 from simulation.actors import UNLOGGED_TOPIC, Surroundings
 from simulation.disk import SimulatedDisk
-from simulation.history import Abandoned, Accepted, MessageId
+from simulation.history import JOBS_TOPIC, Abandoned, Accepted, MessageId
+from simulation.jobs import fields_of
 from simulation.nodes import Life, Program
 from simulation.plans import PublisherPlan
 from simulation.store_kinds import publish_store
@@ -74,7 +75,10 @@ class Publisher(Program):
         message = MessageId(self.plan.name, self._next)
         self._next += 1
         pad = b"." * (self.plan.pad + 6 - len(str(message.number)))  # all frames equally long
-        body = b'{"key":"%b","n":%d,"pad":"%b"}' % (message.publisher.encode(), message.number, pad)
+        key, job = message.publisher.encode(), b""
+        if message.topic == JOBS_TOPIC:
+            job = fields_of(message)
+        body = b'{"key":"%b","n":%d,%b"pad":"%b"}' % (key, message.number, job, pad)
         try:
             sequence = await client.publish(message.topic, body)
         except StoreFull:  # not stored: the application tries again
@@ -85,8 +89,9 @@ class Publisher(Program):
         assert sequence is not None
         self._owed -= 1
         self._around.counts.messages += 1
-        self._around.history.add(Accepted(message, message.topic, sequence))
-        self._open[sequence] = Waiting(message, trio.current_time(), len(body))
+        now = trio.current_time()
+        self._around.history.add(Accepted(message, message.topic, sequence, now))
+        self._open[sequence] = Waiting(message, now, len(body))
         if len(self._open) > 200:
             self._forget_persisted()
         with contextlib.suppress(StoreFull):

@@ -45,13 +45,18 @@ know the numbers that it used. And so is a broker that has replicas and a clock 
 more: what it recorded carries that time, and a replica that is behind would seem to have recorded
 it before the overlap. The clock of a lone broker steps by hours, too.
 
+*Queues* (`queue_planning`) belong to the first broker. Their consumers are processes without a
+store, whose handlers return, raise, take longer than their lease, or are killed with their process;
+some acknowledge by hand, late or never. They leave and come back. What a queue promises is checked
+from their side (`queue_checkers`).
+
 *Time* is trio's virtual clock, and the order in which tasks run is drawn from the seed, too.
 
 What the promise does not cover is not an error and is counted (`checkers`). Clients move between
 synchronous replicas only; an asynchronous one has readers of its own.
 
-Afterwards faults stop, everything runs, and within a bound all of it has to be delivered. Then all
-subscribers start once more, to see what comes again.
+Afterwards faults stop, everything runs, and within a bound all of it has to be delivered, and every
+queue empty (`draining`). Then all subscribers start once more, to see what comes again.
 """
 
 from __future__ import annotations
@@ -69,12 +74,15 @@ from trio._core import _run as scheduler  # its order is to come from the seed
 
 from haclient.errors import PublishGap
 from haclient.transport import store_maintenance
+from haclient.transport.memory_network import MemoryConnection
 from haclient.transport.nursery import unwrapped
 from haclient_stores.errors import StoreError, StoreLocked
-from simulation import checkers
+from simulation import checkers, queue_checkers
 from simulation.actors import Broker, Counts, Reader, Surroundings
-from simulation.history import Abandoned, History, Resumed
-from simulation.inspection import log_of, sizes, sow_of
+from simulation.consuming import Consumer, LinkBook
+from simulation.draining import drained
+from simulation.history import Abandoned, Disturbed, Drained, History, MessageId, Resumed
+from simulation.inspection import dead_letters_of, log_of, sizes, sow_of
 from simulation.nodes import Life, Node
 from simulation.plans import Plan, Step
 from simulation.publishing import Publisher
@@ -91,6 +99,9 @@ _FLAP_S: Final = 0.08
 _STORM_S: Final = 5.0
 _STORM: Final = 40  # two clients of one node, both of whose servers flap, come to 26
 _SETTLED_FOR_S: Final = 2.0
+_DOWN_S: Final = 0.5
+_WORK: Final = frozenset({"publish", "discard", "prune", "query", "order", "wait"})
+_LASTING: Final = frozenset({"slow", "lag", "silence", "disk"})
 _LOOK_S: Final = 0.25
 _LIMITS: Final = {
     "segments": 3,
@@ -178,6 +189,7 @@ class Run:
         self.history = History(self._say)
         self._hurry: list[trio.CancelScope] = []
         self._gaps: list[PublishGap] = []
+        self._dead: list[queue_checkers.DeadLetter] = []
 
     async def run(self) -> None:
         """Everything."""
@@ -189,7 +201,7 @@ class Run:
                 nursery.start_soon(node.supervise)
             await self._play(nursery)
             self._stop_faults()
-            if await self._delivered():
+            if await self._delivered() and await drained(self):
                 await self._finish()
             nursery.cancel_scope.cancel()
         left = trio.lowlevel.current_statistics().tasks_living - tasks
@@ -212,10 +224,36 @@ class Run:
         self.publishers = {each.name: Publisher(each, around) for each in plan.publishers}
         self.subscribers = {each.name: Subscriber(each, around) for each in plan.subscribers}
         self.readers = {name: Reader(name, around) for name in plan.readers}
-        programs = {**self.brokers, **self.publishers, **self.subscribers, **self.readers}
+        links = LinkBook(self.history, self._life_of, lambda: self.home.clock_ahead_us)
+        self.wires.watched = lambda connection: self._watch(connection, links)
+        self.consumers = {
+            each.name: Consumer(each, around, links, lambda name=each.name: self._die(name))  # type: ignore[misc]  # the name is bound now
+            for each in plan.consumers
+        }
+        clients = {**self.publishers, **self.subscribers, **self.consumers, **self.readers}
+        programs = {**self.brokers, **clients}
         for name, program in programs.items():
             chance = Random(f"{name} {plan.seed}")
             self.nodes[name] = Node(name, program, wires=self.wires, chance=chance, told=self._say)
+
+    @property
+    def home(self) -> Broker:
+        """The broker that has the queues."""
+        return self.brokers[self.plan.brokers[0]]
+
+    def _life_of(self, name: str) -> int:
+        life = self.nodes[name].life
+        return 0 if life is None else life.number
+
+    def _watch(self, connection: MemoryConnection, links: LinkBook) -> None:
+        if connection.source in self.consumers:
+            links.watch(connection)
+
+    def _die(self, name: str) -> None:
+        """A handler has killed its process."""
+        now = trio.current_time()
+        self.history.add(Disturbed(now, now + _DOWN_S))
+        self.nodes[name].crash(power=False, down_s=_DOWN_S)
 
     def _say(self, what: object) -> None:
         self.outcome.trace.append((trio.current_time(), what))
@@ -227,7 +265,14 @@ class Run:
         for step in self.plan.script:
             await trio.sleep(step.after)
             self._say(f"step {step}")
+            self._disturb(step)
             getattr(self, f"do_{step.kind}")(step)
+
+    def _disturb(self, step: Step) -> None:
+        if self.plan.queues and step.kind not in _WORK:
+            now = trio.current_time()
+            until = float("inf") if step.kind in _LASTING else now + step.seconds
+            self.history.add(Disturbed(now, until))
 
     def _target(self, step: Step) -> Node:
         return self.nodes[step.node or self.wires.busiest(self.plan.brokers)]
@@ -248,6 +293,9 @@ class Run:
     def do_discard(self, step: Step) -> None:
         with self._application_of(step.node):
             self.subscribers[step.node].discard(step.count, step.other)
+
+    def do_order(self, step: Step) -> None:
+        self.consumers[step.node].order(step.other)
 
     def do_prune(self, step: Step) -> None:
         with self._application_of(step.node):
@@ -376,6 +424,8 @@ class Run:
         for scope in self._hurry:
             scope.cancel()
         self.wires.heal()
+        for consumer in self.consumers.values():
+            consumer.healthy = True
         for node in self.nodes.values():
             if node.life is not None:
                 node.life.disk.disarm()
@@ -475,11 +525,15 @@ class Run:
         self.outcome.logs = logs = {name: await log_of(name) for name in self.plan.brokers}
         failures.extend(checkers.agreement(logs, abandoned))
         missing = {name: broker.missing for name, broker in self.brokers.items()}
-        in_full = all(each.store != "adapter" for each in self.plan.subscribers)  # no points
+        # Recovery points and what queues write are records, too.
+        in_full = all(each.store != "adapter" for each in self.plan.subscribers)
+        in_full = in_full and not self.plan.queues
         failures.extend(checkers.divergence(logs, missing, in_full=in_full))
         answers = {name: await sow_of(name) for name in self.plan.brokers}
         failures.extend(checkers.states(logs, answers))
         failures.extend(checkers.bounded(sizes(self), _LIMITS))
+        if self.plan.queues:
+            self._dead = await dead_letters_of(self.plan.brokers[0])
 
     def _dialled(self) -> dict[str, list[float]]:
         """When each client has opened connections."""
@@ -517,8 +571,28 @@ class Run:
             checkers.skipped(facts),
             checkers.storms(self._dialled(), within_s=_STORM_S, limit=_STORM),
             self._publish_gaps(),
+            *(self._judge_queues() if self.plan.queues else ()),
         )
         for check in checks:
             outcome.failures.extend(text for text, _ in zip(check, range(3), strict=False))
         outcome.beyond = checkers.count_beyond(facts, everywhere)
         self._say(f"end: {outcome.failures}")
+
+    def _judge_queues(self) -> Iterator[Iterator[str]]:
+        facts, dead = self.history.facts, self._dead
+        queues = {each.name: each for each in self.plan.queues}
+        log = self.outcome.logs.get(self.plan.brokers[0], ())
+        places: dict[MessageId, int] = {message: at for at, (_, message) in enumerate(log)}
+        pools = {each.name for each in self.plan.consumers if each.workers > 1}
+        yield queue_checkers.one_lease(facts, queues)
+        yield queue_checkers.lost_acks(facts, queues)
+        yield queue_checkers.unsent_acks(facts, queues)
+        yield queue_checkers.at_most_once(facts, queues)
+        yield queue_checkers.confirmed(facts, queues)
+        yield queue_checkers.after_the_end(facts)
+        yield queue_checkers.order(facts, queues, places, pools)
+        yield queue_checkers.barriers(facts, queues, places, pools)
+        if log and any(isinstance(fact, Drained) for fact in facts):
+            yield queue_checkers.unprocessed(facts, queues, dead)
+            yield queue_checkers.late_acks(facts, queues, dead)
+            yield queue_checkers.dead_letters(facts, queues, dead)

@@ -9,11 +9,12 @@ import pytest
 
 from haclient.session import logon
 from haclient_stores.tracker.tracker import SubscriptionTracker
-from simulation import stories
+from simulation import queue_planning, stories
 from simulation.command import failures_of, run_seed
 from simulation.hunting import hunt
 from simulation.mutations import MUTATIONS, planted
 from simulation.plans import Plan
+from simulation.queue_mutations import QUEUE_MUTATIONS
 
 pytestmark = pytest.mark.simulation
 
@@ -26,6 +27,10 @@ SEEDS = range(1, 31)
         "recovery_point_as_highest_seen",
         "discard_before_handler",
         "new_publish_before_replay",
+        "removals_are_not_recorded",
+        "backlog_is_not_freed",
+        "ack_before_the_handler",
+        "ack_of_a_failure",
     ],
 )
 def test_a_planted_bug_is_found(name: str) -> None:
@@ -45,6 +50,16 @@ def test_a_planted_bug_is_found(name: str) -> None:
         ("young_connections_are_stable", stories.flapping),
         ("restored_log_is_the_same", stories.restored),
         ("marks_are_not_replicated", stories.no_message_last),
+        ("leases_outlive_their_link", queue_planning.returned_in_order),
+        ("priority_is_inverted_on_return", queue_planning.returned_in_order),
+        ("barriers_pass_what_was_returned", queue_planning.barrier_and_return),
+        ("extended_leases_never_end", queue_planning.extended),
+        ("former_leases_end_later_ones", queue_planning.extended),
+        ("strict_queues_are_sublet", queue_planning.overdue),
+        ("unsent_acks_are_lost", queue_planning.away),
+        ("cancels_are_not_counted", queue_planning.poisoned),
+        ("expired_without_a_copy", queue_planning.poisoned),
+        ("deliveries_are_recorded_later", queue_planning.interrupted),
     ],
 )
 def test_a_story_finds_the_bug_that_it_is_for(
@@ -67,4 +82,5 @@ def test_a_planted_bug_is_taken_out_again() -> None:
 
 def test_there_are_enough_of_them_and_each_says_what_is_wrong() -> None:
     assert len(MUTATIONS) >= 12
+    assert len(QUEUE_MUTATIONS) >= 8
     assert all(mutation.what for mutation in MUTATIONS.values())

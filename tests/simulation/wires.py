@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 
 import trio
@@ -26,6 +26,7 @@ class Wires:
 
     Attributes:
         dialled: When each node has opened a connection.
+        watched: Called with each new connection.
     """
 
     def __init__(self, links: Links, chance: Random) -> None:
@@ -37,6 +38,7 @@ class Wires:
         self._dark: set[str] = set()  # machines without power: they do not even refuse
         self._healed = trio.Event()
         self.dialled: dict[str, list[float]] = {}
+        self.watched: Callable[[MemoryConnection], object] = lambda _: None
         network().connected = self._connected
         network().admit = self._admit
 
@@ -59,6 +61,7 @@ class Wires:
             pipe.receive_bytes = links.receive_bytes
             pipe.send_bytes = links.send_bytes
             pipe.capacity_bytes = links.capacity_bytes
+        self.watched(connection)
 
     # -- connections of a node ------------------------------------------------
 

@@ -1,0 +1,157 @@
+"""Bugs of queues to plant, in the broker and in the client; `mutations` has all others."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from haclient.session import queue_acks as ack_batches
+from haclient.transport import queue_acks, queue_handlers
+from haclient_fake_server.engine.queues import queue, queues, selector
+from simulation.planting import Mutation, Ours, registering, replace_attribute
+
+__all__ = ["QUEUE_MUTATIONS"]
+
+QUEUE_MUTATIONS: Final[dict[str, Mutation]] = {}
+_mutation = registering(QUEUE_MUTATIONS)
+
+
+@_mutation("the leases of a consumer that has gone are not returned")
+def _leases_outlive_their_link(stack: contextlib.ExitStack) -> None:
+    def unsubscribe(self: Ours, consumer: Ours, *values: Ours) -> None:
+        kept, self._held[consumer.number] = self._held[consumer.number], {}
+        unsubscribed(self, consumer, *values)
+        self._held[consumer.number] = kept
+
+    unsubscribed = replace_attribute(stack, queue.Queue, "unsubscribe", unsubscribe)
+
+
+@_mutation("a lease that was extended never ends")
+def _extended_leases_never_end(stack: contextlib.ExitStack) -> None:
+    def extend(_self: Ours, lease: Ours, until_us: int) -> None:
+        if lease.due_us is not None:
+            lease.due_us = max(lease.due_us, until_us)  # and no deadline for it
+
+    replace_attribute(stack, queue.Queue, "extend", extend)
+
+
+@_mutation("the end of a former lease of a message ends the one that it has now")
+def _former_leases_end_later_ones(stack: contextlib.ExitStack) -> None:
+    def tick(self: Ours, now_us: int, limit: int) -> None:
+        for _, position in self._lease_ends.take_due(now_us, limit):
+            if (lease := self._by_position.get(position)) is not None:
+                lease.due_us = now_us
+                self._lease_ends.add(now_us, position)
+        ticked(self, now_us, limit)
+
+    ticked = replace_attribute(stack, queue.Queue, "tick", tick)
+
+
+@_mutation("a strict queue lets everybody acknowledge what another consumer has")
+def _strict_queues_are_sublet(stack: contextlib.ExitStack) -> None:
+    replace_attribute(stack, queue.Queue, "may_end", lambda *_: True)
+
+
+@_mutation("what was acknowledged leaves the queue, and the journal does not know")
+def _removals_are_not_recorded(stack: contextlib.ExitStack) -> None:
+    replace_attribute(
+        stack, queues.Queues, "_record_removals", lambda _self, queue: queue.removals.clear()
+    )
+
+
+@_mutation("a queue that delivers at most once records a delivery when it is acknowledged")
+def _deliveries_are_recorded_later(stack: contextlib.ExitStack) -> None:
+    sent: WeakKeyDictionary[queue.Queue, dict[int, Ours]] = WeakKeyDictionary()
+
+    def hand_out(self: Ours, delivery: Ours, *values: Ours) -> Ours:
+        lease = handed_out(self, delivery, *values)
+        if self.is_at_most_once:
+            sent.setdefault(self, {})[delivery.position] = self.removals.pop()
+        return lease
+
+    def forget(self: Ours, lease: Ours) -> None:
+        forgot(self, lease)
+        if (removal := sent.get(self, {}).pop(lease.position, None)) is not None:
+            self.removals.append(removal)
+
+    handed_out = replace_attribute(stack, queue.Queue, "hand_out", hand_out)
+    forgot = replace_attribute(stack, queue.Queue, "_forget", forget)
+
+
+@_mutation("a cancel does not count")
+def _cancels_are_not_counted(stack: contextlib.ExitStack) -> None:
+    def cancel(self: Ours, position: int, *values: Ours) -> None:
+        if (lease := self._by_position.get(position)) is not None:
+            lease.cancels -= 1
+        cancelled(self, position, *values)
+
+    cancelled = replace_attribute(stack, queue.Queue, "cancel", cancel)
+
+
+@_mutation("a barrier does not wait for an older message that was returned")
+def _barriers_pass_what_was_returned(stack: contextlib.ExitStack) -> None:
+    def next_delivery(self: Ours, budget: Ours) -> Ours:
+        barrier = self._next_barrier()
+        if barrier is not None and self._attempts and not self._by_position:
+            return self._delivery_of_barrier(barrier) or chosen(self, budget)
+        return chosen(self, budget)
+
+    chosen = replace_attribute(stack, queue.Queue, "next_delivery", next_delivery)
+
+
+@_mutation("a message that is returned has the opposite of its priority")
+def _priority_is_inverted_on_return(stack: contextlib.ExitStack) -> None:
+    def returned(self: Ours, position: int, bodies: Ours) -> None:
+        if not self._by_priority:
+            was_returned(self, position, bodies)
+        elif position < self._examined:
+            heapq.heappush(self._heap, (-self._key(position)[0], position))
+
+    was_returned = replace_attribute(stack, selector.Selector, "returned", returned)
+
+
+@_mutation("what was acknowledged still counts against the backlog")
+def _backlog_is_not_freed(stack: contextlib.ExitStack) -> None:
+    def forget(self: Ours, lease: Ours) -> None:
+        lease.consumer.leased += 1
+        forgot(self, lease)
+
+    forgot = replace_attribute(stack, queue.Queue, "_forget", forget)
+
+
+@_mutation("a message expires without the copy of it")
+def _expired_without_a_copy(stack: contextlib.ExitStack) -> None:
+    replace_attribute(stack, queues.Queues, "_copy_expired", lambda *_: None)
+
+
+@_mutation("the client acknowledges a message before its handler has returned")
+def _ack_before_the_handler(stack: contextlib.ExitStack) -> None:
+    async def handle(self: Ours, message: Ours) -> None:
+        if self._handling.auto_ack:
+            message.ack()
+        await handled(self, message)
+
+    handled = replace_attribute(stack, queue_handlers.QueueWorkers, "_handle", handle)
+
+
+@_mutation("the client acknowledges a message although its handler has failed")
+def _ack_of_a_failure(stack: contextlib.ExitStack) -> None:
+    async def failed(_self: Ours, message: Ours, _error: Exception) -> None:
+        message.ack()
+
+    replace_attribute(stack, queue_handlers.QueueWorkers, "_failed", failed)
+
+
+@_mutation("acknowledgements that were not confirmed when the link was lost are forgotten")
+def _unsent_acks_are_lost(stack: contextlib.ExitStack) -> None:
+    replace_attribute(stack, queue_acks.QueueAcks, "_retain", lambda *_: None)
+
+
+@_mutation("acknowledgements go to the topic of a message, and not to its queue")
+def _acks_go_to_the_topic(stack: contextlib.ExitStack) -> None:
+    def commands(_queue: str, *values: Ours) -> Ours:
+        return made("jobs", *values)
+
+    made = replace_attribute(stack, ack_batches, "ack_commands", commands)

@@ -1,0 +1,385 @@
+"""Each checker of queues complains of what it is for, and of nothing that a loss explains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final, Literal
+
+import pytest
+
+from simulation import queue_checkers
+from simulation.history import (
+    JOBS_TOPIC,
+    Abandoned,
+    Accepted,
+    Calmed,
+    Confirmed,
+    Disturbed,
+    Drained,
+    Fact,
+    LinkClosed,
+    LinkOpened,
+    MessageId,
+    Settled,
+    Taken,
+    Unsubscribed,
+)
+from simulation.jobs import is_barrier, priority_of
+from simulation.plans import QueuePlan
+from simulation.queue_checkers import DeadLetter
+
+OLD, MIDDLE, YOUNG = (MessageId("j1", number) for number in (2, 7, 8))
+POSITIONS: Final = {OLD: 1, MIDDLE: 2, YOUNG: 3}
+WORK: Final = QueuePlan(name="work", lease_s=10.0)
+FOREVER: Final = QueuePlan(name="work")
+STRICT: Final = replace(WORK, leasing="strict")
+ONCE: Final = QueuePlan(name="work", semantics="at-most-once")
+BY_PRIORITY: Final = replace(WORK, priority=True)
+WITH_BARRIERS: Final = replace(WORK, barrier=True)
+WITH_CANCELS: Final = replace(WORK, max_cancels=1, dead_letters="dead")
+ALL: Final = (LinkOpened("c1", 1, 1, 0.0), LinkOpened("c2", 1, 1, 0.0))
+CONFIRMED: Final = Confirmed("work", frozenset({OLD}), 2.0)
+How = Literal["done", "failed", "expired", "cut"]
+
+
+def taken(
+    at: float,
+    message: MessageId = OLD,
+    *,
+    by: str = "c1",
+    link: int = 1,
+    sent: float | None = None,
+    lease_s: float | None = 10.0,
+) -> Taken:
+    begin = at if sent is None else sent
+    end = None if lease_s is None else begin + lease_s
+    return Taken(by, link, "work", message, end, at, int(by[1:]))
+
+
+def settled(
+    at: float, how: How, message: MessageId = OLD, *, by: str = "c1", link: int = 1
+) -> Settled:
+    return Settled(by, link, "work", message, how, at, int(by[1:]))
+
+
+def closed(at: float, by: Literal["broker", "client"] = "broker", of: str = "c1") -> LinkClosed:
+    return LinkClosed(of, 1, by, at)
+
+
+def accepted(message: MessageId) -> Accepted:
+    return Accepted(message, JOBS_TOPIC, message.number)
+
+
+Check = Callable[[Sequence[Fact], dict[str, QueuePlan]], Iterator[str]]
+
+
+def one_lease(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[str]:
+    return queue_checkers.one_lease(facts, queues)
+
+
+def lost_acks(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[str]:
+    return queue_checkers.lost_acks(facts, queues)
+
+
+def unsent_acks(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[str]:
+    return queue_checkers.unsent_acks(facts, queues)
+
+
+def late_acks(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[str]:
+    return queue_checkers.late_acks(facts, queues, ())
+
+
+def unprocessed(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[str]:
+    dead = [DeadLetter("work", MIDDLE, "forced_expire")]
+    return queue_checkers.unprocessed(facts, queues, dead)
+
+
+def at_most_once(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[str]:
+    return queue_checkers.at_most_once(facts, queues)
+
+
+def confirmed(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[str]:
+    return queue_checkers.confirmed(facts, queues)
+
+
+def after_the_end(facts: Sequence[Fact], _: dict[str, QueuePlan]) -> Iterator[str]:
+    return queue_checkers.after_the_end(facts)
+
+
+def cancelled_too_often(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[str]:
+    return queue_checkers.dead_letters(facts, queues, [DeadLetter("work", OLD, "max_cancels")])
+
+
+def given_up(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[str]:
+    return queue_checkers.dead_letters(facts, queues, [DeadLetter("work", OLD, "forced_expire")])
+
+
+def copied_twice(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[str]:
+    dead = [DeadLetter("work", OLD, "max_cancels")] * 2
+    return queue_checkers.dead_letters(facts, queues, dead)
+
+
+def out_of_time(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[str]:
+    return queue_checkers.dead_letters(facts, queues, [DeadLetter("work", OLD, "time_limit")])
+
+
+def order(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[str]:
+    return queue_checkers.order(facts, queues, POSITIONS)
+
+
+def barriers(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[str]:
+    return queue_checkers.barriers(facts, queues, POSITIONS)
+
+
+@pytest.mark.parametrize(
+    ("check", "queue", "facts"),
+    [
+        (one_lease, WORK, [taken(1.0), taken(2.0, by="c2")]),
+        (one_lease, WORK, [taken(1.0), taken(2.0)]),
+        (one_lease, FOREVER, [taken(1.0, lease_s=None), taken(99.0, by="c2", lease_s=None)]),
+        (one_lease, WORK, [taken(1.0), settled(2.0, "done"), taken(3.0, by="c2")]),
+        (one_lease, WORK, [taken(1.0), taken(12.0, sent=10.5, by="c2")]),
+        (one_lease, WORK, [taken(1.0), taken(2.0, by="c2"), closed(3.0)]),
+        (
+            one_lease,
+            STRICT,
+            [
+                taken(1.0),
+                taken(11.5, by="c2"),
+                settled(12.0, "failed"),
+                taken(12.5, by="c3"),
+            ],
+        ),
+        (lost_acks, WORK, [taken(1.0), settled(2.0, "done"), taken(12.0, by="c2")]),
+        (
+            lost_acks,
+            WORK,
+            [Disturbed(0.0, 1.0), taken(30.0), settled(31.0, "done"), taken(45.0, by="c2")],
+        ),
+        (
+            unsent_acks,
+            WORK,
+            [
+                *ALL,
+                taken(1.0),
+                closed(2.0, "client"),
+                settled(3.0, "done"),
+                LinkOpened("c1", 2, 1, 4.0),
+                taken(5.0, link=2),
+            ],
+        ),
+        (
+            late_acks,
+            STRICT,
+            [
+                taken(1.0),
+                taken(11.0, by="c2"),
+                settled(12.0, "done"),
+                settled(15.0, "failed", by="c2"),
+                Drained(30.0),
+            ],
+        ),
+        (unprocessed, WORK, [accepted(OLD), taken(1.0), settled(2.0, "failed")]),
+        (unprocessed, WORK, [accepted(OLD), taken(1.0)]),
+        (unprocessed, WORK, [accepted(OLD)]),
+        (unprocessed, ONCE, [Calmed(1.0), accepted(OLD)]),
+        (at_most_once, ONCE, [taken(1.0), taken(2.0, by="c2")]),
+        (at_most_once, WITH_BARRIERS, [taken(1.0, MIDDLE), taken(2.0, MIDDLE)]),
+        (confirmed, WORK, [taken(1.0), CONFIRMED, taken(50.0)]),
+        (
+            confirmed,
+            FOREVER,
+            [taken(1.0), CONFIRMED, LinkOpened("c1", 2, 1, 3.0), taken(9.0, link=2, lease_s=None)],
+        ),
+        (after_the_end, WORK, [taken(1.0), Drained(2.0), taken(50.0)]),
+        (cancelled_too_often, WITH_CANCELS, [settled(1.0, "failed")]),
+        (cancelled_too_often, WORK, [settled(1.0, "failed"), settled(2.0, "failed")]),
+        (copied_twice, WITH_CANCELS, [settled(1.0, "failed"), settled(2.0, "failed")]),
+        (given_up, WITH_CANCELS, [settled(1.0, "failed")]),
+        (out_of_time, WITH_CANCELS, [taken(1.0)]),
+        (order, WORK, [*ALL, taken(1.0, YOUNG), taken(2.0, OLD)]),
+        (order, WORK, [*ALL, taken(1.0, YOUNG), taken(2.0, OLD, by="c2")]),
+        (order, FOREVER, [*ALL, taken(1.0, YOUNG, lease_s=None), taken(2.0, lease_s=None)]),
+        (order, BY_PRIORITY, [*ALL, taken(1.0, MIDDLE), taken(2.0, OLD)]),
+        (
+            order,
+            WORK,
+            [*ALL, taken(1.0, OLD, by="c2"), closed(2.0, of="c2"), taken(3.0, YOUNG), taken(4.0)],
+        ),
+        (order, WORK, [*ALL, taken(1.0, OLD), taken(12.0, YOUNG), taken(13.0, OLD)]),
+        (barriers, WITH_BARRIERS, [taken(1.0, MIDDLE, lease_s=None), taken(2.0, OLD)]),
+        (barriers, WITH_BARRIERS, [taken(1.0, MIDDLE, lease_s=None), taken(2.0, OLD, by="c2")]),
+        (barriers, WITH_BARRIERS, [taken(1.0, YOUNG), taken(2.0, MIDDLE, lease_s=None)]),
+        (
+            barriers,
+            WITH_BARRIERS,
+            [
+                taken(1.0, YOUNG, by="c2"),
+                LinkOpened("c1", 2, 1, 2.0),
+                taken(3.0, MIDDLE, link=2, lease_s=None),
+            ],
+        ),
+    ],
+)
+def test_it_is_found(check: Check, queue: QueuePlan, facts: list[Fact]) -> None:
+    assert len(list(check(facts, {"work": queue}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("check", "queue", "facts"),
+    [
+        (one_lease, WORK, [taken(1.0), closed(2.0), taken(2.0, by="c2")]),
+        (one_lease, WORK, [taken(1.0), Unsubscribed("c1", "work", 2.0), taken(2.0, by="c2")]),
+        (one_lease, WORK, [taken(1.0), taken(11.0, by="c2")]),
+        (one_lease, WORK, [taken(3.0, sent=1.0), taken(11.5, sent=11.0, by="c2")]),
+        (one_lease, WORK, [taken(1.0), settled(2.0, "failed"), taken(3.0, by="c2")]),
+        (
+            one_lease,
+            WORK,
+            [
+                taken(1.0),
+                taken(11.5, by="c2"),
+                settled(12.0, "failed"),
+                taken(12.5, by="c3"),
+            ],
+        ),
+        (one_lease, WORK, [taken(1.0), settled(11.0, "cut"), taken(11.0, by="c2")]),
+        (one_lease, WORK, [taken(1.0), settled(2.0, "done"), closed(3.0), taken(4.0, by="c2")]),
+        (
+            one_lease,
+            FOREVER,
+            [taken(1.0, by="c2", lease_s=None), closed(0.9), taken(1.5, lease_s=None)],
+        ),
+        (one_lease, ONCE, [taken(1.0), taken(2.0, by="c2")]),
+        (one_lease, WITH_BARRIERS, [taken(1.0, MIDDLE), taken(1.0, MIDDLE, by="c2")]),
+        (lost_acks, WORK, [taken(1.0), settled(10.0, "done"), taken(12.0, by="c2")]),
+        (lost_acks, WORK, [taken(1.0), settled(2.0, "done"), closed(3.0), taken(4.0)]),
+        (
+            lost_acks,
+            WORK,
+            [Disturbed(1.0, 3.0), taken(1.0), settled(2.0, "done"), taken(12.0, by="c2")],
+        ),
+        (
+            unsent_acks,
+            WORK,
+            [
+                *ALL,
+                taken(1.0),
+                settled(2.0, "done"),
+                closed(3.0, "client"),
+                LinkOpened("c1", 2, 2, 4.0),
+                taken(5.0, link=2),
+            ],
+        ),
+        (
+            unsent_acks,
+            WORK,
+            [
+                *ALL,
+                taken(1.0),
+                closed(2.0, "client"),
+                settled(3.0, "done"),
+                LinkOpened("c1", 2, 1, 4.0),
+                LinkOpened("c1", 3, 1, 5.0),
+                taken(6.0, link=3),
+            ],
+        ),
+        (
+            late_acks,
+            STRICT,
+            [
+                taken(1.0),
+                taken(11.0, by="c2"),
+                settled(15.0, "failed", by="c2"),
+                settled(16.0, "done"),
+                Drained(30.0),
+            ],
+        ),
+        (
+            late_acks,
+            WORK,
+            [
+                taken(1.0),
+                taken(11.0, by="c2"),
+                settled(12.0, "done"),
+                settled(15.0, "failed", by="c2"),
+                Drained(30.0),
+            ],
+        ),
+        (
+            late_acks,
+            STRICT,
+            [
+                taken(1.0),
+                settled(12.0, "done"),
+                replace(taken(11.0), number=9),
+                replace(settled(15.0, "failed"), number=9),
+                Drained(30.0),
+            ],
+        ),
+        (unprocessed, WORK, [accepted(OLD), taken(1.0), settled(2.0, "done")]),
+        (unprocessed, WORK, [accepted(OLD), Abandoned(OLD), accepted(MIDDLE)]),
+        (unprocessed, ONCE, [accepted(OLD), Calmed(1.0)]),
+        (at_most_once, ONCE, [taken(1.0), taken(2.0, YOUNG)]),
+        (at_most_once, WITH_BARRIERS, [taken(1.0, MIDDLE), taken(1.0, MIDDLE, by="c2")]),
+        (confirmed, WORK, [taken(1.0), CONFIRMED, taken(2.5, YOUNG)]),
+        (confirmed, WORK, [taken(1.0), CONFIRMED, taken(2.5, sent=1.5, by="c2")]),
+        (confirmed, FOREVER, [*ALL, taken(1.0), CONFIRMED, taken(2.5, by="c2", lease_s=None)]),
+        (after_the_end, WORK, [taken(1.0), Drained(2.0)]),
+        (cancelled_too_often, WITH_CANCELS, [settled(1.0, "failed"), settled(2.0, "failed")]),
+        (given_up, WITH_CANCELS, [settled(1.0, "expired")]),
+        (out_of_time, replace(WITH_CANCELS, expiration_s=5.0), [taken(1.0)]),
+        (order, WORK, [*ALL, taken(1.0, OLD), taken(2.0, YOUNG)]),
+        (order, WORK, [*ALL, taken(1.0, YOUNG), taken(2.0, OLD, by="c2", sent=0.5)]),
+        (order, BY_PRIORITY, [*ALL, taken(1.0, YOUNG), taken(2.0, MIDDLE)]),
+        (order, WORK, [*ALL, taken(1.0, YOUNG), taken(11.0, OLD)]),
+        (
+            order,
+            WORK,
+            [*ALL, taken(1.0, YOUNG), closed(1.5, of="c2"), taken(2.0, OLD)],
+        ),
+        (
+            order,
+            WORK,
+            [*ALL, taken(1.0, OLD), settled(2.0, "failed"), taken(2.5, YOUNG), taken(3.0, OLD)],
+        ),
+        (order, WORK, [*ALL, taken(1.0, OLD), taken(10.0, YOUNG), taken(13.0, OLD)]),
+        (
+            order,
+            WORK,
+            [
+                *ALL,
+                replace(taken(1.0, OLD), is_firm=False),
+                taken(12.0, YOUNG),
+                taken(13.0, OLD),
+            ],
+        ),
+        (
+            order,
+            WORK,
+            [*ALL, taken(1.0, YOUNG), Unsubscribed("c2", "work", 1.5), taken(2.0, OLD)],
+        ),
+        (
+            barriers,
+            WITH_BARRIERS,
+            [taken(1.0, OLD), taken(2.0, MIDDLE, lease_s=None), taken(3.0, YOUNG)],
+        ),
+        (
+            barriers,
+            WITH_BARRIERS,
+            [taken(1.0, MIDDLE, lease_s=None), taken(2.0, OLD, by="c2", sent=0.5)],
+        ),
+        (barriers, WORK, [taken(1.0, YOUNG), taken(2.0, MIDDLE)]),
+    ],
+)
+def test_what_a_loss_explains_is_none_of_their_business(
+    check: Check, queue: QueuePlan, facts: list[Fact]
+) -> None:
+    assert list(check(facts, {"work": queue})) == []
+
+
+def test_the_messages_of_these_tests_are_what_they_are_taken_for() -> None:
+    assert [is_barrier(each) for each in (OLD, MIDDLE, YOUNG)] == [False, True, False]
+    assert priority_of(OLD) > priority_of(MIDDLE)
+    assert priority_of(YOUNG) > priority_of(MIDDLE)
