@@ -16,15 +16,47 @@ import tempfile
 from collections.abc import AsyncGenerator, Generator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import trio
 
 from haclient.errors import HAClientError
 
+TOPIC: Final = "orders"
+"""Where the publisher publishes."""
+
+QUEUE: Final = "jobs"
+"""The queue over that topic."""
+
+WORKER_BACKLOG: Final = 20
+"""How many unacknowledged jobs a worker may have."""
+
+TICK_S: Final = 0.02
+"""How often a demo checks its processes."""
+
+PATIENCE_S: Final = 20.0
+"""After so long without progress a demo ends."""
+
 
 class DemoFailed(HAClientError):
     """The demo could not be carried out: there is no verdict."""
+
+
+class Stuck(Exception):
+    """The demo has made no progress for too long."""
+
+
+@contextmanager
+def first_failure() -> Generator[None]:
+    """Raise one `DemoFailed` where several processes failed at the same moment."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        failures, others = group.split(DemoFailed)
+        if failures is None or others is not None:
+            raise
+        raise failures.exceptions[0] from None
 
 
 class DemoProcess:

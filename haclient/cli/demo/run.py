@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,15 +25,22 @@ import click
 import msgspec
 import trio
 
+from haclient.cli.demo.jobs import JobVerdict
+from haclient.cli.demo.pace import MIN_MESSAGES, Pace, due_at
 from haclient.cli.demo.processes import (
+    PATIENCE_S,
+    TICK_S,
     Assignment,
     DemoFailed,
     DemoProcess,
     ProcessGroup,
     Report,
+    Stuck,
+    first_failure,
     open_process_group,
     reserved_ports,
 )
+from haclient.cli.demo.queue_run import DEFAULT_JOBS, run_queue_demo
 from haclient.cli.demo.trace import MAX_NUMBER, Mark, Measures, Step, TraceReader, Verdict, judge
 from haclient.cli.options import json_option, with_request
 from haclient.cli.output import Progress, both_on_terminal, print_report, print_result, progress_bar
@@ -53,64 +59,8 @@ class Kill(enum.Enum):
 KILLS: Final = (Kill.PRIMARY, Kill.SUBSCRIBER, Kill.PRIMARY, Kill.PRIMARY)
 """What happens, in this order: three fail-overs and one restart of the subscriber."""
 
-MIN_MESSAGES: Final = 1000
-"""With fewer there is no stream to kill anybody in the middle of."""
 
-_STREAM_S: Final = 10.0  # how long publishing takes at full pace
-_MAX_PER_SECOND: Final = 12_500.0  # what two cores easily handle with five processes
-_SLOWDOWN_S: Final = 1.0  # time constant of the approach to the end of a part
-
-
-def due_at(kill: int, messages: int) -> int:
-    """How many messages have arrived when the kill of this index is due."""
-    return messages * (kill + 1) // (len(KILLS) + 2)
-
-
-class Pace:
-    """How many messages may have been published by now; pure, with `now` passed in.
-
-    The stream is cut into equal parts, two more than there are kills; the k-th kill is due when k
-    parts have arrived. It may have to wait, for example for a broker that has yet to catch up. So
-    that it still happens in mid-stream, publishing slows down when a kill is overdue: the number of
-    messages published before the kill approaches a limit one part later and never reaches it. After
-    the kill, publishing returns to full speed. One part always remains after the last kill.
-
-    Args:
-        messages: The number of messages.
-        now: When publishing begins, in seconds.
-    """
-
-    def __init__(self, messages: int, now: float) -> None:
-        self._messages = messages
-        self._per_second = min(messages / _STREAM_S, _MAX_PER_SECOND)
-        self._kills = 0
-        self._now = now
-        self._reached = 0.0
-
-    def killed(self) -> None:
-        """Record that a kill has happened: publishing may go on up to the next one."""
-        self._kills += 1
-
-    def allowed(self, now: float) -> int:
-        """The number of messages that may have been published; it never falls."""
-        elapsed_s, self._now = now - self._now, now
-        if self._kills == len(KILLS):
-            self._reached = min(self._reached + self._per_second * elapsed_s, self._messages)
-            return int(self._reached)
-        end = due_at(self._kills + 1, self._messages)
-        share = min(elapsed_s / _SLOWDOWN_S, 1.0)
-        step = min(self._per_second * elapsed_s, (end - self._reached) * share)
-        self._reached += step
-        return min(int(self._reached), end - 1)
-
-
-_TICK_S: Final = 0.02  # how often the demo checks its processes
-_PATIENCE_S: Final = 20.0
 _MARKS_PER_MESSAGE: Final = 4  # one more than are due, so that repetitions find room
-
-
-class _Stuck(Exception):
-    """The demo has made no progress for too long."""
 
 
 @dataclass(slots=True)
@@ -194,7 +144,7 @@ class _DemoRun:
             self._progress.update(len(self._arrived))
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition; raise `_Stuck` if nothing changes for too long."""
+        """Wait for a condition; raise `Stuck` if nothing changes for too long."""
         moved, since = (-1, -1, -1), trio.current_time()
         while not condition():
             self._read_trace()
@@ -203,8 +153,8 @@ class _DemoRun:
             if state != moved:
                 moved, since = state, now
             elif now - since > self._patience_s:
-                raise _Stuck
-            await trio.sleep(_TICK_S)
+                raise Stuck
+            await trio.sleep(TICK_S)
         self._read_trace()
 
     async def _until_arrived(self, count: int) -> None:
@@ -253,10 +203,10 @@ class _DemoRun:
         await self._until(lambda: all(broker.is_listening for broker in brokers))
         publisher = await self._start_publisher()
         subscriber = await self._start_subscriber(*brokers)
-        pace = Pace(self._messages, trio.current_time())
+        pace = Pace(self._messages, trio.current_time(), kills=len(KILLS))
         self._nursery.start_soon(self._keep_pace, publisher, pace)
         for index, kill in enumerate(KILLS):
-            await self._until_arrived(due_at(index, self._messages))
+            await self._until_arrived(due_at(index, self._messages, kills=len(KILLS)))
             pace.killed()
             match kill:
                 case Kill.PRIMARY:
@@ -273,7 +223,7 @@ class _DemoRun:
     async def _keep_pace(self, publisher: DemoProcess, pace: Pace) -> None:
         while True:
             await publisher.send_line(str(pace.allowed(trio.current_time())))
-            await trio.sleep(_TICK_S)
+            await trio.sleep(TICK_S)
 
     async def _fail_over(self) -> None:
         """Kill the primary, restart it after the other broker has delivered, and wait for it."""
@@ -319,21 +269,7 @@ class _DemoRun:
         self._read_trace()
 
 
-@contextmanager
-def _first_failure() -> Generator[None]:
-    """Raise one `DemoFailed` where several processes failed at the same moment."""
-    try:
-        yield
-    except ExceptionGroup as group:
-        failures, others = group.split(DemoFailed)
-        if failures is None or others is not None:
-            raise
-        raise failures.exceptions[0] from None
-
-
-async def run_demo(
-    messages: int, progress: Progress, *, patience_s: float = _PATIENCE_S
-) -> Verdict:
+async def run_demo(messages: int, progress: Progress, *, patience_s: float = PATIENCE_S) -> Verdict:
     """Run the demo to its verdict.
 
     Args:
@@ -346,7 +282,7 @@ async def run_demo(
     """
     began = trio.current_time()
     is_stuck = False
-    with reserved_ports(2) as ports, _first_failure():
+    with reserved_ports(2) as ports, first_failure():
         async with open_process_group() as group, open_nursery() as nursery:
             demo_run = _DemoRun(
                 group,
@@ -358,7 +294,7 @@ async def run_demo(
             )
             try:
                 await demo_run.play()
-            except _Stuck:  # a step took too long: judge what has arrived
+            except Stuck:  # a step took too long: judge what has arrived
                 is_stuck = True
             nursery.cancel_scope.cancel()
     measures = Measures(
@@ -372,19 +308,33 @@ async def run_demo(
     return verdict
 
 
+_DEFAULT_MESSAGES: Final = 100_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    messages: int
+    messages: int | None
+    is_queue: bool
     as_json: bool
 
 
+async def _run(request: _Request, progress: Progress, messages: int) -> Verdict | JobVerdict:
+    if request.is_queue:
+        return await run_queue_demo(messages, progress)
+    return await run_demo(messages, progress)
+
+
 async def _work(request: _Request) -> int:
-    with progress_bar("messages arrived", request.messages) as bar:
+    what, default = "messages arrived", _DEFAULT_MESSAGES
+    if request.is_queue:
+        what, default = "jobs done", DEFAULT_JOBS
+    messages = request.messages or default
+    with progress_bar(what, messages) as bar:
         # The events are part of the result, in a file or pipe too. On a terminal with a bar, only
         # the bar itself can print above it.
         in_bar = request.as_json or both_on_terminal()
         report = bar.report if in_bar else partial(print_result, aside=True)
-        verdict = await run_demo(request.messages, Progress(bar.update, report))
+        verdict = await _run(request, Progress(bar.update, report), messages)
     print_report(verdict, verdict.as_text(), as_json=request.as_json, aside=True)
     return ExitCode.OK if verdict.is_good else ExitCode.FAILURE
 
@@ -393,9 +343,13 @@ async def _work(request: _Request) -> int:
 @click.option(
     "--messages",
     type=click.IntRange(MIN_MESSAGES, MAX_NUMBER),
-    default=100_000,
-    show_default=True,
-    help="How many messages to send.",
+    help=f"How many messages to send. Default: {_DEFAULT_MESSAGES}, with --queue {DEFAULT_JOBS}.",
+)
+@click.option(
+    "--queue",
+    "is_queue",
+    is_flag=True,
+    help="Kill the workers of a message queue and its broker instead: every job is done.",
 )
 @json_option
 @with_request(_Request)
@@ -403,6 +357,7 @@ def demo(request: _Request) -> int:
     """Kill brokers and a subscriber in mid-stream, and account for every message.
 
     Two replicating brokers, a publisher and a subscriber run as processes of this machine. Exit
-    code 0 only if nothing was lost, duplicated or out of order.
+    code 0 only if nothing was lost, duplicated or out of order; with --queue, if every job was done
+    and none came again without a reason.
     """
     return run_until_signal(partial(_work, request), lambda: "interrupted: there is no verdict")

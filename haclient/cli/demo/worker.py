@@ -8,6 +8,8 @@ output, and ends when its standard input ends, so that no process outlives the d
   line with the number of messages published and the number persisted.
 * ``subscriber``: a resumable stream; it traces each message (`haclient.cli.demo.trace`).
   It holds several messages at a time and discards them in an order other than that of arrival.
+* ``queue-worker``: takes jobs from a queue, does them and acknowledges them; it traces each job
+  (`haclient.cli.demo.jobs`).
 
 SIGTERM stops each of them cleanly.
 """
@@ -28,7 +30,8 @@ import msgspec
 import trio
 
 from haclient.cli.app import run
-from haclient.cli.demo.processes import Assignment, Report
+from haclient.cli.demo.jobs import JobMark, JobTraceWriter
+from haclient.cli.demo.processes import QUEUE, TOPIC, WORKER_BACKLOG, Assignment, Report
 from haclient.cli.demo.trace import TraceWriter
 from haclient.delay import ExponentialDelayStrategy
 from haclient.errors import HAClientError
@@ -38,7 +41,9 @@ from haclient.stores import FilePublishStore, LoggedBookmarkStore
 from haclient.streams import MessageStream
 from haclient_stores.bookmark import MOST_RECENT
 
-TOPIC: Final = "orders"
+_WORK_S: Final = 0.005
+"""How long the work of the jobs takes that a worker has got together; most kills come in it."""
+
 HELD: Final = 8
 """How many messages the subscriber has in its hands before it discards them."""
 
@@ -156,6 +161,35 @@ async def subscriber(task: Assignment) -> None:
             hands.discard()
 
 
+async def queue_worker(task: Assignment) -> None:
+    """Do jobs until SIGTERM."""
+    with JobTraceWriter(Path(task.trace), task.marks) as trace:
+        async with (
+            HAClient(
+                f"demo-worker-{os.getpid()}", servers=task.servers, delay_strategy=_delay()
+            ) as client,
+            client.queue_stream(QUEUE, max_backlog=WORKER_BACKLOG) as messages,
+        ):
+            _report(Report(ready=True))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_on_sigterm, nursery.cancel_scope)
+                async for batch in messages.batches():
+                    await _do_jobs(client, trace, batch)
+
+
+async def _do_jobs(client: HAClient, trace: JobTraceWriter, batch: list[Message]) -> None:
+    jobs = [(number_of(message.data), message) for message in batch]
+    for number, _ in jobs:
+        trace.add(JobMark.TAKEN, number, time.monotonic_ns())
+    await trio.sleep(_WORK_S)
+    for number, message in jobs:
+        trace.add(JobMark.DONE, number, time.monotonic_ns())
+        message.ack()
+    await client.flush_acks(timeout=None)
+    for number, _ in jobs:
+        trace.add(JobMark.CONFIRMED, number, time.monotonic_ns())
+
+
 async def _cancel_on_sigterm(scope: trio.CancelScope) -> None:
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async for _ in signals:
@@ -184,7 +218,8 @@ def main(arguments: Sequence[str]) -> int:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     if role == "broker":
         return run(["broker", "run", *rest])
-    trio.run(subscriber, msgspec.json.decode(rest[0], type=Assignment))
+    worker = queue_worker if role == "queue-worker" else subscriber
+    trio.run(worker, msgspec.json.decode(rest[0], type=Assignment))
     return 0
 
 
