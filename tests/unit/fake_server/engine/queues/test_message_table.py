@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -168,3 +169,19 @@ def test_a_chunk_that_is_empty_or_mostly_gone_is_given_back(kept: int) -> None:
     assert list(table.positions()) == [kept]
     rows = [len(chunk.states) for chunk in table._chunks]
     assert sum(rows) <= message_table._PACK_ABOVE + 1
+
+
+@pytest.mark.row("QB4")
+@pytest.mark.parametrize("publishers", [1, 10_000])
+def test_a_message_takes_a_few_dozen_bytes(publishers: int) -> None:
+    count = 100_000
+    tracemalloc.start()
+    try:
+        table = MessageTable()
+        for number in range(count):
+            table.add(number + 1, number % publishers, number // publishers + 1, place=number)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # One publisher: 35 bytes. Many: a small array for each of them in each chunk, too.
+    assert taken / count < (50 if publishers == 1 else 100)

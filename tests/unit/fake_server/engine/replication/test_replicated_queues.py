@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from haclient_fake_server.engine.settings import QueueTopic
 from support.engine import Peer, World
 from support.replicas import Group
@@ -85,3 +87,19 @@ def test_a_removal_is_passed_on_no_further_than_it_changes_something() -> None:
         group.lose(name, "b" if name == "a" else "a")
     group.settle()
     assert [len(world.journal.summary()) for world in group.worlds.values()] == records
+
+
+@pytest.mark.row("QB15")
+def test_each_instance_is_fair_to_its_own_consumers_alone() -> None:
+    group = group_with_messages(0)
+    here = [group["a"].client(name) for name in ("first", "second")]
+    there = group["b"].client("third")
+    for number, consumer in enumerate([*here, there]):
+        consumer.subscribe(str(number), t="work", opts="max_backlog=4")
+        consumer.take()
+    publisher = group["a"].client("other")
+    for sequence in range(1, 5):
+        publisher.publish(sequence, b"%d" % sequence)
+    group.settle()
+    assert [consumer.bodies() for consumer in here] == [[b"1", b"3"], [b"2", b"4"]]
+    assert there.bodies() == [b"1", b"2", b"3", b"4"]  # the only consumer of its instance
