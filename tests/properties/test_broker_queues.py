@@ -23,9 +23,9 @@ from haclient_fake_server.engine.settings import QueueTopic
 from support.queue_model import FILTERS
 from support.queue_pair import QueuePair
 
-SHORT = 60
+SHORT = 100
 STEPS = 50
-QUIET = 12
+QUIET = 6
 """So many rules run between two restarts, at least, that have something to restart with."""
 
 filters = st.sampled_from(["", "", "", *FILTERS])
@@ -70,12 +70,17 @@ class Queues(RuleBasedStateMachine):
             st.tuples(queue_rules("q1")),
             st.tuples(queue_rules("q1"), queue_rules("q2")),
             st.tuples(queue_rules("q1"), queue_rules("q2"), queue_rules("orders")),
-        )
+        ),
+        backlogs=st.lists(st.integers(1, 4), max_size=3),
     )
-    def begin(self, rules: tuple[QueueTopic, ...]) -> None:
+    def begin(self, rules: tuple[QueueTopic, ...], backlogs: list[int]) -> None:
         self.pair = QueuePair(*rules)
         self.names = [queue.name for queue in rules]
         self.quiet_steps = 0
+        for number, backlog in enumerate(backlogs):
+            self.pair.connect(number)
+            for queue in self.names:
+                self.pair.subscribe(number, queue, backlog=backlog)
 
     @rule(number=workers, at=which, backlog=st.sampled_from([None, 1, 2, 3, 8]), content=filters)
     def subscribe(self, number: int, at: int, backlog: int | None, content: str) -> None:
@@ -118,11 +123,11 @@ class Queues(RuleBasedStateMachine):
     )
     def acknowledge(self, at: int, picks: list[int], option: str, *, own: bool) -> None:
         queue = self.queue(at)
-        number = self.worker(at)
-        outstanding = self.pair.models[queue].outstanding
-        known = list(self.pair.bodies) if not own or not outstanding else outstanding
+        held = self.pair.models[queue].outstanding
+        known = held if own and held else list(self.pair.bodies)
         if known:
             chosen = [known[pick % len(known)] for pick in picks]
+            number = self.worker(at, queue, chosen[0] if own else "")
             self.pair.acknowledge(number, queue, *chosen, option=option)
 
     @precondition(lambda self: self.pair.consumers)
@@ -137,14 +142,18 @@ class Queues(RuleBasedStateMachine):
         outstanding = self.pair.models[queue].outstanding
         if outstanding:
             bookmark = outstanding[pick % len(outstanding)]
-            self.pair.acknowledge(self.worker(at), queue, bookmark, extension_s=seconds)
+            number = self.worker(at, queue, bookmark if pick % 4 else "")
+            self.pair.acknowledge(number, queue, bookmark, extension_s=seconds)
 
     @rule(quarters=st.sampled_from([1, 2, 4, 5, 10, 20, 40]))
     def wait(self, quarters: int) -> None:
         self.pair.advance(quarters / 4)
 
     @precondition(lambda self: self.quiet_steps > QUIET)
-    @rule(at=which, kind=st.sampled_from(["as it was", "old files", "publish", "acknowledge"]))
+    @rule(
+        at=which,
+        kind=st.sampled_from(["old files", "as it was", "old files", "publish", "acknowledge"]),
+    )
     def restart(self, at: int, kind: str) -> None:
         """The broker stops, or is killed at a command; its files may be old, or missing."""
         self.quiet_steps = 0
@@ -171,12 +180,17 @@ class Queues(RuleBasedStateMachine):
 
     @override
     def teardown(self) -> None:
-        """After a restart without any points, a consumer without limits gets all that is left."""
+        """After restarts with files and without, one consumer gets all that is left."""
         if not hasattr(self, "pair") or not self.pair.agrees:
             return
         self.pair.check()
-        self.pair.restart(())
-        self.pair.check()
+        for snapshots in (
+            self.pair.snapshots[-1],
+            self.pair.snapshots[len(self.pair.points) % 2],
+            (),
+        ):
+            self.pair.restart((), snapshots)
+            self.pair.check()
         self.pair.connect(0)
         for queue in self.names:
             self.pair.subscribe(0, queue, backlog=8)
@@ -190,9 +204,11 @@ class Queues(RuleBasedStateMachine):
     def queue(self, at: int) -> str:
         return self.names[at % len(self.names)]
 
-    def worker(self, at: int) -> int:
+    def worker(self, at: int, queue: str = "", bookmark: str = "") -> int:
+        """The consumer that has a message of a queue; else any."""
         numbers = sorted(self.pair.consumers)
-        return numbers[at % len(numbers)]
+        holder = self.pair.models[queue].holder_of(bookmark) if bookmark else None
+        return numbers[at % len(numbers)] if holder is None else holder
 
 
 @pytest.mark.timeout(36_000)

@@ -195,6 +195,13 @@ class QueueModel:
         """What consumers have not acknowledged."""
         return [message.bookmark for consumer in self.consumers for message in consumer.held]
 
+    def holder_of(self, bookmark: str) -> int | None:
+        """The connection that has a message."""
+        for consumer in self.consumers:
+            if any(message.bookmark == bookmark for message in consumer.held):
+                return consumer.connection
+        return None
+
     @property
     def at_most_once(self) -> bool:
         return self.rules.semantics == "at-most-once"
