@@ -19,7 +19,7 @@ import zlib
 from array import array
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from haclient.protocol.identity import publisher_id
 from haclient_fake_server.engine.journal import Cursor
@@ -45,6 +45,22 @@ _log = logging.getLogger(__name__)
 def snapshot_name(name: str, message_type: str) -> str:
     """The file name for a queue, whose own name may have any characters."""
     return f"queue.{publisher_id(f'{message_type} {name}'):016x}.state"
+
+
+class PreparedSnapshots(NamedTuple):
+    """Snapshots, and how the log is known again.
+
+    Attributes:
+        snapshots: The snapshots, all at the end of the log.
+        start_id: The youngest start of the log.
+        block: The place of the last block.
+        header: The header of the last block.
+    """
+
+    snapshots: list[QueueSnapshot]
+    start_id: int
+    block: Cursor
+    header: bytes
 
 
 class QueueSnapshotFiles:
@@ -89,8 +105,8 @@ class QueueSnapshotFiles:
         live = self._journal.live
         return self._written != Cursor(live.number, live.end)
 
-    def prepare(self, snapshots: Iterable[QueueSnapshot]) -> list[tuple[Path, bytes]]:
-        """The files to write; for the thread of the event loop, while nothing is appended.
+    def prepare(self, snapshots: Iterable[QueueSnapshot]) -> PreparedSnapshots:
+        """What `write` needs; for the thread of the event loop, while nothing is appended.
 
         Args:
             snapshots: What the queues hold at the end of the log.
@@ -99,22 +115,20 @@ class QueueSnapshotFiles:
         block = journal.last_block
         header = journal.read_bytes(block.segment, BLOCK_HEADER_BYTES, block.offset)
         self._written = Cursor(journal.live.number, journal.live.end)
-        return [
-            (
-                self._directory / snapshot_name(each.name, each.message_type),
-                _encode(each, start_id=journal.log_starts[-1].id, block=block, header=header),
-            )
-            for each in snapshots
-        ]
+        return PreparedSnapshots([*snapshots], journal.log_starts[-1].id, block, header)
 
-    def write(self, files: Iterable[tuple[Path, bytes]]) -> None:
-        """Replace files as `prepare` has returned them, and sync them; may run in a thread.
+    def write(self, prepared: PreparedSnapshots) -> None:
+        """Replace the files of some queues, and sync them; may run in a thread.
+
+        Args:
+            prepared: What `prepare` has returned.
 
         Raises:
             StoreError: The disk failed.
         """
-        for path, data in files:
-            self._disk.replace(path, data)
+        for each in prepared.snapshots:
+            path = self._directory / snapshot_name(each.name, each.message_type)
+            self._disk.replace(path, _encode(each, prepared))
 
     def _load(self, path: Path) -> QueueSnapshot | None:
         """A snapshot, if there is one that is true of this log."""
@@ -155,7 +169,7 @@ class QueueSnapshotFiles:
         return "" if header.hex() == fields["header"] else "the log has another block there"
 
 
-def _encode(snapshot: QueueSnapshot, *, start_id: int, block: Cursor, header: bytes) -> bytes:
+def _encode(snapshot: QueueSnapshot, prepared: PreparedSnapshots) -> bytes:
     messages, *others = snapshot.columns
     columns: list[array[int] | array[float]] = [*messages, *others]
     fields = {
@@ -164,11 +178,11 @@ def _encode(snapshot: QueueSnapshot, *, start_id: int, block: Cursor, header: by
         "name": snapshot.name,
         "message_type": snapshot.message_type,
         "definition": snapshot.definition,
-        "log_start": f"{start_id:016x}",
+        "log_start": f"{prepared.start_id:016x}",
         "segment": snapshot.end.segment,
         "offset": snapshot.end.offset,
-        "block": block.offset,
-        "header": header.hex(),
+        "block": prepared.block.offset,
+        "header": prepared.header.hex(),
         "next_position": snapshot.next_position,
         "columns": [len(column) for column in columns],
     }

@@ -330,6 +330,13 @@ class MessageTable:
         """All messages, in order."""
         found = TableColumns(array("Q"), array("Q"), array("Q"), array("Q"), array("d"))
         for chunk in self._chunks:
+            if chunk.live == len(chunk.states):
+                found.positions.extend(chunk.positions)
+                found.places.extend(chunk.places)
+                found.publishers.extend(chunk.publishers)
+                found.sequences.extend(chunk.sequences)
+                found.priorities.extend(chunk.priorities)
+                continue
             kept = [state != REMOVED for state in chunk.states]
             found.positions.extend(compress(chunk.positions, kept))
             found.places.extend(compress(chunk.places, kept))

@@ -129,6 +129,29 @@ def test_another_queue_or_another_beginning_begins_where_the_configuration_says(
     assert positions(world) == {again.name: begin}
 
 
+@pytest.mark.row("QB29")
+@pytest.mark.parametrize(
+    ("recovery_point", "begin"),
+    [
+        ("epoch", 1),
+        ("now", 5),
+        ("7094790850998930143|2|", 3),
+        ("20231114T221505.000000Z", 3),
+        ("20200101T000000Z", 1),
+        ("4711|1|", 1),  # it is older than the log, which has no such message
+    ],
+)
+def test_a_new_queue_begins_at_its_recovery_point(recovery_point: str, begin: int) -> None:
+    world = World()
+    published(world, 1, 2)  # at 22:15:00
+    world.advance(10.0)
+    published(world, 3, 4)
+    queue = QueueTopic(name="q", topics=("orders",), recovery_point=recovery_point)
+    world.settings = replace(world.settings, queues=(queue,))
+    world.restart()
+    assert positions(world) == {"q": begin}
+
+
 def status(world: World) -> dict[str, int]:
     peer = world.client("reader")
     peer.send(c="sow", cid="3", query_id="3", t="/HACLIENT/status")
