@@ -337,6 +337,28 @@ def check_queues(
                 raise UsageError(f"queue {queue.name!r}: {topic!r} is not in the transaction log")
         if not log:
             raise UsageError(f"queue {queue.name!r}: a queue needs a log, and no topic is logged")
+    _check_circles(queues, targets)
+
+
+def _check_circles(queues: tuple[QueueTopic, ...], targets: Mapping[tuple[str, str], str]) -> None:
+    """No dead letter may come back to its queue as one of others: it would go round for ever."""
+    for begin in queues:
+        reached: dict[str, None] = {}
+        waiting = [begin]
+        while waiting:
+            queue = waiting.pop()
+            topic = targets.get((queue.message_type, queue.dead_letter), queue.dead_letter)
+            for fed in queues if topic else ():
+                if fed.message_type != queue.message_type or fed.name in reached:
+                    continue
+                if any(TopicMatcher(each).matches(topic) for each in fed.underlying):
+                    reached[fed.name] = None
+                    waiting.append(fed)
+        if begin.name in reached:
+            raise UsageError(
+                f"queue {begin.name!r}: its dead letters come back to it, by way of "
+                f"{', '.join(map(repr, reached))}: have one of them use a topic without a queue"
+            )
 
 
 def _check_dead_letter(queue: QueueTopic, topic: str) -> None:

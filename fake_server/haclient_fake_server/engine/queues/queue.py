@@ -147,6 +147,7 @@ class Queue:
         self._selectors: dict[str, Selector] = {}  # by the text of the filter
         self._filter_texts: dict[int, str] = {}  # by consumer
         self._open: dict[str, Selector] = {}  # those of which a consumer has room
+        self._last_document: tuple[int, Document] | None = None
         self._served = 0
         self._changed: dict[int, QueueSubscription] = {}  # those whose room has changed
         # The only one with room, who gets all messages until that changes: mostly the one that has
@@ -602,8 +603,14 @@ class Queue:
 
     def document(self, position: int) -> Document | None:
         """The body of a message that the queue holds, `None` if the journal has it no more."""
+        if self._last_document is not None and self._last_document[0] == position:
+            return self._last_document[1]  # one filter after the other asks for it
         record = self.record(position)
-        return None if record is None else Document(record.payload, self.settings.message_type)
+        if record is None:
+            return None
+        document = Document(record.payload, self.settings.message_type)
+        self._last_document = (position, document)
+        return document
 
     def set_place(self, position: int, place: Place) -> None:
         """Note where the record of a message is, once its block is written."""

@@ -186,6 +186,16 @@ def test_a_queue_begins_at_a_place_in_the_log(point: str) -> None:
             },
             "dead_letter 'c' is a queue without a topic for publishes",
         ),
+        (
+            {
+                "queues": (
+                    QueueTopic(name="a", dead_letter="b"),
+                    QueueTopic(name="b", dead_letter="c"),
+                    QueueTopic(name="over-c", topics=("^c$",), dead_letter="a"),
+                )
+            },
+            "its dead letters come back to it, by way of 'b', 'over-c', 'a'",
+        ),
     ],
 )
 def test_queues_have_names_of_their_own_and_topics_that_are_logged(

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.queues import queue as queue_module
 from haclient_fake_server.engine.settings import QueueTopic
 from support.queue_engine import (
     QueueWorld,
@@ -329,3 +331,18 @@ def test_several_queues_over_one_topic_are_independent() -> None:
     assert (world.states("work"), world.states("audit")) == ((0, 1), (1, 1))
     acknowledge(worker, first.bookmark, t="audit")
     assert (world.states("work"), world.states("audit")) == ((0, 1), (0, 1))
+
+
+def test_a_message_is_parsed_once_for_all_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = QueueWorld(max_per_subscription_backlog=1)
+    consumers = [world.consumer(f"c{number}", filter=f"/n = {number}") for number in range(5)]
+    parsed: list[bytes] = []
+
+    def document(body: bytes, message_type: str = "json") -> Document:
+        parsed.append(body)
+        return Document(body, message_type)
+
+    monkeypatch.setattr(queue_module, "Document", document)
+    world.publish_numbers(1, first=4)
+    assert [numbers(each) for each in consumers] == [[], [], [], [], [4]]
+    assert parsed == [b'{"n": 4}']
