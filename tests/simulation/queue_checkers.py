@@ -57,6 +57,9 @@ __all__ = [
 ACK_S: Final = 2.0
 """Where nothing is disturbed an acknowledgement has arrived after so many virtual seconds."""
 
+QUICK_ACK_S: Final = 0.5
+"""The same where messages are acknowledged one by one, and the whole time is quiet."""
+
 SETTLED_FOR_S: Final = 10.0
 """So long after a disturbance its consequences may go on: a heartbeat is missed, a link is slow."""
 
@@ -298,11 +301,12 @@ def late_acks(facts: Sequence[Fact], queues: Queues, dead: Iterable[DeadLetter])
         last = leases[-1].settled
         if last is None or last.how != "failed" or job in buried:
             continue
+        held_until = min(last.at, leases[-1].taken.lease_end or last.at)
         acks = [each.settled for each in leases if each.is_done and each.settled is not None]
         in_vain = [
             (each.consumer, each.link) != (last.consumer, last.link)
-            and each.at + ACK_S < last.at
-            and quiet.between(each.at, each.at + ACK_S)
+            and each.at + QUICK_ACK_S < held_until
+            and quiet.between(each.at, held_until)
             for each in acks
         ]
         if acks and all(in_vain):

@@ -29,7 +29,7 @@ from simulation.plans import (
 __all__ = ["queue_plan", "queue_story"]
 
 _SHARE: Final = 0.25
-_STORY_SHARE: Final = 0.3  # of those with queues
+_STORY_SHARE: Final = 0.4  # of those with queues
 _STORES: Final[tuple[PublishStoreKind, ...]] = ("file", "file", "hybrid", "memory")
 _BURSTS: Final = (1, 4, 9, 20)
 _LEASES_S: Final = (None, 2.0, 5.0, 30.0)
@@ -276,14 +276,14 @@ def extended(seed: int, chance: Random) -> Plan:
 def overdue(seed: int, chance: Random) -> Plan:
     """Applications acknowledge when their lease has gone to another consumer, which then fails."""
     queue = QueuePlan(
-        name="work", lease_s=2.0, backlog=3, leasing="strict", dead_letters=DEAD_TOPIC
+        name="work", lease_s=4.0, backlog=8, leasing="strict", dead_letters=DEAD_TOPIC
     )
-    late = ConsumerPlan(name="c1", queues=("work",), backlog=3, by_hand=True, hangs=0.7)
-    failing = ConsumerPlan(name="c2", queues=("work",), backlog=3, slow_s=0.5, extends=0.3)
-    failing = replace(failing, by_hand=True, fails=0.9)
+    late = ConsumerPlan(name="c1", queues=("work",), backlog=6, by_hand=True, hangs=0.7)
+    failing = ConsumerPlan(name="c2", queues=("work",), backlog=8, by_hand=True)
+    failing = replace(failing, fails=0.9, slow_s=3.9)
     script: list[Step] = []
     for _ in range(3):
-        script.append(_step("publish", "j1", count=8, after=0.5))
+        script.append(_step("publish", "j1", count=12, after=0.5))
         script.append(_step("wait", "", after=chance.uniform(6.0, 9.0)))
     return _story(seed, queue, (late, failing), script)
 

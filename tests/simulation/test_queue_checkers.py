@@ -312,6 +312,17 @@ def test_it_is_found(check: Check, queue: QueuePlan, facts: list[Fact]) -> None:
             STRICT,
             [
                 taken(1.0),
+                taken(11.0, by="c2"),
+                settled(22.0, "done"),
+                settled(25.0, "failed", by="c2"),
+                Drained(30.0),
+            ],
+        ),
+        (
+            late_acks,
+            STRICT,
+            [
+                taken(1.0),
                 settled(12.0, "done"),
                 replace(taken(11.0), number=9),
                 replace(settled(15.0, "failed"), number=9),
