@@ -685,6 +685,16 @@ def test_a_message_does_not_expire_while_it_is_leased_but_at_the_end_of_its_leas
 
 
 @pytest.mark.row("QB22")
+def test_a_lease_that_ends_with_its_message_ends_by_the_time_limit() -> None:
+    shop = Shop(work(expiration_s=5.0, lease_s=5.0, max_deliveries=1, dead_letter="dead"))
+    shop.consumer()
+    shop.publish(1)
+    shop.world.advance(5)
+    ((_, context),) = shop.letters("dead")
+    assert context["reason"] == "time_limit"
+
+
+@pytest.mark.row("QB22")
 def test_the_time_of_a_message_runs_on_while_the_broker_is_down() -> None:
     shop = Shop(work(expiration_s=10.0))
     shop.publish(1)

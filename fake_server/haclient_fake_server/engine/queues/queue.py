@@ -471,16 +471,16 @@ class Queue:
 
     def tick(self, now_us: int, limit: int) -> None:
         """End the leases and the messages whose time is over, at most `limit` of each."""
-        for due_us, position in self._lease_ends.take_due(now_us, limit):
-            lease = self._by_position.get(position)
-            if lease is not None and lease.due_us == due_us:
-                self._end_lease(lease)
         for _, position in self._expirations.take_due(now_us, limit):
             state = self.table.state(position)
             if state == AVAILABLE:
                 self._expire(position, RemovalReason.TIME_LIMIT)
             elif state == LEASED:
                 self._expired_meanwhile.add(position)
+        for due_us, position in self._lease_ends.take_due(now_us, limit):
+            lease = self._by_position.get(position)
+            if lease is not None and lease.due_us == due_us:
+                self._end_lease(lease)
 
     # --- internals -------------------------------------------------------------------------------
 
