@@ -71,6 +71,11 @@ class _Worker:
     reader: JobTraceReader
     life: WorkerLife = field(default_factory=lambda: WorkerLife([]))
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it had unconfirmed jobs when its trace was read last."""
+        return bool(self.life.steps) and self.life.steps[-1].mark is not JobMark.CONFIRMED
+
 
 class _QueueRun:
     """One run."""
@@ -219,8 +224,9 @@ class _QueueRun:
             await trio.sleep(TICK_S)
 
     async def _kill_worker(self) -> None:
-        """Kill a worker at random, and start another one in its place."""
-        index = self._random.randrange(len(self._workers))
+        """Kill a worker at random, of those at work, and start another one in its place."""
+        busy = [index for index, each in enumerate(self._workers) if each.is_busy]
+        index = self._random.choice(busy or range(len(self._workers)))
         victim = self._workers[index]
         done = len(self._done)
         await victim.process.kill()
