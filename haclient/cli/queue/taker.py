@@ -106,7 +106,7 @@ class Taker:
             return self.max_backlog
         return self.count if self.keeps else min(self.max_backlog, self.count)
 
-    async def take(self, client: HAClient, process: Process) -> None:
+    async def take(self, client: Client, process: Process) -> None:
         """Subscribe, take messages, and leave nothing unacknowledged that was finished.
 
         Args:

@@ -13,6 +13,7 @@ from haclient.cli.queue.statistics import ServerQueues, ask_queues, find_queue
 from haclient.errors import HAClientError
 from haclient_fake_server.config import BrokerConfig, QueueTopic
 from haclient_fake_server.server import BrokerServer
+from support.peer import listening, together
 
 
 @asynccontextmanager
@@ -45,6 +46,31 @@ async def test_a_server_without_queues_is_told_from_one_that_does_not_tell() -> 
         assert len(queues) == 0
         with pytest.raises(HAClientError, match="the server has none of this message type"):
             await find_queue(client, "a")
+
+
+@pytest.mark.parametrize("reason", ["invalid topic", "not entitled", "bad regex topic"])
+async def test_a_server_that_refuses_the_query_does_not_tell(reason: str) -> None:
+    async with listening() as server, Client("asks") as client:
+        peer = await server.log_on(client)
+
+        async def refuse() -> None:
+            await peer.refuse(await peer.expect("sow", topic="/HACLIENT/queues"), reason)
+
+        found, _ = await together(lambda: find_queue(client, "work"), refuse)
+    assert found is None
+
+
+async def test_a_server_that_has_no_record_there_does_not_tell() -> None:
+    async with listening() as server, Client("asks") as client:
+        peer = await server.log_on(client)
+
+        async def answer() -> None:
+            query = await peer.answer("sow")
+            await peer.records(query)
+            await peer.ack(query, "completed", query_id=query.query_id)
+
+        found, _ = await together(lambda: ask_queues(client), answer)
+    assert found is None
 
 
 def test_an_error_names_a_few_queues() -> None:

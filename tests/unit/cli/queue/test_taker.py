@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from haclient import Client
 from haclient.cli.queue.taker import Taker, granted_backlog
+from haclient.errors import HAClientError
 from haclient.protocol.messages import Message
+from support.peer import listening, together
 from support.queue_commands import QueueCommands
 
 
@@ -33,6 +36,27 @@ def test_the_backlog_is_no_larger_than_what_is_wanted(
 
 def test_a_message_without_a_queue_has_no_backlog() -> None:
     assert granted_backlog(Message(kind="p")) is None
+
+
+async def test_a_plain_topic_is_no_queue_even_if_the_server_tells_no_queues() -> None:
+    taken: list[Message] = []
+
+    async def take(batch: list[Message]) -> None:
+        taken.extend(batch)
+
+    async with listening() as server, Client("takes") as client:
+        peer = await server.log_on(client)
+
+        async def deliver() -> None:
+            subscribe = await peer.answer("subscribe", opts="")
+            await peer.publish(subscribe.sub_id, b"1", topic="work")
+
+        async def run() -> None:
+            with pytest.raises(HAClientError, match=r"'work' is no queue: .* granted no backlog"):
+                await taker(count=None).take(client, take)
+
+        await together(run, deliver)
+    assert taken == []
 
 
 @pytest.mark.row("CLI9")
