@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["drained"]
 
 _LOOK_S: Final = 0.5
-_LIVENESS_S: Final = 90.0
-"""Virtual seconds within which the queues have a message less: one that failed often is held for
-30, and its consumer may have no room for another."""
+_LIVENESS_S: Final = 300.0
+"""Virtual seconds within which the queues have a message less. One that nobody can process is held
+for 30 after each failure, until the broker has counted six; its consumer may have no room for
+another meanwhile."""
 
 _CALM_AFTER_S: Final = 8.0  # a link that is half open misses its heartbeats
 _TAIL: Final = 10
