@@ -18,7 +18,7 @@ from haclient.subscribing import Subscriber
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler
 from haclient.transport.queue_acks import QueueConsumer
-from haclient.transport.queue_handlers import QueueHandlerOptions, QueueHandling
+from haclient.transport.queue_handlers import QueueHandlerOptions, QueueHandling, check_function
 from haclient.transport.settings import TIMEOUT_S, seconds
 
 __all__ = ["QueueClient", "QueueHandlerOptions"]
@@ -76,10 +76,12 @@ class QueueClient(PublishingClient):
 
         Raises:
             UsageError: An argument can never work.
-            CommandError: The server refused it: `InvalidTopic`, `NotEntitled`, ...
+            CommandError: The server refused it: `InvalidTopic`, `NotEntitled`, ... The reference
+                broker answers with `InvalidOptions` if the topic is no queue.
             SubIdInUse: The id is active on this connection.
             TimedOut: The server did not answer within `timeout` seconds.
         """
+        check_function("handler", handler)
         command = _subscribe(topic, max_backlog, filter, options, sub_id)
         command.timeout = seconds(timeout)
         consumer = QueueConsumer(self._core.queue_acks, topic, is_queue=True, asked=max_backlog)
@@ -186,6 +188,8 @@ class QueueClient(PublishingClient):
                 sent again, since it would also acknowledge what was published meanwhile.
             TimedOut: The server did not answer in time.
         """
+        if not filter:
+            raise UsageError("ack_matching needs a filter; '1=1' matches every message")
         options = str(Options(cancel=cancel, expire=expire))
         command = Command("sow_delete", topic=topic, filter=filter, options=options)
         command.validate()

@@ -19,6 +19,7 @@ import trio
 from haclient.errors import (
     AuthenticationError,
     DisconnectedError,
+    InvalidOptions,
     NameInUse,
     TimedOut,
     UsageError,
@@ -508,12 +509,21 @@ class Subscriber:
         queue: QueueConsumer | None = None,
     ) -> Subscription:
         """Send a command; a client that reconnects tries until a server has answered it."""
+        asks_for_backlog = queue is not None
         if queue is None and command.name in _OF_QUEUES and not str(command.bookmark):
             queue = QueueConsumer(self._core.queue_acks, command.topic, is_queue=False)
         attempt = partial(
             self._open_once, command, delivery, markers=markers, lasts=lasts, queue=queue
         )
-        return await self._until_answered(attempt, str(command.name), _timeout(command))
+        try:
+            return await self._until_answered(attempt, str(command.name), _timeout(command))
+        except InvalidOptions as error:
+            if not asks_for_backlog:
+                raise
+            # The usual cause is a misspelt name: other topics have no option `max_backlog`.
+            raise InvalidOptions(
+                f"{error}: is {command.topic!r} a queue of this server?", reason=error.reason
+            ) from error
 
     async def _open_once(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -310,13 +310,47 @@ def parse_queue(text: str) -> QueueTopic:
         UsageError: It is not of that form, or a value is wrong.
     """
     names, *parts = text.split(",")
-    name, _, topic = names.partition(":")
-    values: dict[str, object] = {"topics": (topic,)} if topic else {}
+    name, colon, topic = names.partition(":")
+    if "=" in name:  # no comma before the first option, or no name
+        raise UsageError(
+            f"--queue {text}: wanted NAME[:TOPIC] first, found {names!r}: a comma precedes each "
+            "option"
+        )
+    if colon and not topic:
+        raise UsageError(f"--queue {text}: wanted a topic after the colon, found none")
+    values = _queue_options(text, parts)
+    if topic:
+        values["topics"] = (topic,)
+    try:
+        return QueueTopic(name=name, **cast("dict[str, Any]", values))
+    except UsageError as error:
+        message = str(error)
+        for option, (attribute, _) in _QUEUE_OPTIONS.items():
+            # The user has typed the option and has never heard of the attribute.
+            if message.startswith(f"queue {name!r}: {attribute}="):
+                message = message.replace(f": {attribute}=", f": {option}=", 1)
+                break
+        raise UsageError(f"--queue {text}: {message}") from error
+
+
+def _queue_options(text: str, parts: Sequence[str]) -> dict[str, object]:
+    """The attributes of `QueueTopic` that the options of `--queue` set.
+
+    Args:
+        text: The whole argument, for errors.
+        parts: `option=value`, for each option.
+
+    Raises:
+        UsageError: An option is unknown, given twice, or has no value.
+    """
+    values: dict[str, object] = {}
     for part in parts:
-        option, equals, value = part.partition("=")
-        if option not in _QUEUE_OPTIONS or not equals:
+        option, _, value = part.partition("=")
+        if option not in _QUEUE_OPTIONS:
             known = ", ".join(_QUEUE_OPTIONS)
-            raise UsageError(f"--queue {text}: {part!r} is no option=value; the options: {known}")
+            raise UsageError(f"--queue {text}: unknown option {option!r}; the options: {known}")
+        if not value:
+            raise UsageError(f"--queue {text}: {option}: wanted {option}=VALUE")
         attribute, kind = _QUEUE_OPTIONS[option]
         if attribute in values:
             raise UsageError(f"--queue {text}: {option} is given twice")
@@ -324,7 +358,4 @@ def parse_queue(text: str) -> QueueTopic:
             values[attribute] = kind(value)
         except ValueError as error:
             raise UsageError(f"--queue {text}: {option}={value}: wanted a number") from error
-    try:
-        return QueueTopic(name=name, **cast("dict[str, Any]", values))
-    except UsageError as error:
-        raise UsageError(f"--queue {text}: {error}") from error
+    return values

@@ -78,6 +78,22 @@ class QueueHandlerOptions(TypedDict, total=False):
     extend_lease: float | None
 
 
+def check_function(name: str, value: object) -> None:
+    """Refuse what could only fail with each message.
+
+    Args:
+        name: The argument.
+        value: What was given for it.
+
+    Raises:
+        UsageError: It cannot be called.
+    """
+    if not callable(value):
+        raise UsageError(
+            f"{name} of a queue is a function of a message, not {type(value).__name__}"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueHandling:
     """`QueueHandlerOptions` with their defaults.
@@ -106,6 +122,8 @@ class QueueHandling:
                 "on_handler_error of a queue is a word, a DeadLetter or a callable, not "
                 f"{type(policy).__name__}"
             )
+        if self.key is not None:
+            check_function("key", self.key)
         for name in ("workers", "expire_after"):
             number: int | None = getattr(self, name)
             if number is not None and number < 1:
@@ -305,6 +323,8 @@ class QueueWorkers:
             message.topic,
             failures,
         )
+        # The text of an error may repeat the message, so it is for those who ask for it.
+        _logger.debug("traceback of this failure", exc_info=error)
         if isinstance(policy, DeadLetter):
             assert self._nursery is not None  # noqa: S101  # opened by `run`
             self._nursery.start_soon(self._send_dead_letter, policy, message, error, failures)

@@ -11,7 +11,14 @@ import trio.lowlevel
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
-from haclient.errors import DisconnectedError, InvalidTopic, NotEntitled, TimedOut, UsageError
+from haclient.errors import (
+    DisconnectedError,
+    InvalidOptions,
+    InvalidTopic,
+    NotEntitled,
+    TimedOut,
+    UsageError,
+)
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.session.dead_letter import DeadLetter
@@ -188,6 +195,24 @@ async def test_a_refused_queue_has_no_handler(client: Client, peer: Peer) -> Non
         await together(lambda: client.queue_subscribe("work", handler=print), refuse)
 
 
+async def test_a_server_that_knows_no_such_queue_is_asked_for_its_name(
+    client: Client, peer: Peer
+) -> None:
+    async def refuse() -> None:
+        await peer.refuse(await peer.expect("subscribe"), "invalid options")
+
+    for consume in (
+        lambda: client.queue_subscribe("no-queue", handler=print),
+        lambda: client.queue_stream("no-queue").open(),
+    ):
+        with pytest.raises(InvalidOptions, match="invalid options: is 'no-queue' a queue") as refused:
+            await together(consume, refuse)
+        assert refused.value.reason == "invalid options"
+    # Another kind of subscription has no backlog that could be the cause.
+    with pytest.raises(InvalidOptions, match=r"invalid options$"):
+        await together(lambda: client.subscribe("no-queue", handler=print), refuse)
+
+
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
@@ -198,13 +223,15 @@ async def test_a_refused_queue_has_no_handler(client: Client, peer: Peer) -> Non
         ({"on_handler_error": "ignore"}, "not 'ignore'"),
         ({"on_handler_error": 7}, "not int"),
         ({"extend_lease": 0}, "more than 0 seconds"),
+        ({"key": "/id"}, "key of a queue is a function of a message, not str"),
+        ({"handler": None}, "handler of a queue is a function of a message, not NoneType"),
     ],
 )
 async def test_what_can_never_work_is_refused(
     client: Client, peer: Peer, options: dict[str, object], wanted: str
 ) -> None:
     with pytest.raises(UsageError, match=wanted):
-        await client.queue_subscribe("work", handler=print, **options)  # type: ignore[arg-type]  # on purpose
+        await client.queue_subscribe("work", **{"handler": print, **options})  # type: ignore[arg-type]  # on purpose
     assert peer.heard[1:] == []
 
 
@@ -773,7 +800,7 @@ async def test_messages_are_acknowledged_by_a_filter_and_counted(
 
     count, _ = await together(lambda: client.ack_matching("work", "/id > 3", expire=True), script)
     assert count == 4
-    with pytest.raises(UsageError, match="exactly one"):
+    with pytest.raises(UsageError, match="needs a filter"):
         await client.ack_matching("work", "")
 
     async def refuse() -> None:

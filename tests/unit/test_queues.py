@@ -20,6 +20,12 @@ async def test_the_backlog_is_an_argument_of_its_own() -> None:
                 client.queue_stream("work", options=options)
 
 
+async def test_a_whole_queue_is_acknowledged_only_on_purpose() -> None:
+    async with Client("c") as client:
+        with pytest.raises(UsageError, match="needs a filter; '1=1' matches every message"):
+            await client.ack_matching("work", "")
+
+
 async def test_a_queue_is_used_inside_the_block_and_while_connected() -> None:
     client = Client("c")
     with pytest.raises(UsageError, match="async with"):

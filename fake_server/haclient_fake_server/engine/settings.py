@@ -214,10 +214,13 @@ class QueueTopic:
             return ""
         try:
             point = parse_bookmark(self.recovery_point)
-        except UsageError as error:
-            return f"recovery_point: {error}"
-        if isinstance(point, MostRecent | BookmarkRange):
-            return f"recovery_point={self.recovery_point!r}: wanted a place in the log"
+        except UsageError:
+            point = None
+        if point is None or isinstance(point, MostRecent | BookmarkRange):
+            return (
+                f"recovery_point={self.recovery_point!r}: wanted epoch, now, a bookmark or a time "
+                "such as 20260131T093000Z"
+            )
         return ""
 
 

@@ -44,7 +44,7 @@ def as_text(queue: QueueStatistics) -> str:
     expired = f"{sum(queue.expired.values())} expired" + (f" ({reasons})" if reasons else "")
     return (
         f"{first}, {consumers}{oldest}\n"
-        f"  {queue.delivered} delivered, {queue.redelivered} of them again, "
+        f"  {queue.delivered} delivered, {queue.redelivered} redelivered, "
         f"{queue.acknowledged} acknowledged, {queue.cancelled} cancelled, {expired}"
     )
 

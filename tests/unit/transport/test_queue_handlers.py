@@ -126,6 +126,18 @@ async def test_an_error_that_is_raised_is_the_handlers_own(workers: int) -> None
     assert lease.settled == []
 
 
+async def test_the_place_of_a_failure_is_in_the_log_for_debugging(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", "haclient.transport.queue_handlers")
+    await handle(failing, QueueHandling(), messages(NotedLease(), "secret"))
+    warning, trace = caplog.records
+    assert "raised ValueError for message 7|1| of the queue work" in warning.getMessage()
+    assert warning.exc_info is None  # it may show what the message says
+    assert trace.levelname == "DEBUG"
+    assert "in failing" in caplog.text
+
+
 @pytest.mark.row("QC11")
 @pytest.mark.parametrize("workers", [1, 3])
 async def test_an_error_of_a_policy_acknowledges_nothing(workers: int) -> None:

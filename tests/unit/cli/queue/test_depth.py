@@ -36,7 +36,7 @@ def statistics(**changes: object) -> QueueStatistics:
 def test_an_empty_queue_is_told_without_an_oldest_message() -> None:
     assert as_text(statistics()) == (
         "work: 0 messages, 0 available, 0 leased, 0 consumers\n"
-        "  0 delivered, 0 of them again, 0 acknowledged, 0 cancelled, 0 expired"
+        "  0 delivered, 0 redelivered, 0 acknowledged, 0 cancelled, 0 expired"
     )
 
 
@@ -53,7 +53,7 @@ def test_numbers_and_reasons_are_told_in_words() -> None:
     assert told == (
         "work: 1 message, 0 available, 1 leased, 1 consumer, the oldest of "
         "20240321T221052.535075Z\n"
-        "  0 delivered, 0 of them again, 0 acknowledged, 0 cancelled, "
+        "  0 delivered, 0 redelivered, 0 acknowledged, 0 cancelled, "
         "3 expired (2 time_limit, 1 max_deliveries)"
     )
 
